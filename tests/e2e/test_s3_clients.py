@@ -167,6 +167,10 @@ class S3Clients(WorldTest):
         data = os.urandom(3 << 20)
         client.put_object(Bucket=BUCKET, Key="a", Body=data)
         self.assertEqual(client.get_object(Bucket=BUCKET, Key="a")["Body"].read(), data)
+        # Clients send checksums behind the bytes then, in chunks: that is no encoding of the object.
+        self.assertNotIn("ContentEncoding", client.head_object(Bucket=BUCKET, Key="a"))
+        client.put_object(Bucket=BUCKET, Key="packed", Body=data, ContentEncoding="gzip")
+        self.assertEqual(client.head_object(Bucket=BUCKET, Key="packed")["ContentEncoding"], "gzip")
         # Who speaks HTTP is not understood, and harms nobody.
         with self.assertRaises((OSError, http.client.HTTPException)):
             urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=20)

@@ -30,6 +30,7 @@ pub fn write_seeds(corpus: &Corpus) {
     json(corpus);
     oidc(corpus);
     signed(corpus);
+    forms(corpus);
     policies(corpus);
     results(corpus);
     agent(corpus);
@@ -203,6 +204,23 @@ fn signed(corpus: &Corpus) {
     seed(
         "version-2",
         "AWSAccessKeyId=AKID&Expires=1&Signature=ab\nhost: localhost",
+    )
+}
+
+/// Forms as browsers and programs write them, and one without a file.
+fn forms(corpus: &Corpus) {
+    let seed = |name: &str, text: &str| write(corpus, "s3_form", name, text.as_bytes());
+    seed(
+        "browser",
+        "\u{6}multipart/form-data; boundary=----cut\n------cut\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\na/${filename}\r\n------cut\r\nContent-Disposition: form-data; name=\"file\"; filename=\"C:\\b.png\"\r\nContent-Type: image/png\r\n\r\n1\r\n----\r\n------cut--\r\n",
+    );
+    seed(
+        "curl",
+        "\0Multipart/Form-Data; boundary=\"a b\"\nlines before\r\n--a b \r\ncontent-disposition: form-data; name=key\r\n\r\n\r\n--a b\r\nContent-Disposition: form-data; filename=x; name=file\r\n\r\n\r\r\n-\r\n--a b\r\nmore",
+    );
+    seed(
+        "no-file",
+        "\u{7f}multipart/form-data;boundary=x\n--x\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\na\r\n--x--",
     )
 }
 

@@ -23,6 +23,8 @@ pub mod pool_file;
 pub mod rpc_call;
 pub mod rpc_record;
 pub mod rpc_stream;
+pub mod s3_document;
+pub mod s3_form;
 pub mod s3_signed;
 pub mod scrub_file;
 pub mod scsi_command;
@@ -121,6 +123,8 @@ all![
     rpc_call,
     rpc_record,
     rpc_stream,
+    s3_document,
+    s3_form,
     s3_signed,
     scrub_file,
     scsi_command,

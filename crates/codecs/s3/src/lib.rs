@@ -1,5 +1,5 @@
-//! S3, what is decoded of it here: what a request says it signed, and who may do what by a policy (Amazon S3 API Reference;
-//! IAM User Guide).
+//! S3, what is decoded of it here: what a request says it signed, what documents have in them, forms of browsers, and who may do what
+//! by a policy (Amazon S3 API Reference; IAM User Guide).
 //!
 //! Owns: how they are read, and what in them is refused.
 //! Must not know: whether a signature is right, how requests arrive, what objects are.
@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+pub mod document;
+pub mod form;
 mod policy;
 pub mod signed;
 

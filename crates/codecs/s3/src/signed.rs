@@ -19,7 +19,8 @@ pub const REGION_DEFAULT: &str = "us-east-1";
 /// Headers with this prefix say what is done.
 const ACTING: &str = "x-amz-";
 const EXPIRES_SECONDS: std::ops::RangeInclusive<u64> = 1..=7 * 24 * 60 * 60;
-const SIGNATURE: &str = "X-Amz-Signature";
+/// The parameter that makes a URL a presigned one.
+pub const SIGNATURE: &str = "X-Amz-Signature";
 /// What else a presigned URL has.
 const OF_PRESIGNED: [&str; 5] = [
     "X-Amz-Algorithm",
@@ -82,6 +83,11 @@ impl Refused {
             Self::NotThere(name) => format!("the signed header {name} is not in the request"),
         }
     }
+}
+
+/// Whether a parameter of a query is of a signature there.
+pub fn is_of_presigned(name: &str) -> bool {
+    name == SIGNATURE || OF_PRESIGNED.contains(&name)
 }
 
 /// The parameters of a query as they are taken, in their order.

@@ -9,26 +9,29 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use cairn_https::{Watch, Watched};
 use tokio::time::{Sleep, sleep};
 
-/// Fails a write with `TimedOut` once the peer has taken nothing for `timeout`.
-pub struct Patient<S> {
-    stream: S,
+/// Fails a write with `TimedOut` once the peer has taken nothing for a while.
+pub type Patient<S> = Watched<S, Patience>;
+
+/// A stream whose peer has to take something within `timeout`.
+pub fn patient<S>(stream: S, timeout: Duration) -> Patient<S> {
+    let watch = Patience {
+        timeout,
+        waiting: None,
+    };
+    Watched::new(stream, watch)
+}
+
+/// Watches how long writes wait.
+pub struct Patience {
     timeout: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
-    pub fn new(stream: S, timeout: Duration) -> Self {
-        Self {
-            stream,
-            timeout,
-            waiting: None,
-        }
-    }
-
+impl Patience {
     fn limited<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -48,46 +51,20 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl Watch for Patience {
+    fn wrote(
+        &mut self,
         context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
+        progress: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        self.limited(context, progress)
+    }
+
+    fn flushed(
+        &mut self,
+        context: &mut Context<'_>,
+        progress: Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let progress = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.limited(context, progress)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let progress = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.limited(context, progress)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let progress = Pin::new(&mut self.stream).poll_flush(context);
-        self.limited(context, progress)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let progress = Pin::new(&mut self.stream).poll_shutdown(context);
         self.limited(context, progress)
     }
 }
@@ -104,7 +81,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up() {
         let (near, mut far) = duplex(4);
-        let mut patient = Patient::new(near, TIMEOUT);
+        let mut patient = patient(near, TIMEOUT);
         patient.write_all(b"1234").await.unwrap();
         let error = patient.write_all(b"5").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -14,7 +14,7 @@ use axum::{Extension, Json, Router};
 use cairn_base::env::{Clock, Env};
 use cairn_config::{ClientNet, Logout, UserName, UserRecord, VolumeName};
 use cairn_forward::{Door, Forward};
-use cairn_https::Certificate;
+use cairn_https::{Certificate, head_len_bytes};
 use cairn_oidc::Provider;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
@@ -51,7 +51,7 @@ use crate::lobby::{CONNECTIONS_MAX, Guest, Lobby};
 use crate::pages;
 use crate::pass::{self, AcceptedIn, Elsewhere, Passed};
 use crate::passwords::Passwords;
-use crate::patience::Patient;
+use crate::patience::patient;
 use crate::query::{Query, QueryError};
 use crate::session::{Session, Sessions};
 use crate::token::Token;
@@ -322,7 +322,7 @@ impl AdminServer {
                         async move { guest.answer(request, next).await }
                     },
                 ));
-            let stream = Patient::new(stream, CLIENT_TIMEOUT);
+            let stream = patient(stream, CLIENT_TIMEOUT);
             let Some(tls) = tls.clone() else {
                 let service = TowerToHyperService::new(router);
                 let connection = http.serve_connection(TokioIo::new(stream), service);
@@ -734,18 +734,6 @@ async fn bounded(request: Request, next: middleware::Next) -> Response {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response
-}
-
-/// How long the head of a request is, as clients write it (RFC 9112, sections 3 and 5).
-fn head_len_bytes(request: &Request) -> usize {
-    const BETWEEN_LEN_BYTES: usize = ": \r\n".len();
-    let target = request.uri().path_and_query();
-    let target = target.map_or(0, |target| target.as_str().len());
-    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len();
-    let headers = request.headers().iter();
-    let headers =
-        headers.map(|(name, value)| name.as_str().len() + value.len() + BETWEEN_LEN_BYTES);
-    line + headers.sum::<usize>()
 }
 
 fn status_code(kind: ErrorKind) -> StatusCode {

@@ -824,18 +824,6 @@ async fn heads_are_taken_up_to_their_limit() {
     serving.await.unwrap();
 }
 
-#[test]
-fn a_head_is_as_long_as_it_is_written() {
-    let request = Request::builder()
-        .uri("/a?b=c")
-        .header("host", "x")
-        .header("x", "yz")
-        .body(Body::empty())
-        .unwrap();
-    let written = "GET /a?b=c HTTP/1.1\r\nhost: x\r\nx: yz\r\n\r\n";
-    assert_eq!(head_len_bytes(&request), written.len());
-}
-
 #[tokio::test]
 async fn metrics_can_be_open() {
     let router = server(true).router();

@@ -34,6 +34,7 @@ const OPERATIONS: [&str; 17] = [
 /// A request, as long as it is under way.
 pub struct Line {
     peer: Option<SocketAddr>,
+    request_id: String,
     key: String,
     method: String,
     path: String,
@@ -63,11 +64,12 @@ fn operation_of(query: &str) -> String {
 }
 
 impl Line {
-    pub fn new(peer: Option<SocketAddr>, request: &Request<Incoming>) -> Self {
+    pub fn new(peer: Option<SocketAddr>, request_id: &str, request: &Request<Incoming>) -> Self {
         let authorization = request.headers().get(AUTHORIZATION);
         let query = request.uri().query().unwrap_or_default();
         Self {
             peer,
+            request_id: request_id.to_owned(),
             key: key_of(authorization.and_then(|value| value.to_str().ok()), query),
             method: request.method().to_string(),
             path: request.uri().path().chars().take(PATH_LEN_MAX).collect(),
@@ -79,6 +81,7 @@ impl Line {
     pub fn end(self, status: StatusCode) {
         let Self {
             peer,
+            request_id,
             key,
             method,
             path,
@@ -86,7 +89,7 @@ impl Line {
         } = self;
         let peer = peer.map(|peer| peer.to_string());
         let status = status.as_u16();
-        tracing::info!(target: "audit", protocol = "s3", peer, key, method, path, operation, status);
+        tracing::info!(target: "audit", protocol = "s3", peer, request_id, key, method, path, operation, status);
     }
 }
 

@@ -18,9 +18,6 @@ use cairn_fs::{Credentials, FsError, TRANSFER_LEN_BYTES_MAX};
 use cairn_objects::{Bucket, ObjectError, ObjectInfo, Staged};
 use cairn_qos::Operation;
 use futures_util::{Stream, StreamExt as _};
-use http::{Method, Request};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::{Checksum, StreamingBlob};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
@@ -28,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::errors::told;
+use crate::forms::FileError;
 use crate::server::{Shared, Transfer};
 
 /// Steps that are read before the client has taken those before.
@@ -36,8 +34,6 @@ const AHEAD_COUNT: usize = 2;
 pub const STALL_MAX: Duration = Duration::from_secs(60);
 /// Longest object in one PUT, and longest part.
 pub const PUT_LEN_BYTES_MAX: u64 = 5 << 30;
-/// Of a body that is read as a whole: a thousand keys to delete, or ten thousand parts.
-const DOCUMENT_LEN_BYTES_MAX: usize = 8 << 20;
 const TRAILER: &str = "x-amz-checksum-";
 
 /// Checksums that a client gives: with the request, or behind the bytes.
@@ -62,6 +58,15 @@ fn by_algorithm(checksum: &Checksum) -> [(&'static str, Option<&String>); 5] {
         ("sha1", checksum.checksum_sha1.as_ref()),
         ("sha256", checksum.checksum_sha256.as_ref()),
     ]
+}
+
+/// What is told of a body that is not the one that was signed.
+pub fn wrong_sha256() -> S3Error {
+    let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
+    let why = "the SHA-256 that was signed is not that of the body";
+    let mut error = S3Error::with_message(code, why);
+    error.set_status_code(http::StatusCode::BAD_REQUEST);
+    error
 }
 
 /// Receives all bytes of a request; what was promised of them holds. Returns the checksums, by algorithm, in base64.
@@ -93,17 +98,16 @@ pub async fn receive(
             let next = next.map_err(|_| s3_error!(RequestTimeout))?;
             let Some(data) = next else { break };
             let data = data.map_err(|error| {
+                if let Some(error) = error.downcast_ref::<FileError>() {
+                    return error.told_on(transfer);
+                }
                 // Cut off, or a part of it does not have its signature.
                 let why = error.to_string();
                 if why.contains("ignature") {
                     return s3_error!(SignatureDoesNotMatch, "the signature of a chunk is wrong");
                 }
                 if why.contains("Sha256Mismatch") {
-                    let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
-                    let why = "the SHA-256 that was signed is not that of the body";
-                    let mut error = S3Error::with_message(code, why);
-                    error.set_status_code(http::StatusCode::BAD_REQUEST);
-                    return error;
+                    return wrong_sha256();
                 }
                 transfer.broken_off(&why)
             })?;
@@ -217,63 +221,6 @@ fn hasher(wants: impl Fn(&str) -> bool) -> ChecksumHasher {
         hasher.sha256 = Some(Default::default());
     }
     hasher
-}
-
-/// What requests are that have a document for a body, XML or JSON: `POST` to these, and `PUT` of these.
-const POSTED: [&str; 4] = ["delete", "uploadId", "select", "restore"];
-const SET: [&str; 21] = [
-    "accelerate",
-    "acl",
-    "analytics",
-    "cors",
-    "encryption",
-    "intelligent-tiering",
-    "inventory",
-    "legal-hold",
-    "lifecycle",
-    "logging",
-    "metrics",
-    "notification",
-    "object-lock",
-    "ownershipControls",
-    "policy",
-    "publicAccessBlock",
-    "replication",
-    "retention",
-    "tagging",
-    "versioning",
-    "website",
-];
-
-/// Reads the body of a request that is a document. Others have theirs read later, as it comes.
-pub async fn document(shared: &Shared, request: Request<Incoming>) -> S3Result<Request<Body>> {
-    let query = request.uri().query().unwrap_or_default();
-    let has = |names: &[&str]| {
-        let mut parts = query.split('&').filter_map(|part| part.split('=').next());
-        parts.any(|name| names.contains(&name))
-    };
-    let is_document = match *request.method() {
-        Method::POST => has(&POSTED),
-        Method::PUT => has(&SET),
-        _ => false,
-    };
-    if !is_document {
-        return Ok(request.map(Body::from));
-    }
-    // As much memory as an object on its way, for as long as the client sends.
-    let _place = shared.place().await;
-    let (head, body) = request.into_parts();
-    let read = Limited::new(body, DOCUMENT_LEN_BYTES_MAX).collect();
-    let read = timeout(STALL_MAX, read).await;
-    let read = read.map_err(|_| s3_error!(RequestTimeout, "the body did not come in time"))?;
-    let bytes = read.map_err(|error| match error.is::<LengthLimitError>() {
-        true => s3_error!(
-            MaxMessageLengthExceeded,
-            "the body of this request has at most 8 MiB"
-        ),
-        false => s3_error!(IncompleteBody, "the body ended before its length"),
-    })?;
-    Ok(Request::from_parts(head, Body::from(bytes.to_bytes())))
 }
 
 /// Steps of an object that were read.

@@ -2,7 +2,8 @@
 //!
 //! Owns: what is refused of them because it is not there. Must not know: how they are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use cairn_objects::{CORS_RULE_COUNT_MAX, CorsRule, LIFECYCLE_RULE_COUNT_MAX, LifecycleRule};
 use s3s::dto::{
@@ -16,6 +17,12 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use crate::values;
 
 const EVERYBODY: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
+const DAY_SECONDS: i64 = 24 * 60 * 60;
+/// Of the name of a rule, in characters.
+const ID_LEN_MAX: usize = 255;
+const KEY_LEN_BYTES_MAX: usize = 1024;
+/// What `NewerNoncurrentVersions` can be.
+const NEWER_COUNT: RangeInclusive<u32> = 1..=100;
 const METHODS: [&str; 5] = ["GET", "PUT", "POST", "DELETE", "HEAD"];
 
 /// That something is not set, by the code that S3 has for it.
@@ -96,90 +103,229 @@ pub fn lifecycle_of(rules: Vec<Rule>) -> S3Result<Vec<LifecycleRule>> {
     if rules.is_empty() || rules.len() > LIFECYCLE_RULE_COUNT_MAX {
         return Err(s3_error!(MalformedXML, "there are 1 to 1000 rules"));
     }
-    rules.into_iter().map(lifecycle_rule_of).collect()
+    let made: Vec<LifecycleRule> = rules
+        .into_iter()
+        .map(lifecycle_rule_of)
+        .collect::<S3Result<_>>()?;
+    require_own_ids(&made)?;
+    Ok(made)
 }
 
+fn require_own_ids(rules: &[LifecycleRule]) -> S3Result<()> {
+    let mut ids = BTreeSet::new();
+    for id in rules.iter().filter_map(|rule| rule.id.as_deref()) {
+        if !ids.insert(id) {
+            return Err(s3_error!(
+                InvalidArgument,
+                "two rules have the ID {}; an ID is for one rule",
+                id
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A rule (S3 User Guide, "Lifecycle configuration elements"). One that says less than it has to would be for all objects, so it
+/// is refused.
 fn lifecycle_rule_of(rule: Rule) -> S3Result<LifecycleRule> {
-    let moves = rule
-        .transitions
-        .as_ref()
-        .is_some_and(|list| !list.is_empty());
-    if moves || rule.noncurrent_version_transitions.is_some() {
+    let moves = [
+        rule.transitions.is_some_and(|list| !list.is_empty()),
+        rule.noncurrent_version_transitions
+            .is_some_and(|list| !list.is_empty()),
+    ];
+    if moves.contains(&true) {
         return Err(s3_error!(
             NotImplemented,
             "objects and versions expire, and uploads are aborted; there are no transitions"
         ));
     }
-    let noncurrent = rule.noncurrent_version_expiration;
-    let noncurrent_days = noncurrent.as_ref().and_then(|it| it.noncurrent_days);
-    let noncurrent_kept = noncurrent
+    let id = rule.id.filter(|id| !id.is_empty());
+    if id
         .as_ref()
-        .and_then(|it| it.newer_noncurrent_versions);
-    if noncurrent.is_some() && noncurrent_days.is_none() {
+        .is_some_and(|id| id.chars().count() > ID_LEN_MAX)
+    {
         return Err(s3_error!(
-            MalformedXML,
-            "versions expire a number of days after they were replaced"
+            InvalidArgument,
+            "the ID of a rule has at most 255 characters"
         ));
     }
-    let expiration = rule.expiration;
-    let abort = rule
-        .abort_incomplete_multipart_upload
-        .and_then(|abort| abort.days_after_initiation);
-    let date = expiration.as_ref().and_then(|it| it.date.clone());
-    let after = expiration.as_ref().and_then(|it| it.days);
-    let lone_markers = expiration
-        .as_ref()
-        .is_some_and(|it| it.expired_object_delete_marker == Some(true));
-    if lone_markers && (date.is_some() || after.is_some()) {
-        return Err(s3_error!(
-            MalformedXML,
-            "a rule is for expired delete markers, or has days or a date"
-        ));
-    }
-    let says_nothing = noncurrent_days.is_none() && !lone_markers;
-    if date.is_none() && after.is_none() && abort.is_none() && says_nothing {
-        return Err(s3_error!(
-            MalformedXML,
-            "a rule says when objects expire or uploads are aborted"
-        ));
-    }
-    let mut made = LifecycleRule {
-        id: rule.id,
-        is_enabled: rule.status.as_str() == ExpirationStatus::ENABLED,
-        days: days(after)?,
-        date_seconds: date.map(|date| time::OffsetDateTime::from(date).unix_timestamp()),
-        abort_days: days(abort)?,
-        noncurrent_days: days(noncurrent_days)?,
-        noncurrent_kept: days(noncurrent_kept)?,
-        lone_markers,
-        prefix: rule.prefix.unwrap_or_default(),
-        ..LifecycleRule::default()
+    let is_enabled = match rule.status.as_str() {
+        ExpirationStatus::ENABLED => true,
+        ExpirationStatus::DISABLED => false,
+        _ => {
+            return Err(s3_error!(
+                MalformedXML,
+                "the status of a rule is Enabled or Disabled"
+            ));
+        }
     };
-    let filter = rule.filter.unwrap_or_default();
-    let (mut tags, mut prefix) = (Vec::from_iter(filter.tag), filter.prefix);
-    made.larger_than_bytes = size(filter.object_size_greater_than)?;
-    made.smaller_than_bytes = size(filter.object_size_less_than)?;
-    if let Some(and) = filter.and {
-        tags.extend(and.tags.unwrap_or_default());
-        prefix = and.prefix.or(prefix);
-        if and.object_size_greater_than.is_some() {
-            made.larger_than_bytes = size(and.object_size_greater_than)?;
+    let mut made = match (rule.filter, rule.prefix) {
+        (Some(filter), None) => filter_of(filter)?,
+        (None, Some(prefix)) => LifecycleRule {
+            prefix,
+            ..LifecycleRule::default()
+        },
+        (None, None) => {
+            return Err(s3_error!(
+                MalformedXML,
+                "a rule has a Filter; an empty one is for all objects"
+            ));
         }
-        if and.object_size_less_than.is_some() {
-            made.smaller_than_bytes = size(and.object_size_less_than)?;
+        (Some(_), Some(_)) => {
+            return Err(s3_error!(
+                MalformedXML,
+                "a rule has a Filter or, as it was once, a Prefix; not both"
+            ));
         }
-    }
-    if let Some(prefix) = prefix {
-        made.prefix = prefix;
-    }
-    made.tags = values::tags(tags)?;
-    if made.abort_days.is_some() && !made.tags.is_empty() {
+    };
+    if made.prefix.len() > KEY_LEN_BYTES_MAX {
         return Err(s3_error!(
             InvalidRequest,
-            "uploads have no tags that a rule could ask for"
+            "a prefix has at most 1024 bytes, as a key"
+        ));
+    }
+    (made.id, made.is_enabled) = (id, is_enabled);
+    if let Some(expiration) = rule.expiration {
+        expire(expiration, &mut made)?;
+    }
+    if let Some(abort) = rule.abort_incomplete_multipart_upload {
+        let after = days(abort.days_after_initiation)?;
+        made.abort_days = Some(after.ok_or_else(|| {
+            s3_error!(
+                MalformedXML,
+                "uploads are aborted a number of days after they began"
+            )
+        })?);
+    }
+    if let Some(noncurrent) = rule.noncurrent_version_expiration {
+        let after = days(noncurrent.noncurrent_days)?;
+        made.noncurrent_days = Some(after.ok_or_else(|| {
+            s3_error!(
+                MalformedXML,
+                "versions expire a number of days after they were replaced"
+            )
+        })?);
+        made.noncurrent_kept = kept_of(noncurrent.newer_noncurrent_versions)?;
+    }
+    let is_something = made.days.is_some()
+        || made.date_seconds.is_some()
+        || made.lone_markers
+        || made.abort_days.is_some()
+        || made.noncurrent_days.is_some();
+    if !is_something {
+        return Err(s3_error!(
+            MalformedXML,
+            "a rule says when objects or versions expire, or uploads are aborted"
+        ));
+    }
+    let is_by_more = !made.tags.is_empty()
+        || made.larger_than_bytes.is_some()
+        || made.smaller_than_bytes.is_some();
+    if is_by_more && (made.abort_days.is_some() || made.lone_markers) {
+        return Err(s3_error!(
+            InvalidRequest,
+            "uploads and delete markers have no tags and no size that a rule could ask for"
         ));
     }
     Ok(made)
+}
+
+/// What a rule is for.
+fn filter_of(filter: LifecycleRuleFilter) -> S3Result<LifecycleRule> {
+    let count = [
+        filter.prefix.is_some(),
+        filter.tag.is_some(),
+        filter.object_size_greater_than.is_some(),
+        filter.object_size_less_than.is_some(),
+        filter.and.is_some(),
+    ];
+    if count.iter().filter(|is_there| **is_there).count() > 1 {
+        return Err(s3_error!(
+            MalformedXML,
+            "a Filter says one thing; And says several"
+        ));
+    }
+    let (tags, prefix, larger, smaller) = match filter.and {
+        None => (
+            Vec::from_iter(filter.tag),
+            filter.prefix,
+            filter.object_size_greater_than,
+            filter.object_size_less_than,
+        ),
+        Some(and) => {
+            let tags = and.tags.unwrap_or_default();
+            let others = [
+                and.prefix.is_some(),
+                and.object_size_greater_than.is_some(),
+                and.object_size_less_than.is_some(),
+            ];
+            let count = others.iter().filter(|is_there| **is_there).count();
+            if tags.len() + count < 2 {
+                return Err(s3_error!(MalformedXML, "And says two things at least"));
+            }
+            (
+                tags,
+                and.prefix,
+                and.object_size_greater_than,
+                and.object_size_less_than,
+            )
+        }
+    };
+    let (larger, smaller) = (size(larger)?, size(smaller)?);
+    let is_none = |smaller: u64| larger.is_some_and(|larger| smaller <= larger);
+    if smaller.is_some_and(|smaller| smaller == 0 || is_none(smaller)) {
+        return Err(s3_error!(
+            InvalidRequest,
+            "no object is that small: ObjectSizeLessThan is above zero and above ObjectSizeGreaterThan"
+        ));
+    }
+    Ok(LifecycleRule {
+        prefix: prefix.unwrap_or_default(),
+        tags: values::tags(tags)?,
+        larger_than_bytes: larger,
+        smaller_than_bytes: smaller,
+        ..LifecycleRule::default()
+    })
+}
+
+fn expire(expiration: LifecycleExpiration, made: &mut LifecycleRule) -> S3Result<()> {
+    match (
+        expiration.days,
+        expiration.date,
+        expiration.expired_object_delete_marker,
+    ) {
+        (Some(after), None, None) => made.days = days(Some(after))?,
+        (None, Some(date), None) => {
+            let seconds = time::OffsetDateTime::from(date).unix_timestamp();
+            if seconds.rem_euclid(DAY_SECONDS) != 0 {
+                return Err(s3_error!(
+                    InvalidArgument,
+                    "the date from which on objects expire is at midnight, UTC"
+                ));
+            }
+            made.date_seconds = Some(seconds);
+        }
+        (None, None, Some(true)) => made.lone_markers = true,
+        _ => {
+            return Err(s3_error!(
+                MalformedXML,
+                "an Expiration has Days, or a Date, or is for ExpiredObjectDeleteMarker; one of them"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How many versions that were replaced stay, however old.
+fn kept_of(count: Option<i32>) -> S3Result<Option<u32>> {
+    let Some(count) = count else { return Ok(None) };
+    match u32::try_from(count) {
+        Ok(count) if NEWER_COUNT.contains(&count) => Ok(Some(count)),
+        _ => Err(s3_error!(
+            InvalidArgument,
+            "NewerNoncurrentVersions is 1 to 100"
+        )),
+    }
 }
 
 pub fn lifecycle(rules: Vec<LifecycleRule>) -> Vec<Rule> {
@@ -192,20 +338,32 @@ pub fn lifecycle(rules: Vec<LifecycleRule>) -> Vec<Rule> {
             true => ExpirationStatus::ENABLED,
             false => ExpirationStatus::DISABLED,
         };
-        let is_plain = rule.tags.is_empty()
-            && rule.larger_than_bytes.is_none()
-            && rule.smaller_than_bytes.is_none();
-        let filter = match is_plain {
-            true => LifecycleRuleFilter {
-                prefix: Some(rule.prefix),
+        let (larger, smaller) = (
+            bytes(rule.larger_than_bytes),
+            bytes(rule.smaller_than_bytes),
+        );
+        let prefix = Some(rule.prefix).filter(|prefix| !prefix.is_empty());
+        let mut tags = tag_set(rule.tags);
+        let others = [prefix.is_some(), larger.is_some(), smaller.is_some()];
+        let count = others.iter().filter(|is_there| **is_there).count();
+        let filter = match tags.len() + count {
+            0 => LifecycleRuleFilter {
+                prefix: Some(String::new()),
                 ..LifecycleRuleFilter::default()
             },
-            false => LifecycleRuleFilter {
+            1 => LifecycleRuleFilter {
+                and: None,
+                object_size_greater_than: larger,
+                object_size_less_than: smaller,
+                prefix,
+                tag: tags.pop(),
+            },
+            _ => LifecycleRuleFilter {
                 and: Some(LifecycleRuleAndOperator {
-                    object_size_greater_than: bytes(rule.larger_than_bytes),
-                    object_size_less_than: bytes(rule.smaller_than_bytes),
-                    prefix: Some(rule.prefix),
-                    tags: Some(tag_set(rule.tags)),
+                    object_size_greater_than: larger,
+                    object_size_less_than: smaller,
+                    prefix,
+                    tags: Some(tags),
                 }),
                 ..LifecycleRuleFilter::default()
             },
@@ -246,6 +404,17 @@ pub fn tag_set(tags: BTreeMap<String, String>) -> Vec<Tag> {
     tags.into_iter().map(tag).collect()
 }
 
+/// Refuses an ACL that is told twice: by its name, and by its grants.
+pub fn require_one_acl(name: Option<&str>, grants: Option<&AccessControlPolicy>) -> S3Result<()> {
+    match name.is_some() && grants.is_some() {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "an ACL has a name in the header, or grants in the body; this has both"
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Whether everybody may read, by the name of an ACL, or by its grants if it has no name.
 pub fn public_read(
     name: Option<&str>,
@@ -266,10 +435,25 @@ pub fn public_read(
     let Some(grants) = grants else {
         return Err(s3_error!(MissingSecurityHeader, "no ACL is named"));
     };
+    let named = grants.owner.and_then(|named| named.id);
+    if named.is_some() && named != owner.id {
+        return Err(s3_error!(AccessDenied, "an ACL changes no owner"));
+    }
+    let Some(grants) = grants.grants else {
+        return Err(s3_error!(
+            MalformedACLError,
+            "an ACL has an AccessControlList, which may be empty"
+        ));
+    };
     let mut is_public = false;
-    for grant in grants.grants.unwrap_or_default() {
+    for grant in grants {
         let permission = grant.permission.as_ref().map(Permission::as_str);
-        let grantee = grant.grantee.unwrap_or_else(everybody);
+        let Some(grantee) = grant.grantee else {
+            return Err(s3_error!(
+                MalformedACLError,
+                "a grant says whom it is for, and gives nobody anything without"
+            ));
+        };
         match (grantee.uri.as_deref(), permission) {
             (Some(EVERYBODY), Some(Permission::READ)) => is_public = true,
             (None, Some(Permission::FULL_CONTROL)) if grantee.id == owner.id => {}
@@ -311,4 +495,300 @@ pub fn grants(owner: &Owner, public_read: bool) -> Vec<Grant> {
         grants.push(grant(everybody(), Permission::READ));
     }
     grants
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_codec_s3::document;
+    use s3s::dto::BucketLifecycleConfiguration;
+    use s3s::xml::{Deserialize as _, Deserializer};
+
+    use super::*;
+
+    /// The rules of a document, as a request has it; the code of the error.
+    fn read(document: &str) -> Result<Vec<LifecycleRule>, String> {
+        document::check(document.as_bytes()).map_err(|error| error.to_string())?;
+        let mut reader = Deserializer::new(document.as_bytes());
+        let read = BucketLifecycleConfiguration::deserialize(&mut reader);
+        let rules = read.map_err(|error| error.to_string())?.rules;
+        lifecycle_of(rules).map_err(|error| error.code().as_str().to_owned())
+    }
+
+    fn document(rules: &[String]) -> String {
+        let rules: String = rules
+            .iter()
+            .map(|rule| format!("<Rule>{rule}</Rule>"))
+            .collect();
+        format!("<LifecycleConfiguration>{rules}</LifecycleConfiguration>")
+    }
+
+    /// One rule that expires objects, for what a filter says.
+    fn filtered(filter: &str) -> String {
+        format!("<Status>Enabled</Status>{filter}<Expiration><Days>1</Days></Expiration>")
+    }
+
+    /// One rule for all objects, with what it does.
+    fn acting(action: &str) -> String {
+        format!("<Status>Enabled</Status><Filter/>{action}")
+    }
+
+    fn tag(key: &str) -> String {
+        format!("<Tag><Key>{key}</Key><Value>1</Value></Tag>")
+    }
+
+    #[test]
+    fn a_rule_says_all_that_it_has_to_or_is_refused() {
+        let malformed = Some("MalformedXML");
+        let argument = Some("InvalidArgument");
+        let request = Some("InvalidRequest");
+        let days = "<Expiration><Days>1</Days></Expiration>";
+        let marker =
+            "<Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>";
+        let abort = "<AbortIncompleteMultipartUpload><DaysAfterInitiation>1</DaysAfterInitiation></AbortIncompleteMultipartUpload>";
+        let noncurrent = |days: &str, kept: &str| {
+            format!("<NoncurrentVersionExpiration>{days}{kept}</NoncurrentVersionExpiration>")
+        };
+        let old = "<NoncurrentDays>1</NoncurrentDays>";
+        let newer =
+            |count: &str| format!("<NewerNoncurrentVersions>{count}</NewerNoncurrentVersions>");
+        let and = |inner: &str| filtered(&format!("<Filter><And>{inner}</And></Filter>"));
+        let dated = |date: &str| acting(&format!("<Expiration><Date>{date}</Date></Expiration>"));
+        let (one, two) = (tag("a"), tag("a") + &tag("b"));
+        let by_tag =
+            |action: &str| format!("<Status>Enabled</Status><Filter>{one}</Filter>{action}");
+        let by_size = |action: &str| {
+            let size = "<ObjectSizeGreaterThan>1</ObjectSizeGreaterThan>";
+            format!("<Status>Enabled</Status><Filter>{size}</Filter>{action}")
+        };
+        let named = |id: &str| format!("<ID>{id}</ID>{}", acting(days));
+        let cases: Vec<(&str, String, Option<&str>)> = vec![
+            ("neither filter nor prefix", filtered(""), malformed),
+            ("a filter for all", filtered("<Filter/>"), None),
+            (
+                "a prefix in a filter",
+                filtered("<Filter><Prefix>a</Prefix></Filter>"),
+                None,
+            ),
+            (
+                "a prefix as it was once",
+                filtered("<Prefix>a</Prefix>"),
+                None,
+            ),
+            ("an empty one", filtered("<Prefix/>"), None),
+            ("both", filtered("<Prefix>a</Prefix><Filter/>"), malformed),
+            (
+                "a long prefix",
+                filtered(&format!("<Prefix>{}</Prefix>", "a".repeat(1025))),
+                request,
+            ),
+            ("an And of nothing", and(""), malformed),
+            ("an And of one", and("<Prefix>a</Prefix>"), malformed),
+            ("an And of a tag", and(&one), malformed),
+            ("an And of two tags", and(&two), None),
+            (
+                "an And of prefix and tag",
+                and(&format!("<Prefix/>{one}")),
+                None,
+            ),
+            (
+                "a tag twice",
+                and(&format!("{one}{one}")),
+                Some("InvalidTag"),
+            ),
+            (
+                "two things without And",
+                filtered(&format!("<Filter><Prefix/>{one}</Filter>")),
+                malformed,
+            ),
+            (
+                "And and more",
+                filtered(&format!("<Filter><Prefix/><And>{two}</And></Filter>")),
+                malformed,
+            ),
+            (
+                "sizes that fit",
+                and(
+                    "<ObjectSizeGreaterThan>1</ObjectSizeGreaterThan><ObjectSizeLessThan>3</ObjectSizeLessThan>",
+                ),
+                None,
+            ),
+            (
+                "sizes of no object",
+                and(
+                    "<ObjectSizeGreaterThan>3</ObjectSizeGreaterThan><ObjectSizeLessThan>3</ObjectSizeLessThan>",
+                ),
+                request,
+            ),
+            (
+                "a size below zero",
+                filtered("<Filter><ObjectSizeGreaterThan>-1</ObjectSizeGreaterThan></Filter>"),
+                argument,
+            ),
+            ("no action", acting(""), malformed),
+            ("an empty action", acting("<Expiration/>"), malformed),
+            ("days", acting(days), None),
+            (
+                "no days",
+                acting("<Expiration><Days>0</Days></Expiration>"),
+                argument,
+            ),
+            (
+                "days below zero",
+                acting("<Expiration><Days>-1</Days></Expiration>"),
+                argument,
+            ),
+            ("a date at midnight", dated("2030-01-01T00:00:00Z"), None),
+            (
+                "a date at midnight elsewhere",
+                dated("2030-01-01T02:00:00+02:00"),
+                None,
+            ),
+            ("a date at noon", dated("2030-01-01T12:00:00Z"), argument),
+            (
+                "days and a date",
+                acting("<Expiration><Days>1</Days><Date>2030-01-01T00:00:00Z</Date></Expiration>"),
+                malformed,
+            ),
+            ("markers", acting(marker), None),
+            (
+                "markers and days",
+                acting(
+                    "<Expiration><Days>1</Days><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>",
+                ),
+                malformed,
+            ),
+            (
+                "no markers",
+                acting(
+                    "<Expiration><ExpiredObjectDeleteMarker>false</ExpiredObjectDeleteMarker></Expiration>",
+                ),
+                malformed,
+            ),
+            ("markers with a tag", by_tag(marker), request),
+            ("markers of a size", by_size(marker), request),
+            ("uploads", acting(abort), None),
+            ("uploads with a tag", by_tag(abort), request),
+            ("uploads of a size", by_size(abort), request),
+            (
+                "uploads at no time",
+                acting("<AbortIncompleteMultipartUpload/>"),
+                malformed,
+            ),
+            ("objects with a tag", by_tag(days), None),
+            ("versions", acting(&noncurrent(old, "")), None),
+            (
+                "versions at no time",
+                acting(&noncurrent("", &newer("1"))),
+                malformed,
+            ),
+            (
+                "the most versions",
+                acting(&noncurrent(old, &newer("100"))),
+                None,
+            ),
+            (
+                "too many versions",
+                acting(&noncurrent(old, &newer("101"))),
+                argument,
+            ),
+            (
+                "no versions",
+                acting(&noncurrent(old, &newer("0"))),
+                argument,
+            ),
+            (
+                "another status",
+                acting(days).replace("Enabled", "On"),
+                malformed,
+            ),
+            (
+                "disabled",
+                acting(days).replace("Enabled", "Disabled"),
+                None,
+            ),
+            ("a long ID", named(&"a".repeat(255)), None),
+            ("a longer one", named(&"a".repeat(256)), argument),
+            (
+                "a transition",
+                acting(
+                    "<Transition><Days>1</Days><StorageClass>GLACIER</StorageClass></Transition>",
+                ),
+                Some("NotImplemented"),
+            ),
+            (
+                "a transition of versions",
+                acting(
+                    "<NoncurrentVersionTransition><NoncurrentDays>1</NoncurrentDays></NoncurrentVersionTransition>",
+                ),
+                Some("NotImplemented"),
+            ),
+        ];
+        for (name, rule, want) in cases {
+            let got = read(&document(&[rule])).map(|_| ());
+            let want = want.map_or(Ok(()), |code| Err(code.to_owned()));
+            assert_eq!(got, want, "{name}");
+        }
+        let status = filtered("<Filter/>").replace("<Status>Enabled</Status>", "");
+        assert!(read(&document(&[status])).is_err(), "a rule has a status");
+        let twice = [named("a"), named("a")];
+        assert_eq!(read(&document(&twice)), Err("InvalidArgument".to_owned()));
+        let rules: Vec<String> = (0..1001).map(|index| named(&index.to_string())).collect();
+        assert_eq!(read(&document(&rules)), Err("MalformedXML".to_owned()));
+        assert_eq!(read(&document(&rules[..1000])).unwrap().len(), 1000);
+        assert!(lifecycle_of(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn an_acl_says_whom_it_lets_in_or_is_refused() {
+        let owner = |id: &str| Owner {
+            display_name: None,
+            id: Some(id.to_owned()),
+        };
+        let own = owner("1000");
+        let mut unnamed = grants(&own, true);
+        for grant in &mut unnamed {
+            grant.grantee = None;
+        }
+        for (owner, list, want) in [
+            (Some(own.clone()), Some(grants(&own, true)), Ok(true)),
+            (None, Some(grants(&own, false)), Ok(false)),
+            (None, Some(Vec::new()), Ok(false)),
+            (None, None, Err("MalformedACLError")),
+            (None, Some(unnamed), Err("MalformedACLError")),
+            (
+                Some(owner("7")),
+                Some(grants(&own, true)),
+                Err("AccessDenied"),
+            ),
+            (None, Some(grants(&owner("7"), true)), Err("NotImplemented")),
+        ] {
+            let policy = AccessControlPolicy {
+                grants: list,
+                owner,
+            };
+            let got = public_read(None, Some(policy), &own);
+            let got = got.map_err(|error| error.code().as_str().to_owned());
+            assert_eq!(got, want.map_err(str::to_owned));
+        }
+    }
+
+    /// What is told of rules can be put again, and says the same.
+    #[test]
+    fn rules_are_told_as_they_are() {
+        for filter in [
+            "<Filter/>".to_owned(),
+            "<Filter><Prefix>a</Prefix></Filter>".to_owned(),
+            format!("<Filter>{}</Filter>", tag("a")),
+            "<Filter><ObjectSizeLessThan>9</ObjectSizeLessThan></Filter>".to_owned(),
+            format!("<Filter><And><Prefix>a</Prefix>{}</And></Filter>", tag("a")),
+            format!("<Filter><And>{}{}</And></Filter>", tag("a"), tag("b")),
+        ] {
+            let rules = read(&document(&[filtered(&filter)])).unwrap();
+            assert_eq!(
+                lifecycle_of(lifecycle(rules.clone())).unwrap(),
+                rules,
+                "{filter}"
+            );
+        }
+    }
 }

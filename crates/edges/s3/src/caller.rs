@@ -14,12 +14,13 @@ use cairn_qos::Client;
 use http::Extensions;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
-use s3s::dto::{Owner, PutObjectInput};
+use s3s::dto::Owner;
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 
 use crate::account::Account;
 use crate::errors::{deleted, told};
-use crate::needs::{self, Denial, Facts, Granted, Judge, Need, On, PUT_OBJECT, Row};
+use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
+use crate::operations::{self, At, POST_OBJECT, Row};
 use crate::refused;
 use crate::server::Shared;
 use crate::service::Service;
@@ -49,34 +50,61 @@ pub struct Access(pub Arc<Shared>);
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let row = needs::row(context.s3_op().name())?;
         let query = context.uri().query().unwrap_or_default();
-        let facts = Facts::of_request(context.s3_path(), query, context.headers())?;
+        let (at, headers) = (At::of(context.s3_path()), context.headers());
+        let row = operations::of_request(context.method(), at, query, headers)?;
+        let taken_as = context.s3_op().name();
+        if row.operation != taken_as {
+            // What two read differently is not done.
+            return Err(s3_error!(
+                NotImplemented,
+                "this could be {} or {}; nothing was done",
+                row.operation,
+                taken_as
+            ));
+        }
+        if row.operation == POST_OBJECT {
+            // Forms are answered before they come here.
+            return Err(denied());
+        }
+        let facts = Facts::of_request(context.s3_path(), query, headers)?;
         let id = context.credentials().map(|it| it.access_key.clone());
+        let signed = context.extensions_mut().get::<Signed>();
+        let id = id.or_else(|| signed.map(|signed| signed.key.clone()));
         let mut caller = match id {
             Some(id) => self.caller(id, context.extensions_mut())?,
             None if row.is_open => self.nobody(&facts.target.bucket, context.extensions_mut())?,
             None => return Err(denied()),
         };
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
-        caller.is_form = row.operation == POST_OBJECT;
-        context.extensions_mut().insert(caller);
-        Ok(())
-    }
-
-    /// Also what comes with a form, once its fields have been read.
-    async fn put_object(&self, request: &mut S3Request<PutObjectInput>) -> S3Result<()> {
-        let caller = request.extensions.get::<Caller>();
-        let caller = caller.filter(|caller| caller.is_form).cloned();
-        if let Some(caller) = caller {
-            let facts = Facts::of_put(&request.input);
-            caller.allow(needs::row(PUT_OBJECT)?, &facts).await?;
+        let expected = facts.expected_owner.as_deref();
+        caller.require_owner(&facts.target, expected).await?;
+        if let Some(source) = &facts.source {
+            let expected = facts.expected_source_owner.as_deref();
+            caller.require_owner(source, expected).await?;
         }
+        if row.operation == DELETE_OBJECTS {
+            caller.require_some_delete(&facts.target.bucket)?;
+        }
+        context.extensions_mut().insert(caller);
         Ok(())
     }
 }
 
 impl Access {
+    /// Who sends a form: the access key that signed its policy, or nobody.
+    pub(crate) fn of_form(
+        &self,
+        id: Option<String>,
+        bucket: &str,
+        extensions: &Extensions,
+    ) -> S3Result<Caller> {
+        match id {
+            Some(id) => self.caller(id, extensions),
+            None => self.nobody(bucket, extensions),
+        }
+    }
+
     fn caller(&self, id: String, extensions: &Extensions) -> S3Result<Caller> {
         let found = self.0.stores.access_key(&id);
         let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
@@ -119,9 +147,14 @@ impl Access {
             key,
             who,
             needs_acl: false,
-            is_form: false,
         }
     }
+}
+
+/// Whose access key signed a request that goes a second way: goes with it.
+#[derive(Clone)]
+pub(crate) struct Signed {
+    pub key: String,
 }
 
 /// Where a request comes from: goes with it.
@@ -147,13 +180,12 @@ pub(crate) struct Caller {
     pub is_passed_on: bool,
     /// Only the ACL of the object that is read can let it in.
     needs_acl: bool,
-    /// It sends a form, whose fields say what it is for.
-    is_form: bool,
 }
 
 /// Whom requests act as that show no access key.
 const NOBODY: u32 = 65_534;
-const POST_OBJECT: &str = "PostObject";
+
+const DELETE_OBJECTS: &str = "DeleteObjects";
 
 pub(crate) fn denied() -> S3Error {
     Denial::Nobody.error()
@@ -249,6 +281,22 @@ impl Caller {
         })
     }
 
+    /// Refuses a bucket that is not whose the client takes it for: owners are numbers of users.
+    async fn require_owner(&self, named: &Named, expected: Option<&str>) -> S3Result<()> {
+        let Some(expected) = expected else {
+            return Ok(());
+        };
+        let owner = self.bucket(&named.bucket)?.owner().await.map_err(told)?;
+        match owner.is_some_and(|owner| owner.uid.to_string() == expected) {
+            true => Ok(()),
+            false => Err(s3_error!(
+                AccessDenied,
+                "the bucket {} is not of the owner that the request expects; nothing was done",
+                named.bucket
+            )),
+        }
+    }
+
     /// An object to be read: the latest version, or the one that is asked for.
     pub(crate) async fn object(
         &self,
@@ -287,6 +335,21 @@ impl Caller {
         }
     }
 
+    /// Refuses who may delete nothing in a bucket before the list of keys is read; each of them is looked at then.
+    fn require_some_delete(&self, bucket: &str) -> S3Result<()> {
+        self.require_change()?;
+        let bucket = self.bucket(bucket)?;
+        match self.key.is_some() || bucket.record.settings.policy.is_some() {
+            true => Ok(()),
+            false => Err(denied()),
+        }
+    }
+
+    /// Whether an access key signed the request.
+    pub(crate) fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
     pub(crate) fn key(&self) -> S3Result<&AccessKey> {
         let key = self.key.as_ref().map(|(_, key)| key);
         key.ok_or_else(denied)
@@ -311,7 +374,7 @@ impl Caller {
 }
 
 impl Service {
-    /// Refuses a signature for something else. Of a form this is looked at here only: it is not read before.
+    /// Refuses a signature for something else.
     fn require_scope<T>(&self, request: &S3Request<T>) -> S3Result<()> {
         let refused = match (&request.region, request.service.as_deref()) {
             // Version 2 has none.

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use cairn_https::{Watch, Watched};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Whether a request is under way: what is read then is its body. The number grows with each begin and each end, so it is odd in
@@ -32,8 +33,22 @@ impl UnderWay {
 }
 
 /// A stream that fails with `TimedOut` when a head takes too long.
-pub struct Heads<S> {
-    stream: S,
+pub type Heads<S> = Watched<S, HeadTime>;
+
+/// A stream whose heads are to be whole within `timeout` after they began.
+pub fn timed<S>(stream: S, timeout: Duration, under_way: UnderWay) -> Heads<S> {
+    let watch = HeadTime {
+        timeout,
+        under_way,
+        seen: 0,
+        has_begun: true,
+        ends: None,
+    };
+    Watched::new(stream, watch)
+}
+
+/// Watches how long heads take.
+pub struct HeadTime {
     timeout: Duration,
     under_way: UnderWay,
     /// The number at the last read.
@@ -44,18 +59,7 @@ pub struct Heads<S> {
     ends: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Heads<S> {
-    pub fn new(stream: S, timeout: Duration, under_way: UnderWay) -> Self {
-        Self {
-            stream,
-            timeout,
-            under_way,
-            seen: 0,
-            has_begun: true,
-            ends: None,
-        }
-    }
-
+impl HeadTime {
     /// Fails when the head that has begun is too late.
     fn poll_late(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let deadline = Instant::now() + self.timeout;
@@ -72,9 +76,10 @@ impl<S> Heads<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl Watch for HeadTime {
+    fn read<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
         context: &mut Context<'_>,
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
@@ -83,7 +88,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
             (self.seen, self.has_begun, self.ends) = (number, false, None);
         }
         let before = to.filled().len();
-        let progress = Pin::new(&mut self.stream).poll_read(context, to);
+        let progress = Pin::new(stream).poll_read(context, to);
         if number % 2 == 1 {
             return progress;
         }
@@ -95,48 +100,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
         }
         progress
     }
-}
 
-impl<S: AsyncWrite + Unpin> Heads<S> {
     /// While an answer goes out nobody waits for the next head, of which a part may have come already.
-    fn sends(&mut self, progress: &Poll<io::Result<usize>>) {
+    fn wrote(
+        &mut self,
+        _: &mut Context<'_>,
+        progress: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if progress.is_ready() {
             self.ends = None;
         }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let progress = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.sends(&progress);
         progress
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let progress = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.sends(&progress);
-        progress
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -154,7 +128,7 @@ mod tests {
     fn heads() -> (Heads<DuplexStream>, UnderWay, DuplexStream) {
         let (near, far) = duplex(64);
         let under_way = UnderWay::default();
-        (Heads::new(near, TIMEOUT, under_way.clone()), under_way, far)
+        (timed(near, TIMEOUT, under_way.clone()), under_way, far)
     }
 
     async fn read(heads: &mut Heads<DuplexStream>) -> Result<u8, io::ErrorKind> {

@@ -8,6 +8,8 @@ use percent_encoding::percent_decode_str;
 use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
 
+use crate::operations::At;
+
 /// Always: names below it lead to this machine, whatever its name.
 const LOCAL: &str = "localhost";
 /// `photos.s3-website.localhost` shows the bucket `photos` as a website.
@@ -47,10 +49,29 @@ impl Hosts {
         (!bucket.is_empty()).then(|| bucket.to_owned())
     }
 
+    /// The bucket of a request, by its host alone.
+    pub fn bucket_of_host(&self, headers: &HeaderMap) -> Option<String> {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        self.bucket(host?)
+    }
+
+    /// What a request's path names, as `s3s` takes it.
+    pub fn at(&self, headers: &HeaderMap, path: &str) -> At {
+        let names_bucket = self.bucket_of_host(headers).is_some();
+        let path = percent_decode_str(path).decode_utf8_lossy();
+        let rest = path.strip_prefix('/').unwrap_or(&path);
+        match (names_bucket, rest.split_once('/')) {
+            (true, _) if rest.is_empty() => At::Bucket,
+            (true, _) => At::Object,
+            (false, None) if rest.is_empty() => At::Service,
+            (false, None | Some((_, ""))) => At::Bucket,
+            (false, Some(_)) => At::Object,
+        }
+    }
+
     /// The bucket of a request, by host or path.
     pub fn bucket_of(&self, headers: &HeaderMap, path: &str) -> Option<String> {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        if let Some(bucket) = host.and_then(|host| self.bucket(host)) {
+        if let Some(bucket) = self.bucket_of_host(headers) {
             return Some(bucket);
         }
         let first = path.trim_start_matches('/').split('/').next()?;
@@ -110,6 +131,19 @@ mod tests {
             ("*", Some("*")),
         ] {
             assert_eq!(hosts.bucket_of(&headers, path).as_deref(), want, "{path}");
+        }
+        for (path, want, by_name) in [
+            ("/", At::Service, At::Bucket),
+            ("/photos", At::Bucket, At::Object),
+            ("/photos/", At::Bucket, At::Object),
+            ("/photos%2Fa", At::Object, At::Object),
+            ("/photos//", At::Object, At::Object),
+            ("/photos/a/b", At::Object, At::Object),
+        ] {
+            assert_eq!(hosts.at(&headers, path), want, "{path}");
+            let mut named = HeaderMap::new();
+            named.insert(HOST, "photos.localhost".parse().unwrap());
+            assert_eq!(hosts.at(&named, path), by_name, "{path}");
         }
     }
 }

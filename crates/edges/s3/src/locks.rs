@@ -128,7 +128,10 @@ impl Told {
 
 fn default_of(rule: ObjectLockRule) -> S3Result<Option<DefaultRetention>> {
     let Some(default) = rule.default_retention else {
-        return Ok(None);
+        return Err(s3_error!(
+            MalformedXML,
+            "a rule has a DefaultRetention; without a default there is no rule"
+        ));
     };
     let count = |number: Option<i32>| number.map(u32::try_from).transpose();
     let wrong = || {

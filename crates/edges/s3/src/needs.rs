@@ -1,18 +1,18 @@
-//! Which actions a request needs, and on what: one table for all operations, parameters and headers.
+//! What a request needs of rights.
 //!
-//! Owns: the table, what of a request it asks for, and the verdict over each need from policy, key and ACL. Must not know: what
-//! an operation does, where buckets and keys are kept.
+//! Owns: when an action is needed and on what, what of a request says so, and the verdict over each need from policy, key and
+//! ACL. Must not know: which operation needs which (`operations`), what it does, where buckets and keys are kept.
 //!
-//! An operation that has no row is refused, so that none can be forgotten. What is not denied by the name of one action must
-//! not be had by another: the version `null` of an object is the object, so whoever is denied the one is denied both.
-
-use std::sync::LazyLock;
+//! What is not denied by the name of one action must not be had by another: the version `null` of an object is the object, so
+//! whoever is denied the one is denied both.
 
 use cairn_codec_s3::{Action, Policy, Verdict, signed};
 use cairn_objects::AccessKey;
 use s3s::dto::{CopySource, PutObjectInput};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3Result, s3_error};
+
+use crate::operations::Row;
 
 /// What an action is needed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct Need {
     pub by_another_name: bool,
 }
 
-fn need(action: Action, on: On) -> Need {
+pub fn need(action: Action, on: On) -> Need {
     Need {
         action,
         on,
@@ -66,230 +66,16 @@ fn need(action: Action, on: On) -> Need {
 }
 
 impl Need {
-    fn when(self, when: When) -> Self {
+    pub fn when(self, when: When) -> Self {
         Self { when, ..self }
     }
 
-    fn by_another_name(self) -> Self {
+    pub fn by_another_name(self) -> Self {
         Self {
             by_another_name: true,
             ..self
         }
     }
-}
-
-/// An action on an object or, with another name, on a version of it.
-fn of_version(latest: Action, version: Action) -> [Need; 3] {
-    [
-        need(latest, On::Object).when(When::Latest),
-        need(version, On::Object).when(When::Version),
-        need(latest, On::Object)
-            .when(When::Version)
-            .by_another_name(),
-    ]
-}
-
-/// An operation of S3, and what it needs.
-pub struct Row {
-    pub operation: &'static str,
-    /// Whether who shows no signature can be let in.
-    pub is_open: bool,
-    pub needs: Vec<Need>,
-}
-
-fn open(operation: &'static str, needs: impl Into<Vec<Need>>) -> Row {
-    Row {
-        operation,
-        is_open: true,
-        needs: needs.into(),
-    }
-}
-
-fn keyed(operation: &'static str, needs: impl Into<Vec<Need>>) -> Row {
-    Row {
-        operation,
-        is_open: false,
-        needs: needs.into(),
-    }
-}
-
-use Action as A;
-
-pub const PUT_OBJECT: &str = "PutObject";
-pub const DELETE_OBJECT: &str = "DeleteObject";
-
-/// All operations that there are.
-pub static TABLE: LazyLock<Vec<Row>> = LazyLock::new(table);
-
-fn bucket(action: Action) -> [Need; 1] {
-    [need(action, On::Bucket)]
-}
-
-fn prefix(action: Action) -> [Need; 1] {
-    [need(action, On::Prefix)]
-}
-
-fn object(action: Action) -> [Need; 1] {
-    [need(action, On::Object)]
-}
-
-fn table() -> Vec<Row> {
-    let get = of_version(A::GetObject, A::GetObjectVersion);
-    let get_attributes = of_version(A::GetObjectAttributes, A::GetObjectVersionAttributes);
-    let bypass = need(A::BypassGovernanceRetention, On::Object).when(When::Bypass);
-    let put = object(A::PutObject);
-    // What a new object may be given.
-    let given = [
-        need(A::PutObjectAcl, On::Object).when(When::Acl),
-        need(A::PutObjectTagging, On::Object).when(When::Tags),
-        need(A::PutObjectRetention, On::Object).when(When::Retention),
-        need(A::PutObjectLegalHold, On::Object).when(When::LegalHold),
-    ];
-    let source = [
-        need(A::GetObject, On::Source).when(When::SourceLatest),
-        need(A::GetObjectVersion, On::Source).when(When::SourceVersion),
-        need(A::GetObject, On::Source)
-            .when(When::SourceVersion)
-            .by_another_name(),
-    ];
-    let copied_tags = [
-        need(A::GetObjectTagging, On::Source)
-            .when(When::CopiesTags)
-            .by_another_name(),
-        need(A::PutObjectTagging, On::Object)
-            .when(When::CopiesTags)
-            .by_another_name(),
-    ];
-    let delete = of_version(A::DeleteObject, A::DeleteObjectVersion);
-    vec![
-        keyed("ListBuckets", [need(A::ListAllMyBuckets, On::Volume)]),
-        keyed("CreateBucket", [need(A::CreateBucket, On::Volume)]),
-        keyed("DeleteBucket", bucket(A::DeleteBucket)),
-        open("HeadBucket", bucket(A::ListBucket)),
-        open("GetBucketLocation", bucket(A::GetBucketLocation)),
-        open("ListObjects", prefix(A::ListBucket)),
-        open("ListObjectsV2", prefix(A::ListBucket)),
-        open("ListObjectVersions", prefix(A::ListBucketVersions)),
-        keyed(
-            "ListMultipartUploads",
-            prefix(A::ListBucketMultipartUploads),
-        ),
-        open("GetObject", get),
-        open("HeadObject", get),
-        open("GetObjectAttributes", [get, get_attributes].concat()),
-        open(
-            "GetObjectTagging",
-            of_version(A::GetObjectTagging, A::GetObjectVersionTagging),
-        ),
-        keyed(
-            "PutObjectTagging",
-            of_version(A::PutObjectTagging, A::PutObjectVersionTagging),
-        ),
-        keyed(
-            "DeleteObjectTagging",
-            of_version(A::DeleteObjectTagging, A::DeleteObjectVersionTagging),
-        ),
-        keyed(
-            "GetObjectAcl",
-            of_version(A::GetObjectAcl, A::GetObjectVersionAcl),
-        ),
-        keyed(
-            "PutObjectAcl",
-            of_version(A::PutObjectAcl, A::PutObjectVersionAcl),
-        ),
-        keyed("GetObjectRetention", object(A::GetObjectRetention)),
-        keyed(
-            "PutObjectRetention",
-            [need(A::PutObjectRetention, On::Object), bypass],
-        ),
-        keyed("GetObjectLegalHold", object(A::GetObjectLegalHold)),
-        keyed("PutObjectLegalHold", object(A::PutObjectLegalHold)),
-        open(PUT_OBJECT, [&put[..], &given].concat()),
-        // Its fields say what it is for: they are looked at as those of a PutObject when they have been read.
-        open("PostObject", Vec::new()),
-        keyed(
-            "CopyObject",
-            [&source[..], &copied_tags, &put, &given].concat(),
-        ),
-        keyed("CreateMultipartUpload", [&put[..], &given].concat()),
-        keyed("UploadPart", put),
-        keyed("UploadPartCopy", [&source[..], &put].concat()),
-        keyed("CompleteMultipartUpload", put),
-        keyed("AbortMultipartUpload", object(A::AbortMultipartUpload)),
-        keyed("ListParts", object(A::ListMultipartUploadParts)),
-        open(DELETE_OBJECT, [&delete[..], &[bypass]].concat()),
-        // Each of its keys is looked at as that of a DeleteObject.
-        open("DeleteObjects", Vec::new()),
-        keyed("GetBucketAcl", bucket(A::GetBucketAcl)),
-        keyed("PutBucketAcl", bucket(A::PutBucketAcl)),
-        keyed("GetBucketPolicy", bucket(A::GetBucketPolicy)),
-        keyed("GetBucketPolicyStatus", bucket(A::GetBucketPolicyStatus)),
-        keyed("PutBucketPolicy", bucket(A::PutBucketPolicy)),
-        keyed("DeleteBucketPolicy", bucket(A::DeleteBucketPolicy)),
-        keyed("GetBucketCors", bucket(A::GetBucketCors)),
-        keyed("PutBucketCors", bucket(A::PutBucketCors)),
-        keyed("DeleteBucketCors", bucket(A::PutBucketCors)),
-        keyed(
-            "GetBucketLifecycleConfiguration",
-            bucket(A::GetLifecycleConfiguration),
-        ),
-        keyed(
-            "PutBucketLifecycleConfiguration",
-            bucket(A::PutLifecycleConfiguration),
-        ),
-        keyed(
-            "DeleteBucketLifecycle",
-            bucket(A::PutLifecycleConfiguration),
-        ),
-        keyed("GetBucketTagging", bucket(A::GetBucketTagging)),
-        keyed("PutBucketTagging", bucket(A::PutBucketTagging)),
-        keyed("DeleteBucketTagging", bucket(A::PutBucketTagging)),
-        keyed("GetBucketVersioning", bucket(A::GetBucketVersioning)),
-        keyed("PutBucketVersioning", bucket(A::PutBucketVersioning)),
-        keyed("GetBucketWebsite", bucket(A::GetBucketWebsite)),
-        keyed("PutBucketWebsite", bucket(A::PutBucketWebsite)),
-        keyed("DeleteBucketWebsite", bucket(A::DeleteBucketWebsite)),
-        keyed(
-            "GetObjectLockConfiguration",
-            bucket(A::GetBucketObjectLockConfiguration),
-        ),
-        keyed(
-            "PutObjectLockConfiguration",
-            bucket(A::PutBucketObjectLockConfiguration),
-        ),
-        keyed("GetBucketEncryption", bucket(A::GetEncryptionConfiguration)),
-        keyed(
-            "GetBucketReplication",
-            bucket(A::GetReplicationConfiguration),
-        ),
-        keyed(
-            "GetPublicAccessBlock",
-            bucket(A::GetBucketPublicAccessBlock),
-        ),
-        keyed(
-            "GetBucketOwnershipControls",
-            bucket(A::GetBucketOwnershipControls),
-        ),
-        keyed("GetBucketLogging", bucket(A::GetBucketLogging)),
-        keyed(
-            "GetBucketNotificationConfiguration",
-            bucket(A::GetBucketNotification),
-        ),
-        keyed(
-            "GetBucketAccelerateConfiguration",
-            bucket(A::GetAccelerateConfiguration),
-        ),
-        keyed(
-            "GetBucketRequestPayment",
-            bucket(A::GetBucketRequestPayment),
-        ),
-    ]
-}
-
-/// What an operation needs.
-pub fn row(operation: &str) -> S3Result<&'static Row> {
-    let found = TABLE.iter().find(|row| row.operation == operation);
-    found.ok_or_else(|| s3_error!(NotImplemented, "{} is not there", operation))
 }
 
 /// An object, perhaps a version of it.
@@ -313,6 +99,9 @@ pub struct Facts {
     pub retains: bool,
     pub holds: bool,
     pub bypasses: bool,
+    /// Whose the bucket is, as the client says; and that of the source.
+    pub expected_owner: Option<String>,
+    pub expected_source_owner: Option<String>,
 }
 
 /// The only value of a name; `s3s` refuses a request that has two.
@@ -345,6 +134,11 @@ impl Facts {
         let replaces_tags = values.next().is_some_and(|value| value == "REPLACE");
         let mut values = headers.get_all("x-amz-bypass-governance-retention").iter();
         let is_asked = |value: &http::HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"false");
+        let owner = |name: &'static str| match headers.get(name).map(http::HeaderValue::to_str) {
+            None => Ok(None),
+            Some(Ok(owner)) => Ok(Some(owner.to_owned())),
+            Some(Err(_)) => Err(s3_error!(InvalidArgument, "{} is no text", name)),
+        };
         let is_grant = |name: &http::HeaderName| name.as_str().starts_with("x-amz-grant-");
         Ok(Self {
             target: Named {
@@ -360,6 +154,8 @@ impl Facts {
             retains: has("x-amz-object-lock-mode") || has("x-amz-object-lock-retain-until-date"),
             holds: has("x-amz-object-lock-legal-hold"),
             bypasses: values.any(is_asked),
+            expected_owner: owner("x-amz-expected-bucket-owner")?,
+            expected_source_owner: owner("x-amz-source-expected-bucket-owner")?,
         })
     }
 
@@ -568,6 +364,7 @@ mod tests {
     use cairn_objects::Permission;
 
     use super::*;
+    use crate::operations::TABLE;
 
     const BUCKET: &str = "photos";
 
@@ -741,15 +538,6 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_has_one_row_and_unknown_ones_none() {
-        for row in TABLE.iter() {
-            let same = TABLE.iter().filter(|it| it.operation == row.operation);
-            assert_eq!(same.count(), 1, "{}", row.operation);
-        }
-        assert!(row("SelectObjectContent").is_err());
-    }
-
-    #[test]
     fn what_a_request_says_is_read() {
         let path = S3Path::Object {
             bucket: BUCKET.into(),
@@ -781,5 +569,8 @@ mod tests {
         assert!(of("", &[copy]).unwrap().copies_tags);
         assert!(of("", &[("x-amz-copy-source", "nowhere")]).is_err());
         assert!(of("", &[("x-amz-grant-read", "id=1")]).unwrap().gives_acl);
+        let owned = of("", &[("x-amz-expected-bucket-owner", "1000")]).unwrap();
+        assert_eq!(owned.expected_owner.as_deref(), Some("1000"));
+        assert_eq!(owned.expected_source_owner, None);
     }
 }

@@ -39,7 +39,7 @@ pub fn answer(refused: &Refused, region: &str) -> HttpResponse {
 }
 
 /// As text of XML.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;");
     text.replace('<', "&lt;").replace('>', "&gt;")
 }

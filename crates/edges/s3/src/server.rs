@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_base::VolumeId;
 use cairn_codec_s3::signed;
 use cairn_forward::{Admission, Door, Forward, network_of};
-use cairn_https::Certificate;
+use cairn_https::{Certificate, head_len_bytes};
 use cairn_qos::{Client, Gate, Operation, Part};
 use futures_util::FutureExt;
 use http::header::{CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
@@ -21,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,15 +32,19 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::account::Account;
 use crate::audit::Line;
-use crate::body;
 use crate::caller::{Access, Keys, denied};
 use crate::caller::{Caller, ClientAddress, PassedOn};
 use crate::cors;
-use crate::heads::{Heads, UnderWay};
+use crate::documents::{self, KEYS_LEN_BYTES_MAX};
+use crate::forms;
+use crate::heads::{self, UnderWay};
 use crate::hosts::Hosts;
+use crate::ids::Ids;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
+use crate::operations;
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
+use crate::ranges::Whole;
 use crate::refused;
 use crate::service::Service;
 use crate::stores::Stores;
@@ -278,11 +283,17 @@ impl Running {
             .thread_name("s3")
             .enable_all()
             .build()?;
-        let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
-        builder.set_auth(Keys(Arc::clone(&shared)));
-        builder.set_access(Access(Arc::clone(&shared)));
-        builder.set_host(shared.hosts.clone());
-        let service = builder.build();
+        let builder = || {
+            let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
+            builder.set_auth(Keys(Arc::clone(&shared)));
+            builder.set_access(Access(Arc::clone(&shared)));
+            builder.set_host(shared.hosts.clone());
+            builder.set_config(bounds());
+            builder
+        };
+        let mut outer = builder();
+        outer.set_route(Whole(builder().build()));
+        let service = outer.build();
         let certificate = shared.settings.certificate.as_ref();
         let tls = certificate.map(Certificate::acceptor).transpose()?;
         let (stop, stopping) = watch::channel(false);
@@ -348,6 +359,16 @@ impl Drop for Running {
             runtime.shutdown_background();
         }
     }
+}
+
+/// What `s3s` may hold of a body: forms are read before it, and what else it holds is bounded before it.
+fn bounds() -> Arc<StaticConfigProvider> {
+    let mut config = S3Config::default();
+    config.xml_max_body_size = KEYS_LEN_BYTES_MAX as usize;
+    config.form_max_fields_size = 0;
+    config.form_max_field_size = 0;
+    config.post_object_max_file_size = 0;
+    Arc::new(StaticConfigProvider::new(Arc::new(config)))
 }
 
 /// Serves requests that other nodes pass on, with the threads of this node's server.
@@ -551,7 +572,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, servin
     let mut stopping = serving.stopping.clone();
     let under_way = UnderWay::default();
     let stream = Lingering::new(stream, from.unread.clone());
-    let stream = Heads::new(stream, HEAD_TIMEOUT, under_way.clone());
+    let stream = heads::timed(stream, HEAD_TIMEOUT, under_way.clone());
     let answer = service_fn(|request| {
         let (from, under_way) = (&from, &under_way);
         async move {
@@ -594,11 +615,12 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, servin
 }
 
 /// An error that comes before anything is asked of the objects.
-fn refusal(error: &S3Error) -> HttpResponse {
+pub(crate) fn refusal(error: &S3Error) -> HttpResponse {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message></Error>",
         error.code().as_str(),
-        error.message().unwrap_or_default()
+        // It may tell what the client sent.
+        refused::escaped(error.message().unwrap_or_default())
     );
     let mut response = HttpResponse::new(Body::from(text));
     let status = error.status_code().unwrap_or(StatusCode::BAD_REQUEST);
@@ -625,18 +647,6 @@ fn broken_off() -> HttpResponse {
     refusal(&s3_error!(InternalError, "the request broke off"))
 }
 
-/// How long the head of a request is, as clients write it (RFC 9112, sections 3 and 5).
-fn head_len_bytes<B>(request: &http::Request<B>) -> usize {
-    const BETWEEN_LEN_BYTES: usize = ": \r\n".len();
-    let target = request.uri().path_and_query();
-    let target = target.map_or(0, |target| target.as_str().len());
-    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len();
-    let headers = request.headers().iter();
-    let headers =
-        headers.map(|(name, value)| name.as_str().len() + value.len() + BETWEEN_LEN_BYTES);
-    line + headers.sum::<usize>()
-}
-
 /// What a client is told whose head is longer than it may be: what comes with one read can be more than is kept.
 fn too_long() -> HttpResponse {
     let why = "the headers and the query are longer than 64 KiB";
@@ -661,7 +671,7 @@ fn nowhere(named: &Named) -> HttpResponse {
 /// Answers with what is here.
 async fn answer_here(
     serving: &Serving,
-    request: http::Request<Incoming>,
+    mut request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
     let region = &shared.settings.region;
@@ -671,10 +681,22 @@ async fn answer_here(
         (Some(answer), _) => answer,
         (None, Some(answer)) => answer?,
         (None, None) => match signed::check(request.uri(), request.headers(), region) {
-            Ok(()) => match body::document(shared, request).await {
-                Ok(request) => serving.service.call(request).await?,
-                Err(error) => refusal(&error),
-            },
+            Ok(()) if forms::is_form(&request) => forms::answer(shared, request).await,
+            Ok(()) => {
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                let bound = match operations::unfold(&query, request.headers_mut()) {
+                    Ok(()) => documents::bound(shared, request),
+                    Err(error) => Err(error),
+                };
+                match bound {
+                    Ok((request, watched)) => {
+                        let answered = serving.service.call(request).await?;
+                        let failed = watched.error();
+                        failed.map_or(answered, |error| refusal(&error))
+                    }
+                    Err(error) => refusal(&error),
+                }
+            }
             Err(refused) => refused::answer(&refused, region),
         },
     };
@@ -694,10 +716,13 @@ async fn answer(
     mut request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
+    let ids = Ids::new(shared.stores.entropy());
     if let Some(admission) = &from.admission
         && !admission.is_live()
     {
-        return Ok(too_late());
+        let mut late = too_late();
+        ids.tell(&mut late);
+        return Ok(late);
     }
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
@@ -706,12 +731,15 @@ async fn answer(
             from.unread.set();
         }
         shared.count(&method, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
-        return Ok(too_long());
+        let mut refused = too_long();
+        ids.tell(&mut refused);
+        return Ok(refused);
     }
     let mut line = shared
         .settings
         .audit
-        .then(|| Line::new(from.client, &request));
+        .then(|| Line::new(from.client, &ids.request, &request));
+    request.extensions_mut().insert(ids.clone());
     let waits = request.headers().contains_key(EXPECT);
     let mut account = None;
     let begun = shared.stores.clock().monotonic();
@@ -750,6 +778,7 @@ async fn answer(
         (Routed::Nowhere(named), _) => nowhere(&named),
         (Routed::Unavailable, _) => unavailable("no node serves the volume now"),
     };
+    ids.tell(&mut response);
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection
     // never says so: the AWS CLI does, and then reads the next answer wrongly.

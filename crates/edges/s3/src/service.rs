@@ -2,6 +2,7 @@
 //!
 //! Owns: the mapping of each operation. Must not know: who may do what (`caller`), how objects are kept.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, ObjectLock, Versioning,
-    WantedPart,
+    Bucket, BucketSettings, Condition, KeysWanted, Listed, Listing, ObjectError, ObjectInfo,
+    ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
+use http::header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE};
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
@@ -22,8 +24,10 @@ use crate::body::{self, Sums};
 use crate::buckets::{self, not_set};
 use crate::caller::Caller;
 use crate::errors::told;
+use crate::ids::Ids;
 use crate::locks;
-use crate::needs::{self, DELETE_OBJECT, Facts, Named};
+use crate::needs::{Facts, Named};
+use crate::operations::{self, DELETE_OBJECT};
 use crate::server::Shared;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
@@ -33,6 +37,8 @@ const DELETE_COUNT_MAX: usize = 1000;
 const LIST_COUNT_MAX: usize = 1000;
 /// A client waits so long in silence for its parts to become an object.
 const COMPLETE_MAX: Duration = Duration::from_secs(2);
+/// Of a page of buckets.
+const BUCKET_LIST_COUNT_MAX: usize = 10_000;
 const CONTENT_TYPE: &str = "binary/octet-stream";
 
 pub struct Service(pub Arc<Shared>);
@@ -69,10 +75,71 @@ fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
     }
 }
 
+/// Refuses what a form can have of an object that nobody reads; of other requests their headers are refused.
+fn refuse_unread(input: &PutObjectInput) -> S3Result<()> {
+    let grants = [
+        &input.grant_full_control,
+        &input.grant_read,
+        &input.grant_read_acp,
+        &input.grant_write_acp,
+    ];
+    let is_other = |class: &StorageClass| class.as_str() != StorageClass::STANDARD;
+    if grants.iter().any(|grant| grant.is_some()) {
+        return Err(s3_error!(
+            NotImplemented,
+            "an ACL is private or public-read; bucket policies say more"
+        ));
+    }
+    if input.storage_class.as_ref().is_some_and(is_other) {
+        return Err(s3_error!(
+            NotImplemented,
+            "objects have the storage class STANDARD"
+        ));
+    }
+    if input.website_redirect_location.is_some() || input.write_offset_bytes.is_some() {
+        return Err(s3_error!(
+            NotImplemented,
+            "an object is put as a whole, and redirects nobody"
+        ));
+    }
+    Ok(())
+}
+
 fn expires(expires: Option<&Expires>) -> Option<String> {
-    let mut text = Vec::new();
-    expires?.format(TimestampFormat::HttpDate, &mut text).ok()?;
-    String::from_utf8(text).ok()
+    values::http_date(expires?)
+}
+
+/// The same of an object as it was put.
+fn kept_expires(info: &ObjectInfo) -> Option<Expires> {
+    let text = kept(info, KEPT_HEADERS[4])?;
+    Timestamp::parse(TimestampFormat::HttpDate, &text).ok()
+}
+
+/// Headers of the answer are set by requests with a signature only: who makes a link could have a page shown of what is none.
+fn require_signed(is_signed: bool, is_overridden: bool) -> S3Result<()> {
+    match is_overridden && !is_signed {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "headers of the answer are set by requests with a signature only"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The part that a request asks for, if the object is still the one that it has a part of.
+fn range_of<'a>(
+    range: Option<&'a Range>,
+    number: Option<i32>,
+    headers: &http::HeaderMap,
+    info: &ObjectInfo,
+) -> S3Result<Option<&'a Range>> {
+    if range.is_some() && number.is_some() {
+        return Err(s3_error!(
+            InvalidRequest,
+            "a range or the number of a part is asked for, not both"
+        ));
+    }
+    Ok(range.filter(|_| values::is_still(headers.get(IF_RANGE), info)))
 }
 
 pub(crate) fn number(value: u64) -> i64 {
@@ -233,6 +300,66 @@ fn entries(
     (objects, prefixes)
 }
 
+/// What a client says of the object that parts make.
+struct Said {
+    size_bytes: Option<i64>,
+    kind: Option<ChecksumType>,
+}
+
+impl Said {
+    /// Refuses parts that make another object, and checksums that nothing could be compared with.
+    async fn check(
+        &self,
+        bucket: &Bucket,
+        caller: &Caller,
+        (key, id): (&str, &str),
+        wanted: &[WantedPart],
+        whole: &BTreeMap<String, String>,
+    ) -> S3Result<()> {
+        if self.size_bytes.is_none() && self.kind.is_none() && whole.is_empty() {
+            return Ok(());
+        }
+        let limit = PART_NUMBER_MAX as usize;
+        let (parts, _, checksum) = match bucket.parts(&caller.who, key, id, 0, limit).await {
+            // Whoever completes it says so.
+            Err(ObjectError::NoUpload) => return Ok(()),
+            parts => parts.map_err(told)?,
+        };
+        let numbers: BTreeSet<u32> = wanted.iter().map(|part| part.number).collect();
+        let parts = parts.iter().filter(|part| numbers.contains(&part.number));
+        let size_bytes: u64 = parts.map(|part| part.size_bytes).sum();
+        if self
+            .size_bytes
+            .is_some_and(|said| said != number(size_bytes))
+        {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the parts have {} bytes, which is not what x-amz-mp-object-size says",
+                size_bytes
+            ));
+        }
+        let kind = checksum.as_ref().map(values::checksum_type);
+        if self.kind.is_some() && self.kind != kind {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the upload was not begun with a checksum of the type that is told"
+            ));
+        }
+        let is_other = |algorithm: &&String| {
+            let own = checksum.as_ref().map(|own| &own.algorithm);
+            own != Some(*algorithm)
+        };
+        match whole.keys().find(is_other) {
+            None => Ok(()),
+            Some(algorithm) => Err(s3_error!(
+                InvalidRequest,
+                "the upload was not begun with {}, so there is no such checksum of the object to compare",
+                algorithm
+            )),
+        }
+    }
+}
+
 /// The version that a copy would replace.
 async fn source_version_before(bucket: &Bucket, caller: &Caller, key: &str) -> Option<String> {
     let there = bucket.object(&caller.who, key).await.ok();
@@ -265,16 +392,13 @@ impl Service {
         &self,
         caller: &Caller,
         bucket: &str,
-        prefix: &str,
-        delimiter: &str,
-        after: &str,
-        limit: usize,
+        wanted: KeysWanted<'_>,
     ) -> S3Result<Listing> {
         let bucket = caller.bucket(bucket)?;
-        if prefix.contains('\0') || after.contains('\0') {
+        if wanted.prefix.contains('\0') || wanted.after.contains(&0) {
             return Err(s3_error!(InvalidArgument, "no key holds a NUL"));
         }
-        let page = bucket.list(&caller.who, prefix, delimiter, after, limit);
+        let page = bucket.list_keys(&caller.who, wanted);
         page.await.map_err(told)
     }
 }
@@ -289,15 +413,21 @@ impl S3 for Service {
         let input = request.input;
         let prefix = input.prefix.clone().unwrap_or_default();
         let after = input.continuation_token.unwrap_or_default();
-        let limit = match input.max_buckets {
-            Some(asked) => usize::try_from(asked).unwrap_or(0).clamp(1, 10_000),
-            None => 10_000,
+        // All buckets are in the server's.
+        let region = input.bucket_region.as_deref();
+        let is_here = region.is_none_or(|region| region == self.0.settings.region);
+        let limit = match input.max_buckets.map(usize::try_from) {
+            None => BUCKET_LIST_COUNT_MAX,
+            Some(Ok(asked)) if (1..=BUCKET_LIST_COUNT_MAX).contains(&asked) => asked,
+            Some(_) => {
+                return Err(s3_error!(InvalidArgument, "max-buckets is 1 to 10000"));
+            }
         };
         let mut seen: Vec<_> = caller
             .objects
             .buckets()
             .into_iter()
-            .filter(|(name, _)| name.starts_with(&prefix) && *name > after)
+            .filter(|(name, _)| is_here && name.starts_with(&prefix) && *name > after)
             .filter(|(name, _)| caller.key().is_ok_and(|key| key.may_see(name)))
             .collect();
         let is_more = seen.len() > limit;
@@ -361,6 +491,20 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let caller = self.caller(&request)?;
         let name = request.input.bucket;
+        let wanted = request.input.create_bucket_configuration;
+        let wanted = wanted.and_then(|wanted| wanted.location_constraint);
+        let region = self.0.settings.region.as_str();
+        if let Some(wanted) = wanted.as_ref().map(BucketLocationConstraint::as_str)
+            && !wanted.is_empty()
+            && wanted != region
+        {
+            return Err(s3_error!(
+                IllegalLocationConstraintException,
+                "buckets of this server are in the region {}, not in {}",
+                region,
+                wanted
+            ));
+        }
         let elsewhere = self.0.stores.all().into_iter().any(|objects| {
             objects.fs().volume() != caller.objects.fs().volume() && objects.bucket(&name).is_ok()
         });
@@ -422,8 +566,12 @@ impl S3 for Service {
             ..Checksum::default()
         };
         let content_md5 = request.input.content_md5.take();
-        let sums = sums(&request, content_md5, checksum);
+        let mut sums = sums(&request, content_md5, checksum);
         let input = request.input;
+        // A checksum that the client wants to be made, without sending it.
+        let wanted = input.checksum_algorithm.as_ref();
+        sums.wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
+        refuse_unread(&input)?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         refuse_encryption([
             input.server_side_encryption.is_some(),
@@ -485,16 +633,9 @@ impl S3 for Service {
             &request.input.response_content_language,
             &request.input.response_content_type,
         ];
-        // Who makes a link could have a page shown of what is none.
         let is_overridden = overrides.iter().any(|it| it.is_some());
-        if request.credentials.is_none()
-            && (is_overridden || request.input.response_expires.is_some())
-        {
-            return Err(s3_error!(
-                InvalidRequest,
-                "headers of the answer are set by requests with a signature only"
-            ));
-        }
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(caller.has_key(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -505,7 +646,13 @@ impl S3 for Service {
             if_unmodified_since: input.if_unmodified_since.as_ref(),
         }
         .check(&info)?;
-        let part = part_of(&info, input.range.as_ref(), input.part_number)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let length = number(part.range.end - part.range.start);
         let transfer = self.0.transfer(&caller, &input.bucket).await;
@@ -533,6 +680,7 @@ impl S3 for Service {
             content_language: input
                 .response_content_language
                 .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
             e_tag: Some(values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
             metadata: metadata(&info),
@@ -561,6 +709,16 @@ impl S3 for Service {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let caller = self.caller(&request)?;
+        let overrides = [
+            &request.input.response_cache_control,
+            &request.input.response_content_disposition,
+            &request.input.response_content_encoding,
+            &request.input.response_content_language,
+            &request.input.response_content_type,
+        ];
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(caller.has_key(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -571,7 +729,13 @@ impl S3 for Service {
             if_unmodified_since: input.if_unmodified_since.as_ref(),
         }
         .check(&info)?;
-        let part = part_of(&info, input.range.as_ref(), input.part_number)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let is_part = part.content_range.is_some();
         let locked = locks::Told::of(&info);
@@ -583,11 +747,20 @@ impl S3 for Service {
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(number(part.range.end - part.range.start)),
             content_range: part.content_range,
-            content_type: content_type(&info),
-            cache_control: kept(&info, KEPT_HEADERS[0]),
-            content_disposition: kept(&info, KEPT_HEADERS[1]),
-            content_encoding: kept(&info, KEPT_HEADERS[2]),
-            content_language: kept(&info, KEPT_HEADERS[3]),
+            content_type: input.response_content_type.or_else(|| content_type(&info)),
+            cache_control: input
+                .response_cache_control
+                .or_else(|| kept(&info, KEPT_HEADERS[0])),
+            content_disposition: input
+                .response_content_disposition
+                .or_else(|| kept(&info, KEPT_HEADERS[1])),
+            content_encoding: input
+                .response_content_encoding
+                .or_else(|| kept(&info, KEPT_HEADERS[2])),
+            content_language: input
+                .response_content_language
+                .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
             e_tag: Some(values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
             metadata: metadata(&info),
@@ -613,6 +786,12 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let deleted = match values::version(input.version_id.as_ref()) {
+            Some(_) if input.if_match.is_some() => {
+                return Err(s3_error!(
+                    InvalidRequest,
+                    "If-Match is about the latest version; a version that is named is that one"
+                ));
+            }
             Some(version) => {
                 let bucket = caller.bucket(&input.bucket)?;
                 let bypass = input.bypass_governance_retention == Some(true);
@@ -643,7 +822,7 @@ impl S3 for Service {
         caller.require_change()?;
         let Delete { objects, quiet } = request.input.delete;
         let bypass = request.input.bypass_governance_retention == Some(true);
-        let row = needs::row(DELETE_OBJECT)?;
+        let row = operations::row(DELETE_OBJECT)?;
         if objects.len() > DELETE_COUNT_MAX || objects.is_empty() {
             return Err(s3_error!(
                 MalformedXML,
@@ -655,6 +834,12 @@ impl S3 for Service {
         let one = |object: ObjectIdentifier| async move {
             let deleted = async {
                 let version = values::version(object.version_id.as_ref());
+                if version.is_some() && object.e_tag.is_some() {
+                    return Err(s3_error!(
+                        InvalidRequest,
+                        "an ETag is about the latest version; a version that is named is that one"
+                    ));
+                }
                 let facts = Facts {
                     target: Named {
                         bucket: name.clone(),
@@ -730,6 +915,9 @@ impl S3 for Service {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
+        let if_match = values::condition_header(&request.headers, IF_MATCH)?;
+        let if_none_match = values::condition_header(&request.headers, IF_NONE_MATCH)?;
+        let condition = values::condition(if_match.as_ref(), if_none_match.as_ref());
         let input = request.input;
         refuse_encryption([
             input.server_side_encryption.is_some(),
@@ -785,6 +973,7 @@ impl S3 for Service {
         };
         // Locks and numbers are those of a version, not of its bytes.
         (record.retention, record.legal_hold, record.version_id) = (None, false, None);
+        record.upload_id = None;
         record.checksums = before.checksums;
         record.is_composite = before.is_composite;
         // As with tags, rights are not copied.
@@ -799,6 +988,12 @@ impl S3 for Service {
                 "an object is copied to itself only with other metadata or tags"
             ));
         }
+        let wanted = input.checksum_algorithm.as_ref();
+        let wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
+        // What the source has of it need not be read again.
+        let wanted = wanted.filter(|wanted| {
+            record.is_composite || !record.checksums.contains_key(wanted.as_str())
+        });
         // The same bytes: they are identified as in the source, and are in its parts.
         record.parts = before.parts;
         record.etag = info.etag();
@@ -806,17 +1001,28 @@ impl S3 for Service {
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = to.stage(&caller.who, arrival).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());
-        let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, None);
-        taken.await.map_err(told)?;
-        let always = Condition::default();
-        let published = to.publish(&input.key, staged, record, &always).await;
+        let wanted = wanted.as_deref();
+        let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, wanted);
+        let made = taken.await.map_err(told)?;
+        if wanted.is_some() {
+            (record.checksums, record.is_composite) = (made, false);
+        }
+        let sums = record.checksums.clone();
+        let sum = |algorithm: &str| sums.get(algorithm).cloned();
+        let checksum_type = values::type_of(&record);
+        let published = to.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let now = to.object(&caller.who, &input.key).await.map_err(told)?;
         Ok(S3Response::new(CopyObjectOutput {
             copy_object_result: Some(CopyObjectResult {
+                checksum_crc32: sum("crc32"),
+                checksum_crc32c: sum("crc32c"),
+                checksum_crc64nvme: sum("crc64nvme"),
+                checksum_sha1: sum("sha1"),
+                checksum_sha256: sum("sha256"),
+                checksum_type,
                 e_tag: Some(values::etag(&published.etag)),
                 last_modified: Some(values::time(now.attr.mtime)),
-                ..CopyObjectResult::default()
             }),
             copy_source_version_id: info.version_id,
             version_id: published.version_id,
@@ -838,8 +1044,15 @@ impl S3 for Service {
             input.delimiter.clone().unwrap_or_default(),
             input.marker.clone().unwrap_or_default(),
         );
-        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &marker, limit);
-        let page = page.await?;
+        let after = values::raw(&request.uri, "marker").unwrap_or_default();
+        let wanted = KeysWanted {
+            prefix: &prefix,
+            delimiter: &delimiter,
+            after: &after,
+            limit,
+            is_plain: encoding.is_none(),
+        };
+        let page = self.list(&caller, &input.bucket, wanted).await?;
         let (contents, prefixes) = entries(&page, encoding, Some(&caller.owner()));
         let listed = |text: String| values::listed(text, encoding);
         Ok(S3Response::new(ListObjectsOutput {
@@ -870,16 +1083,21 @@ impl S3 for Service {
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let after = match &input.continuation_token {
             Some(token) => {
-                let bytes = URL_SAFE_NO_PAD.decode(token).ok();
-                let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-                text.ok_or_else(|| {
+                let bytes = URL_SAFE_NO_PAD.decode(token);
+                bytes.map_err(|_| {
                     s3_error!(InvalidArgument, "the continuation token is none of ours")
                 })?
             }
-            None => input.start_after.clone().unwrap_or_default(),
+            None => values::raw(&request.uri, "start-after").unwrap_or_default(),
         };
-        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &after, limit);
-        let page = page.await?;
+        let wanted = KeysWanted {
+            prefix: &prefix,
+            delimiter: &delimiter,
+            after: &after,
+            limit,
+            is_plain: encoding.is_none(),
+        };
+        let page = self.list(&caller, &input.bucket, wanted).await?;
         let own = caller.owner();
         let own = (input.fetch_owner == Some(true)).then_some(&own);
         let (contents, prefixes) = entries(&page, encoding, own);
@@ -996,6 +1214,15 @@ impl S3 for Service {
         let input = request.input;
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.bucket(&input.bucket)?;
+        ReadCondition {
+            if_match: input.copy_source_if_match.as_ref(),
+            if_none_match: input.copy_source_if_none_match.as_ref(),
+            if_modified_since: input.copy_source_if_modified_since.as_ref(),
+            if_unmodified_since: input.copy_source_if_unmodified_since.as_ref(),
+        }
+        .check(&info)
+        // Also what is not modified is a precondition of a copy.
+        .map_err(|_| s3_error!(PreconditionFailed))?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let range = Range::parse(text).map_err(|_| s3_error!(InvalidArgument))?;
@@ -1045,8 +1272,14 @@ impl S3 for Service {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
+        let request_id = request.extensions.get::<Ids>();
+        let request_id = request_id.map(|ids| ids.request.clone());
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
+        let said = Said {
+            size_bytes: input.mpu_object_size,
+            kind: input.checksum_type,
+        };
         let parts = input
             .multipart_upload
             .and_then(|upload| upload.parts)
@@ -1083,13 +1316,23 @@ impl S3 for Service {
         if wanted.is_empty() {
             return Err(s3_error!(MalformedXML, "no part is named"));
         }
+        let upload = (input.key.as_str(), input.upload_id.as_str());
+        said.check(&bucket, &caller, upload, &wanted, &whole)
+            .await?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         let (shared, who) = (Arc::clone(&self.0), caller.who);
         let (name, key, id) = (input.bucket, input.key, input.upload_id);
         let complete = async move {
             let _place = shared.place().await;
             let done = bucket.complete_upload(&who, &key, &id, &wanted, &whole, &condition);
-            let (published, checksum) = done.await.map_err(told)?;
+            let (published, checksum) = done.await.map_err(|error| {
+                let mut error = told(error);
+                // It may be told when the answer has begun.
+                if let Some(request_id) = request_id {
+                    error.set_request_id(request_id);
+                }
+                error
+            })?;
             let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
             Ok(CompleteMultipartUploadOutput {
                 checksum_crc32: get("crc32"),
@@ -1167,7 +1410,8 @@ impl S3 for Service {
             upload_id: Some(input.upload_id),
             max_parts: Some(limit as i32),
             part_number_marker: input.part_number_marker,
-            is_truncated: Some(is_more),
+            // A page of nothing goes on nowhere.
+            is_truncated: Some(is_more && limit > 0),
             next_part_number_marker: last,
             owner: Some(caller.owner()),
             parts: Some(parts.collect()),
@@ -1190,6 +1434,12 @@ impl S3 for Service {
         let key_marker = input.key_marker.clone().unwrap_or_default();
         let id_marker = input.upload_id_marker.clone().unwrap_or_default();
         let mut found = bucket.uploads(&caller.who, &prefix).await.map_err(told)?;
+        // What XML cannot hold is told to who asks for it encoded.
+        found.retain(|(_, info)| encoding.is_some() || is_plain(info.key.as_bytes()));
+        if limit == 0 {
+            // Nothing is wanted: a page that never goes on would be asked for again and again.
+            found.clear();
+        }
         found.retain(|(id, info)| match info.key == key_marker {
             true => !id_marker.is_empty() && *id > id_marker,
             false => info.key > key_marker,
@@ -1229,6 +1479,7 @@ impl S3 for Service {
             true => last,
             false => (None, None),
         };
+        let listed = |text: String| values::listed(text, encoding);
         let prefixes = prefixes.into_iter().map(|prefix| CommonPrefix {
             prefix: Some(values::listed(prefix, encoding)),
         });
@@ -1241,16 +1492,16 @@ impl S3 for Service {
         });
         Ok(S3Response::new(ListMultipartUploadsOutput {
             bucket: Some(input.bucket.clone()),
-            prefix: input.prefix.clone(),
-            key_marker: input.key_marker.clone(),
+            prefix: input.prefix.map(listed),
+            key_marker: input.key_marker.map(listed),
             upload_id_marker: input.upload_id_marker.clone(),
             max_uploads: Some(limit as i32),
             is_truncated: Some(is_more),
-            next_key_marker: next_key.map(|key| values::listed(key, encoding)),
+            next_key_marker: next_key.map(listed),
             next_upload_id_marker: next_id,
             uploads: Some(uploads.collect()),
             common_prefixes: Some(prefixes.collect()),
-            delimiter: input.delimiter.clone(),
+            delimiter: input.delimiter.map(listed),
             encoding_type: input.encoding_type.clone(),
             ..ListMultipartUploadsOutput::default()
         }))
@@ -1321,6 +1572,13 @@ impl S3 for Service {
             // One header may name several.
             names.any(|wanted| wanted.as_str().split(',').any(|one| one.trim() == name))
         };
+        let numbers = [input.part_number_marker, input.max_parts];
+        if numbers.iter().flatten().any(|number| *number < 0) {
+            return Err(s3_error!(
+                InvalidArgument,
+                "x-amz-part-number-marker and x-amz-max-parts are not below zero"
+            ));
+        }
         let whole = part_of(&info, None, None)?;
         let mode = ChecksumMode::from_static(ChecksumMode::ENABLED);
         let lengths = info.record.as_ref().map(|record| record.parts.clone());
@@ -1369,6 +1627,7 @@ impl S3 for Service {
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
         let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
+        buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
         let changed = bucket.change_record(&caller.who, &input.key, version, change);
@@ -1397,6 +1656,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let acl = input.acl.as_ref().map(BucketCannedACL::as_str);
+        buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let set = |settings: &mut BucketSettings| settings.public_read = is_public;
         caller.set(&input.bucket, set).await?;

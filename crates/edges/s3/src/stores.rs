@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cairn_activity::{Activities, Activity};
 use cairn_base::VolumeId;
-use cairn_base::env::{Clock, Env};
+use cairn_base::env::{Clock, Entropy, Env};
 use cairn_fs::Fs;
 use cairn_objects::{AccessKey, Bucket, Objects};
 use cairn_qos::{Gate, Shaper};
@@ -111,6 +111,10 @@ impl Stores {
 
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.env.clock
+    }
+
+    pub(crate) fn entropy(&self) -> &dyn Entropy {
+        &*self.env.entropy
     }
 
     /// `None`: the volume is not served here, or not yet.

@@ -6,9 +6,12 @@ use std::time::{Duration, SystemTime};
 use cairn_objects::{
     Condition, META_LEN_BYTES_MAX, ObjectInfo, ObjectRecord, TAG_COUNT_MAX, UploadChecksum,
 };
+use http::header::{CACHE_CONTROL, ETAG, EXPIRES, LAST_MODIFIED};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use s3s::dto::{
     ChecksumAlgorithm, ChecksumType, ETag, ETagCondition, EncodingType, Tag, Timestamp,
+    TimestampFormat,
 };
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
@@ -20,12 +23,14 @@ pub const KEPT_HEADERS: [&str; 5] = [
     "content-language",
     "expires",
 ];
+/// A content encoding of requests, which no object has.
+const CHUNKED: &str = "aws-chunked";
 const ALGORITHMS: [&str; 5] = ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"];
 const BUCKET_TAG_COUNT_MAX: usize = 50;
 const TAG_KEY_LEN_MAX: usize = 128;
 const TAG_VALUE_LEN_MAX: usize = 256;
 /// What is told as it is in listings with `encoding-type=url`.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+pub const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b'-')
     .remove(b'.')
@@ -52,6 +57,19 @@ pub fn listed(text: String, encoding: Option<&EncodingType>) -> String {
         Some(_) => utf8_percent_encode(&text, PLAIN).to_string(),
         None => text,
     }
+}
+
+/// A parameter of a query as bytes: a place in a listing need be no text.
+pub fn raw(uri: &Uri, wanted: &str) -> Option<Vec<u8>> {
+    let decoded = |text: &str| -> Vec<u8> {
+        let text = text.replace('+', " ");
+        percent_decode_str(&text).collect()
+    };
+    let mut parts = uri.query()?.split('&').filter_map(|part| {
+        let (name, value) = part.split_once('=')?;
+        (decoded(name) == wanted.as_bytes()).then(|| decoded(value))
+    });
+    parts.next()
 }
 
 /// The version that is asked for.
@@ -83,12 +101,12 @@ pub fn condition(
         Some(ETagCondition::Any) => Condition {
             absent: true,
             if_match: wanted(if_match),
-            if_none_match: Vec::new(),
+            ..Condition::default()
         },
         _ => Condition {
-            absent: false,
             if_match: wanted(if_match),
             if_none_match: wanted(if_none_match),
+            ..Condition::default()
         },
     }
 }
@@ -123,9 +141,78 @@ impl ReadCondition<'_> {
             (None, None) => false,
         };
         match is_known {
-            true => Err(s3_error!(NotModified)),
+            true => Err(not_modified(info)),
             false => Ok(()),
         }
+    }
+}
+
+/// What a client is told that has the object already: what it may need for the answer that it keeps (RFC 9110, section 15.4.5).
+fn not_modified(info: &ObjectInfo) -> S3Error {
+    let mut headers = HeaderMap::new();
+    let mut put = |name: HeaderName, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    put(ETAG, &format!("\"{}\"", info.etag()));
+    if let Some(changed) = http_date(&seconds(info.attr.mtime.seconds)) {
+        put(LAST_MODIFIED, &changed);
+    }
+    if let Some(version) = &info.version_id {
+        put(HeaderName::from_static("x-amz-version-id"), version);
+    }
+    let kept = info.record.as_ref().map(|record| &record.headers);
+    for name in [CACHE_CONTROL, EXPIRES] {
+        if let Some(value) = kept.and_then(|kept| kept.get(name.as_str())) {
+            put(name, value);
+        }
+    }
+    let mut error = s3_error!(NotModified);
+    error.set_headers(headers);
+    error
+}
+
+/// A time as headers have it (RFC 9110, section 5.6.7).
+pub fn http_date(time: &Timestamp) -> Option<String> {
+    let mut text = Vec::new();
+    time.format(TimestampFormat::HttpDate, &mut text).ok()?;
+    String::from_utf8(text).ok()
+}
+
+/// A condition that is in a header which `s3s` does not read for the operation.
+pub fn condition_header(
+    headers: &http::HeaderMap,
+    name: http::HeaderName,
+) -> S3Result<Option<ETagCondition>> {
+    let mut values = headers.get_all(&name).iter();
+    let read = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => ETagCondition::parse_http_header(value.as_bytes()).ok(),
+        (Some(_), Some(_)) => None,
+    };
+    match read {
+        Some(condition) => Ok(Some(condition)),
+        None => Err(s3_error!(
+            InvalidArgument,
+            "{} is one ETag in quotes, or *",
+            name
+        )),
+    }
+}
+
+/// Whether a range counts: the object is still the one that the client has a part of (RFC 9110, section 13.1.5).
+pub fn is_still(if_range: Option<&http::HeaderValue>, info: &ObjectInfo) -> bool {
+    let Some(validator) = if_range else {
+        return true;
+    };
+    let Ok(text) = validator.to_str() else {
+        return false;
+    };
+    match Timestamp::parse(TimestampFormat::HttpDate, text) {
+        Ok(date) => date == seconds(info.attr.mtime.seconds),
+        // A weak one never counts.
+        Err(_) => text == format!("\"{}\"", info.etag()),
     }
 }
 
@@ -138,7 +225,17 @@ pub struct Given {
     pub tags: Option<String>,
 }
 
-pub fn record(given: Given) -> S3Result<ObjectRecord> {
+/// How the bytes of an object are encoded, without how they were sent: `aws-chunked` says that a body came in chunks with signatures
+/// or a trailer, which are gone ("Signature calculations: transferring payload in multiple chunks").
+fn kept_encoding(given: &str) -> Option<String> {
+    let is_kept = |one: &&str| !one.is_empty() && !one.eq_ignore_ascii_case(CHUNKED);
+    let kept: Vec<&str> = given.split(',').map(str::trim).filter(is_kept).collect();
+    (!kept.is_empty()).then(|| kept.join(", "))
+}
+
+pub fn record(mut given: Given) -> S3Result<ObjectRecord> {
+    let [_, _, encoding, ..] = &mut given.headers;
+    *encoding = encoding.take().and_then(|it| kept_encoding(&it));
     let meta: BTreeMap<String, String> = given.meta.unwrap_or_default().into_iter().collect();
     let len: usize = meta
         .iter()
@@ -291,6 +388,46 @@ mod tests {
         assert!(tags_of_header(&"a".repeat(129)).is_err());
         let many: Vec<String> = (0..11).map(|index| format!("k{index}=v")).collect();
         assert!(tags_of_header(&many.join("&")).is_err());
+    }
+
+    /// Browsers know no such encoding, and show nothing of an object that has it.
+    #[test]
+    fn how_a_body_was_sent_is_not_how_an_object_is_encoded() {
+        for (given, want) in [
+            ("aws-chunked", None),
+            ("AWS-Chunked", None),
+            ("gzip", Some("gzip")),
+            ("aws-chunked,gzip", Some("gzip")),
+            ("gzip, aws-chunked", Some("gzip")),
+            ("br, aws-chunked , gzip", Some("br, gzip")),
+            ("", None),
+            (" , ", None),
+        ] {
+            let given = Given {
+                headers: [
+                    Some("no-cache".to_owned()),
+                    None,
+                    Some(given.to_owned()),
+                    Some("de".to_owned()),
+                    None,
+                ],
+                ..Given::default()
+            };
+            let headers = record(given).unwrap().headers;
+            assert_eq!(headers.get("content-encoding").map(String::as_str), want);
+            assert_eq!(headers.len(), 2 + usize::from(want.is_some()));
+        }
+    }
+
+    #[test]
+    fn places_in_listings_are_bytes() {
+        let uri: Uri = "/photos?list-type=2&start-%61fter=a+b%2F%ff&marker=&prefix"
+            .parse()
+            .unwrap();
+        assert_eq!(raw(&uri, "start-after"), Some(b"a b/\xff".to_vec()));
+        assert_eq!(raw(&uri, "marker"), Some(Vec::new()));
+        assert_eq!(raw(&uri, "prefix"), None);
+        assert_eq!(raw(&Uri::from_static("/photos"), "marker"), None);
     }
 
     #[test]

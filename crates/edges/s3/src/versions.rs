@@ -38,7 +38,9 @@ impl Service {
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
         let wanted = input.versioning_configuration;
-        let asks_mfa = wanted.mfa_delete.is_some_and(|it| it.as_str() == "Enabled");
+        let asks_mfa = wanted
+            .mfa_delete
+            .is_some_and(|it| it.as_str() != "Disabled");
         if asks_mfa {
             return Err(s3_error!(
                 NotImplemented,
@@ -73,6 +75,7 @@ impl Service {
         request: S3Request<ListObjectVersionsInput>,
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
         let caller = self.caller(&request)?;
+        let request_uri = request.uri;
         let input = request.input;
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
@@ -90,7 +93,16 @@ impl Service {
         if prefix.contains('\0') || after.contains('\0') {
             return Err(s3_error!(InvalidArgument, "no key holds a NUL"));
         }
+        let is_text = values::raw(&request_uri, "key-marker")
+            .is_none_or(|marker| std::str::from_utf8(&marker).is_ok());
+        if !is_text {
+            return Err(s3_error!(
+                InvalidArgument,
+                "a key-marker is UTF-8, as keys are"
+            ));
+        }
         let wanted = VersionsWanted {
+            is_plain: encoding.is_none(),
             prefix,
             delimiter: input.delimiter.as_deref().unwrap_or_default(),
             after,

@@ -199,6 +199,12 @@ impl Service {
             ));
         }
         let website = match (wanted.redirect_all_requests_to, wanted.index_document) {
+            (Some(_), None) if wanted.error_document.is_some() => {
+                return Err(s3_error!(
+                    MalformedXML,
+                    "a website that redirects all requests has no error page"
+                ));
+            }
             (Some(redirect), None) => {
                 let protocol = redirect.protocol.map(|it| it.as_str().to_ascii_lowercase());
                 let is_known = protocol

@@ -70,6 +70,7 @@ pub use gc::{GcBacklog, GcSettings};
 pub use joint::{JointSnapshots, take_snapshots};
 pub use keep::{Keeper, KeptPlace, Marker};
 pub use names::{NamedEntry, NamesPage};
+pub use namespace::Unchanged;
 pub use place::{MovedShard, Placed};
 pub use policy::{ApplyFailure, ApplyView, POLICY_COUNT_MAX, PolicyFailure, PolicyView};
 pub use punch::Allocation;

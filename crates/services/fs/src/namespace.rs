@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, View};
+use cairn_base::{Ino, Timestamp, View};
 use cairn_meta::{
     Batch, CookieRecord, DirentRecord, Fold, InodeKind, InodeRecord, Key, SpaceDelta, Ticket,
     UsageDelta,
@@ -372,7 +372,36 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Invalid);
         }
-        let remove = |keep: Keep<'_>| self.shared.remove_name(who, dir, name, false, keep);
+        self.remove_if(who, dir, name, None).await
+    }
+
+    /// The same of a file that has not changed since it was looked at: else [`FsError::NotSync`], also if the name is another
+    /// file's by now.
+    pub async fn remove_unchanged(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        only: Unchanged,
+    ) -> Result<Wcc, FsError> {
+        check_name(name)?;
+        if is_dot(name) {
+            return Err(FsError::Invalid);
+        }
+        self.remove_if(who, dir, name, Some(only)).await
+    }
+
+    async fn remove_if(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        only: Option<Unchanged>,
+    ) -> Result<Wcc, FsError> {
+        let remove = |keep: Keep<'_>| {
+            let shared = &self.shared;
+            shared.remove_name(who, (dir, name), false, keep, only)
+        };
         let done = self.shared.change_keeping(self.is_keeping(), remove).await;
         self.shared.settle(done).await
     }
@@ -390,7 +419,10 @@ impl Fs {
             b".." => return Err(FsError::NotEmpty),
             _ => {}
         }
-        let remove = |keep: Keep<'_>| self.shared.remove_name(who, dir, name, true, keep);
+        let remove = |keep: Keep<'_>| {
+            let shared = &self.shared;
+            shared.remove_name(who, (dir, name), true, keep, None)
+        };
         let done = self.shared.change_keeping(false, remove).await;
         self.shared.settle(done).await
     }
@@ -409,6 +441,26 @@ impl Fs {
             .reading(|| self.shared.add_link(who, ino, dir, name))
             .await;
         self.shared.settle(done).await
+    }
+}
+
+/// A file as it was when somebody looked at it. Each change of a file gives it a later change time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unchanged {
+    pub ino: Ino,
+    pub ctime: Timestamp,
+}
+
+impl Unchanged {
+    pub fn of(attr: &Attr) -> Self {
+        Self {
+            ino: attr.ino,
+            ctime: attr.ctime,
+        }
+    }
+
+    pub(crate) fn is(self, ino: Ino, ctime: Timestamp) -> bool {
+        self == Self { ino, ctime }
     }
 }
 
@@ -700,10 +752,10 @@ impl Shared {
     fn remove_name(
         self: &Arc<Self>,
         who: &Credentials,
-        dir: Ino,
-        name: &[u8],
+        (dir, name): (Ino, &[u8]),
         directory: bool,
         keep: Keep<'_>,
+        only: Option<Unchanged>,
     ) -> Result<Changed<(Wcc, Ticket)>, FsError> {
         let parent = self.inode(dir)?;
         let is_wanted = match keep {
@@ -732,6 +784,10 @@ impl Shared {
             let (guard_dir, guard_child) =
                 (locked.of(dir).guarded(), locked.of(child.ino).guarded());
             require_unsticky(who, guard_dir, guard_child)?;
+            // Under the locks: nobody changes it between this and the removal.
+            if only.is_some_and(|only| !only.is(child.ino, locked.of(child.ino).record.ctime)) {
+                return Err(FsError::NotSync);
+            }
             locked.of(child.ino).require_unretained(self.now())?;
             let is_dir = guard_child.kind == FileKind::Directory;
             match (directory, is_dir) {

@@ -12,7 +12,9 @@ use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
 
 use crate::inode::{Inode, Locked};
 use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
-use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, check_new_name, is_dot};
+use crate::namespace::{
+    DirChange, NAME_ATTEMPTS_MAX, Unchanged, check_name, check_new_name, is_dot,
+};
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
 use crate::quota::owner_of;
 use crate::types::*;
@@ -40,10 +42,22 @@ impl Fs {
         to: (Ino, &[u8]),
         is_frozen: bool,
     ) -> Result<(), FsError> {
+        self.move_version_if(who, from, to, is_frozen, None).await
+    }
+
+    /// The same; with `only`, of a file that has not changed since it was looked at: else [`FsError::NotSync`].
+    pub async fn move_version_if(
+        &self,
+        who: &Credentials,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        is_frozen: bool,
+        only: Option<Unchanged>,
+    ) -> Result<(), FsError> {
         check_name(from.1)?;
         check_new_name(to.1)?;
         let mover = Mover::Versions { is_frozen };
-        let rename = |keep: Keep<'_>| self.shared.rename(who, mover, from, to, keep);
+        let rename = |keep: Keep<'_>| self.shared.rename(who, mover, from, to, keep, only);
         let done = self.shared.change_keeping(false, rename).await;
         self.shared.settle(done).await.map(|_| ())
     }
@@ -64,7 +78,7 @@ impl Fs {
         }
         check_new_name(to_name)?;
         let (from, to) = ((from_dir, from_name), (to_dir, to_name));
-        let rename = |keep: Keep<'_>| self.shared.rename(who, Mover::Client, from, to, keep);
+        let rename = |keep: Keep<'_>| self.shared.rename(who, Mover::Client, from, to, keep, None);
         let done = self.shared.change_keeping(self.is_keeping(), rename).await;
         self.shared.settle(done).await
     }
@@ -78,6 +92,7 @@ impl Shared {
         (from_dir, from_name): (Ino, &[u8]),
         (to_dir, to_name): (Ino, &[u8]),
         keep: Keep<'_>,
+        only: Option<Unchanged>,
     ) -> Result<Changed<(Both, Ticket)>, FsError> {
         let from_parent = self.inode(from_dir)?;
         let to_parent = self.inode(to_dir)?;
@@ -123,6 +138,9 @@ impl Shared {
                 || self.dirent(to_dir, to_name)? != target
             {
                 continue;
+            }
+            if only.is_some_and(|only| !only.is(moved.ino, locked.of(moved.ino).record.ctime)) {
+                return Err(FsError::NotSync);
             }
             let move_ = Move {
                 mover,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::{
     Attr, Credentials, Expected, FileKind, FsError, Keeping, Placing, SetAttr, SetTime,
-    TRANSFER_LEN_BYTES_MAX, Unnamed, XattrMode,
+    TRANSFER_LEN_BYTES_MAX, Unchanged, Unnamed, XattrMode,
 };
 
 use crate::arrivals::Arrival;
@@ -40,6 +40,8 @@ pub struct Condition {
     pub if_match: Vec<String>,
     /// Its ETag is none of these.
     pub if_none_match: Vec<String>,
+    /// It is this file, as it was when somebody looked at it.
+    pub unchanged: Option<Unchanged>,
 }
 
 impl Condition {
@@ -52,9 +54,20 @@ impl Condition {
         (self.if_match.is_empty() || self.if_match.iter().any(is))
             && !self.if_none_match.iter().any(is)
             && !(self.absent && there.is_some())
+            && (self.unchanged.is_none() || self.unchanged == there.map(ObjectInfo::unchanged))
     }
 
-    fn is_free(&self) -> bool {
+    /// Why something is not put in the place of what is there ("How to prevent object overwrites with conditional writes": who wants
+    /// to replace an object that is not there is told that).
+    pub(crate) fn check_put(&self, there: Option<&ObjectInfo>) -> Result<(), ObjectError> {
+        match self.holds(there) {
+            true => Ok(()),
+            false if there.is_none() && !self.if_match.is_empty() => Err(ObjectError::NoObject),
+            false => Err(ObjectError::Precondition),
+        }
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -91,6 +104,11 @@ impl ObjectInfo {
         }
     }
 
+    /// The file as it is now, for a change that depends on it.
+    pub(crate) fn unchanged(&self) -> Unchanged {
+        Unchanged::of(&self.attr)
+    }
+
     /// What its version is called.
     pub(crate) fn id(&self) -> &str {
         self.version_id.as_deref().unwrap_or(NO_VERSION)
@@ -123,6 +141,18 @@ pub struct Published {
     pub etag: String,
     /// `None`: the bucket keeps no versions.
     pub version_id: Option<String>,
+}
+
+/// What is wanted of a bucket's keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeysWanted<'a> {
+    pub prefix: &'a str,
+    pub delimiter: &'a str,
+    /// After this, which need be no key, or what an earlier page told as a prefix.
+    pub after: &'a [u8],
+    pub limit: usize,
+    /// Only what XML can hold as it is (XML 1.0, section 2.2).
+    pub is_plain: bool,
 }
 
 /// The directory of a key, and its place there.
@@ -254,9 +284,7 @@ impl Bucket {
                 true => self.found(who, path).await?,
                 false => None,
             };
-            if !condition.holds(there.as_ref()) {
-                return Err(ObjectError::Precondition);
-            }
+            condition.check_put(there.as_ref())?;
             let expected = match &there {
                 _ if !looks => Expected::Anything,
                 Some(there) => Expected::This {
@@ -313,9 +341,7 @@ impl Bucket {
     ) -> Result<Published, ObjectError> {
         let _turn = self.turn(key, true).await;
         let there = self.found(who, path).await?;
-        if !condition.holds(there.as_ref()) {
-            return Err(ObjectError::Precondition);
-        }
+        condition.check_put(there.as_ref())?;
         let fs = self.objects.fs();
         let mut attempts = 0;
         loop {
@@ -581,35 +607,47 @@ impl Bucket {
         condition: &Condition,
     ) -> Result<(), ObjectError> {
         let _turn = self.turn(key, !condition.is_free()).await;
-        let Some(Place { dir, path }) = self.place(who, key).await? else {
-            return match condition.holds(None) {
-                true => Ok(()),
-                false => Err(ObjectError::Precondition),
+        let mut attempts = 0;
+        loop {
+            let Some(Place { dir, path }) = self.place(who, key).await? else {
+                return match condition.holds(None) {
+                    true => Ok(()),
+                    false => Err(ObjectError::Precondition),
+                };
             };
-        };
-        let there = self.found(who, &path).await?;
-        if !condition.holds(there.as_ref()) {
-            return Err(ObjectError::Precondition);
-        }
-        let Some(info) = there else { return Ok(()) };
-        let fs = self.objects.fs();
-        let removed = match info.is_directory {
-            true => {
-                fs.remove_xattr(who, info.ino, OF_OBJECT).await?;
-                match fs.remove_dir(who, dir, path.name()).await {
-                    // It stays for what is below it.
-                    Err(FsError::NotEmpty) => {
-                        let noted = fs.set_xattr(who, info.ino, OF_DIRECTORY, b"1", XattrMode::Any);
-                        noted.await.map(|_| ())
-                    }
-                    removed => removed.map(|_| ()),
-                }
+            let there = self.found(who, &path).await?;
+            if !condition.holds(there.as_ref()) {
+                return Err(ObjectError::Precondition);
             }
-            false => fs.remove(who, dir, path.name()).await.map(|_| ()),
-        };
-        match removed {
-            Ok(()) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
-            Err(error) => Err(error.into()),
+            let Some(info) = there else { return Ok(()) };
+            let fs = self.objects.fs();
+            let removed = match info.is_directory {
+                true => {
+                    fs.remove_xattr(who, info.ino, OF_OBJECT).await?;
+                    match fs.remove_dir(who, dir, path.name()).await {
+                        // It stays for what is below it.
+                        Err(FsError::NotEmpty) => {
+                            let noted =
+                                fs.set_xattr(who, info.ino, OF_DIRECTORY, b"1", XattrMode::Any);
+                            noted.await.map(|_| ())
+                        }
+                        removed => removed.map(|_| ()),
+                    }
+                }
+                false if condition.is_free() => fs.remove(who, dir, path.name()).await.map(|_| ()),
+                // Somebody with a file system's client may come between this look and the change.
+                false => {
+                    let only = info.unchanged();
+                    let removed = fs.remove_unchanged(who, dir, path.name(), only);
+                    removed.await.map(|_| ())
+                }
+            };
+            match removed {
+                Ok(()) | Err(FsError::NotFound | FsError::Stale) => return Ok(()),
+                Err(FsError::NotSync) if attempts < ATTEMPTS_MAX => attempts += 1,
+                Err(FsError::NotSync) => return Err(ObjectError::Precondition),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -651,11 +689,34 @@ impl Bucket {
         after: &str,
         limit: usize,
     ) -> Result<Listing, ObjectError> {
+        let wanted = KeysWanted {
+            prefix,
+            delimiter,
+            after: after.as_bytes(),
+            limit,
+            is_plain: false,
+        };
+        self.list_keys(who, wanted).await
+    }
+
+    /// The same; a page may begin anywhere.
+    pub async fn list_keys(
+        &self,
+        who: &Credentials,
+        wanted: KeysWanted<'_>,
+    ) -> Result<Listing, ObjectError> {
         let tree = Directories {
             objects: &self.objects,
             who,
         };
-        let limit = limit.min(LIST_COUNT_MAX);
+        let KeysWanted {
+            prefix,
+            delimiter,
+            after,
+            is_plain,
+            ..
+        } = wanted;
+        let limit = wanted.limit.min(LIST_COUNT_MAX);
         if limit == 0 {
             return Ok(Listing {
                 entries: Vec::new(),
@@ -665,8 +726,9 @@ impl Bucket {
         let wanted = Wanted {
             prefix: prefix.as_bytes(),
             delimiter: delimiter.as_bytes(),
-            after: after.as_bytes(),
+            after,
             limit,
+            is_plain,
         };
         let page = listing::page(&tree, self.record.directory, wanted).await;
         let (found, is_more) = match page {
@@ -709,7 +771,7 @@ impl Bucket {
     }
 }
 
-/// Names need not be text; S3's keys must be.
+/// What a listing tells is text: names that are none are no keys, and left out by the walk.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -27,10 +27,10 @@ mod versions;
 mod volume;
 
 pub use arrivals::Arrival;
-pub use bucket::{Bucket, Condition, ObjectInfo, Published};
+pub use bucket::{Bucket, Condition, KeysWanted, ObjectInfo, Published};
 pub use checksums::UploadChecksum;
 pub use keeper::{NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT};
-pub use listing::{Listed, ListedObject, Listing};
+pub use listing::{Listed, ListedObject, Listing, is_plain};
 pub use locks::{LockMode, Retention};
 pub use path::{KeyPath, PathError};
 pub use records::{

@@ -6,6 +6,9 @@
 //! after `a-b` and `a.txt`, whose names come after `a`. So a directory is held back until the next name is past `a/`. A
 //! listing that begins at a key looks up the directories that it would have held back there: those whose name is the
 //! beginning of the key's part, followed by a byte below the slash.
+//!
+//! Names over NFS are any bytes, and paths may be long; keys are UTF-8 of at most 1,024 bytes. What is no key is passed over, a directory
+//! with all that is in it, so that a page never ends there nor begins there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -13,9 +16,26 @@ use std::sync::Arc;
 
 use cairn_fs::FsError;
 
+use crate::KEY_LEN_BYTES_MAX;
+
 /// Names of a directory that are read at a time.
 const PAGE_COUNT: usize = 256;
 const SLASH: u8 = b'/';
+
+/// Whether a name below a path that is a key, or of the bucket itself, is one too. `more_len` bytes follow the name.
+fn is_key(path: &[u8], name: &[u8], more_len: usize) -> bool {
+    path.len() + name.len() + more_len <= KEY_LEN_BYTES_MAX && std::str::from_utf8(name).is_ok()
+}
+
+/// Whether XML can hold a text as it is (XML 1.0, section 2.2, `Char`; section 2.11 of the CR, which its readers lose).
+pub fn is_plain(text: &[u8]) -> bool {
+    let is_held = |char: char| match char {
+        '\t' | '\n' => true,
+        '\u{fffe}' | '\u{ffff}' => false,
+        other => other >= ' ',
+    };
+    std::str::from_utf8(text).is_ok_and(|text| text.chars().all(is_held))
+}
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +183,8 @@ impl<'a, T: Tree> Walk<'a, T> {
             // Those that would have been held back.
             for len in 1..=part.len() {
                 let next = rest.get(len).copied();
-                let is_before = next.is_none_or(|next| next < SLASH);
+                let is_before =
+                    next.is_none_or(|next| next < SLASH) && is_key(&level.path, &part[..len], 1);
                 if is_before && let Some(dir) = self.tree.directory(level.dir, &part[..len]).await?
                 {
                     let mut name = part[..len].to_vec();
@@ -175,7 +196,7 @@ impl<'a, T: Tree> Walk<'a, T> {
                 self.levels.push(level);
                 return Ok(());
             };
-            let below = match part.is_empty() {
+            let below = match part.is_empty() || !is_key(&level.path, part, 1) {
                 true => None,
                 false => self.tree.directory(level.dir, part).await?,
             };
@@ -245,12 +266,16 @@ impl<'a, T: Tree> Walk<'a, T> {
                 Named::Both(file, dir) => (Some(file), Some(dir)),
                 Named::Nothing => (None, None),
             };
-            if let Some(dir) = dir {
+            if let Some(dir) = dir
+                && is_key(&level.path, &name, 1)
+            {
                 let mut name = name.to_vec();
                 name.push(SLASH);
                 level.held.insert(name, dir);
             }
-            if let Some(file) = file {
+            if let Some(file) = file
+                && is_key(&level.path, &name, 0)
+            {
                 let mut key = level.path.clone();
                 key.extend_from_slice(&name);
                 return Ok(Some(Found { key, file }));
@@ -267,6 +292,8 @@ pub(crate) struct Wanted<'a> {
     /// After this key, and after all that begin with it if it ends a prefix of an earlier page.
     pub after: &'a [u8],
     pub limit: usize,
+    /// Only what XML can hold as it is: see [`is_plain`].
+    pub is_plain: bool,
 }
 
 /// A page of what is below a directory; and whether there is more.
@@ -280,6 +307,7 @@ pub(crate) async fn page<T: Tree>(
         delimiter,
         after,
         limit,
+        is_plain: only_plain,
     } = wanted;
     let mut walk = Walk::new(tree, root);
     match after < prefix {
@@ -295,16 +323,19 @@ pub(crate) async fn page<T: Tree>(
         if !found.key.starts_with(prefix) {
             return Ok((entries, false));
         }
-        if entries.len() == limit {
+        let common = common_prefix(&found.key, prefix, delimiter).map(<[u8]>::to_vec);
+        let is_told = !only_plain || is_plain(common.as_deref().unwrap_or(&found.key));
+        if is_told && entries.len() == limit {
             return Ok((entries, true));
         }
-        match common_prefix(&found.key, prefix, delimiter) {
-            Some(common) => {
-                let common = common.to_vec();
-                walk.seek(&past(&common), true).await?;
-                entries.push(Listed::Prefix(common));
-            }
-            None => entries.push(Listed::Object(found)),
+        if let Some(common) = &common {
+            walk.seek(&past(common), true).await?;
+        }
+        if is_told {
+            entries.push(match common {
+                Some(common) => Listed::Prefix(common),
+                None => Listed::Object(found),
+            });
         }
     }
     Ok((entries, false))
@@ -507,6 +538,7 @@ mod tests {
                                 delimiter: delimiter.as_bytes(),
                                 after: after.as_bytes(),
                                 limit,
+                                is_plain: false,
                             },
                         );
                     }
@@ -569,6 +601,7 @@ mod tests {
                 delimiter: b"",
                 after: &after,
                 limit: LIMIT,
+                is_plain: false,
             };
             let (entries, is_more) = runtime.block_on(page(&tree, Ino(0), wanted)).unwrap();
             costs.push(tree.1.load(std::sync::atomic::Ordering::Relaxed));
@@ -584,6 +617,31 @@ mod tests {
         // Three names come at a time here; a key of 20 bytes has about so many names that could be held back.
         let most = LIMIT / 3 + 2 * LIMIT + 20;
         assert!(costs.iter().all(|cost| *cost <= most), "{costs:?}");
+    }
+
+    /// Of names: what is in keys, and what is in none. 0xC3 0xA9 is an e with an accent.
+    static BYTES: [u8; 10] = [b'a', b'b', b'.', b'-', b'/', 0x01, 0x80, 0xa9, 0xc3, 0xff];
+
+    fn name_of(entry: &Listed<Vec<u8>>) -> &[u8] {
+        match entry {
+            Listed::Object(key) => key,
+            Listed::Prefix(prefix) => prefix,
+        }
+    }
+
+    #[test]
+    fn xml_holds_some_texts_as_they_are() {
+        for (text, want) in [
+            (&b"a b\tc\nd"[..], true),
+            ("\u{e9}\u{10000}\u{fffd}".as_bytes(), true),
+            (b"", true),
+            (b"\x01", false),
+            (b"\r", false),
+            ("\u{ffff}".as_bytes(), false),
+            (b"\xff", false),
+        ] {
+            assert_eq!(is_plain(text), want, "{text:?}");
+        }
     }
 
     proptest! {
@@ -603,7 +661,65 @@ mod tests {
                 delimiter: delimiter.as_bytes(),
                 after: after.as_bytes(),
                 limit,
+                is_plain: false,
             });
+        }
+
+        /// Any names, made over NFS: pages show each key once, in order, and nothing else, and they end.
+        #[test]
+        fn pages_of_any_names_show_the_keys_once(
+            names in prop::collection::btree_set(prop::collection::vec(prop::sample::select(&BYTES[..]), 1..8), 0..40),
+            long in prop::collection::vec(0_usize..3, 0..3),
+            delimiter in prop::sample::select(vec!["", "/", "-", "\u{e9}"]),
+            prefix in prop::sample::select(vec!["", "a", "a/", "\u{e9}"]),
+            limit in 1_usize..6,
+            is_plain: bool,
+        ) {
+            let mut keys: BTreeSet<Vec<u8>> = names
+                .into_iter()
+                .filter(|name| !name.starts_with(b"/") && !name.windows(2).any(|two| two == b"//"))
+                .collect();
+            for depth in long {
+                // Beyond what a key may be, with keys after it in the order.
+                let deep = [vec![b'b'; 250], vec![b'c'; 250]].join(&SLASH);
+                let path = [deep.clone(), deep.clone(), vec![b'x'; 15 + 3 * depth]].join(&SLASH);
+                keys.insert([path, vec![b'd'; 250]].join(&SLASH));
+            }
+            let keys = consistent(keys);
+            let shown: BTreeSet<Vec<u8>> = keys
+                .iter()
+                .filter(|key| key.len() <= KEY_LEN_BYTES_MAX && std::str::from_utf8(key).is_ok())
+                .cloned()
+                .collect();
+            let all = Wanted {
+                prefix: prefix.as_bytes(),
+                delimiter: delimiter.as_bytes(),
+                after: b"",
+                limit: usize::MAX,
+                is_plain: false,
+            };
+            let (mut want, _) = expected(&shown, all);
+            if is_plain {
+                want.retain(|entry| super::is_plain(name_of(entry)));
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let tree = Keys::new(&keys);
+            let (mut got, mut after) = (Vec::new(), Vec::new());
+            // One page for each entry at the most, and the last.
+            for _ in 0..=want.len() {
+                let wanted = Wanted { after: &after, limit, is_plain, ..all };
+                let (entries, is_more) = runtime.block_on(page(&tree, Ino(0), wanted)).unwrap();
+                prop_assert!(entries.len() == limit || !is_more);
+                got.extend(entries.into_iter().map(|entry| match entry {
+                    Listed::Object(found) => Listed::Object(found.key),
+                    Listed::Prefix(prefix) => Listed::Prefix(prefix),
+                }));
+                if !is_more {
+                    break;
+                }
+                after = name_of(got.last().unwrap()).to_vec();
+            }
+            prop_assert_eq!(got, want);
         }
     }
 }

@@ -182,6 +182,9 @@ pub struct ObjectRecord {
     /// Lengths of the parts, if it came in parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<u64>,
+    /// The number of the upload that it was completed of: whoever completes it again is told of this object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_id: Option<String>,
     /// Its number, if the bucket kept versions when it was put.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_id: Option<String>,

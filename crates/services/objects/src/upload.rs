@@ -10,8 +10,9 @@ use cairn_base::Ino;
 use cairn_fs::{Credentials, Expected, FileKind, FsError, Placing, SetAttr};
 use md5::{Digest as _, Md5};
 
-use crate::bucket::{Bucket, Condition, Published, hex};
-use crate::checksums::UploadChecksum;
+use crate::bucket::{Bucket, Condition, ObjectInfo, Published, hex};
+use crate::checksums::{UploadChecksum, is_meant};
+use crate::lifecycle::is_of_volume;
 use crate::records::{
     ObjectError, ObjectRecord, PartInfo, PartRecord, UploadInfo, VERSION, decode, encode,
 };
@@ -24,6 +25,8 @@ const OF_PART: &[u8] = b"user.s3.part";
 const FOLDER_PREFIX: &str = "upload-";
 const PART_PREFIX: &str = "part-";
 const PAGE_COUNT: usize = 1000;
+/// The newest versions of a key, among which the object is looked for that an upload has become.
+const COMPLETED_LOOKS_MAX: usize = 100;
 /// Digits of an upload's number.
 const ID_LEN: usize = 32;
 
@@ -114,7 +117,7 @@ impl Bucket {
         }
     }
 
-    async fn info_of(&self, folder: Ino) -> Result<Option<UploadInfo>, ObjectError> {
+    pub(crate) async fn info_of(&self, folder: Ino) -> Result<Option<UploadInfo>, ObjectError> {
         let fs = self.objects().fs();
         match fs.xattr(&Credentials::ROOT, folder, OF_UPLOAD).await {
             Ok(value) => Ok(Some(decode("an upload", &value)?)),
@@ -260,8 +263,56 @@ impl Bucket {
         }
     }
 
+    /// The object that an upload has become, as long as that very version is there and is of these parts: an answer that was lost
+    /// is given again.
+    async fn completed(
+        &self,
+        who: &Credentials,
+        key: &str,
+        id: &str,
+        wanted: &[WantedPart],
+        whole: &BTreeMap<String, String>,
+    ) -> Result<Option<(Published, ObjectRecord)>, ObjectError> {
+        let etags = wanted.iter().map(|part| part.etag.trim_matches('"'));
+        let Some(etag) = etag_of_parts(etags) else {
+            return Ok(None);
+        };
+        let path = crate::KeyPath::parse(key.as_bytes())?;
+        let is_it = |info: &ObjectInfo| {
+            let of_upload = info.record.as_ref().and_then(|it| it.upload_id.as_deref());
+            of_upload == Some(id) && (info.attr.uid == who.uid || who.is_root())
+        };
+        let mut found = self.found(who, &path).await?.filter(is_it);
+        if found.is_none() && self.versioning().is_some() {
+            let folder = match self.kept_folder(who, &path).await {
+                // Who may not see old versions completes an upload for the first time.
+                Err(ObjectError::Fs(FsError::AccessDenied)) => None,
+                folder => folder?,
+            };
+            let kept = self.versions_of(None, folder, None, COMPLETED_LOOKS_MAX);
+            found = kept.await?.into_iter().find(is_it);
+        }
+        let Some(ObjectInfo {
+            record: Some(record),
+            version_id,
+            ..
+        }) = found
+        else {
+            return Ok(None);
+        };
+        if record.etag != etag {
+            return Ok(None);
+        }
+        agree(whole, &record.checksums, wanted.len())?;
+        let published = Published {
+            etag: record.etag.clone(),
+            version_id,
+        };
+        Ok(Some((published, record)))
+    }
+
     /// Makes an object of parts, in order; returns what it has beside its bytes, too. `whole` are checksums of all of it that
-    /// are known.
+    /// are known. Whoever completes an upload again is told the same.
     pub async fn complete_upload(
         &self,
         who: &Credentials,
@@ -272,6 +323,15 @@ impl Bucket {
         condition: &Condition,
     ) -> Result<(Published, ObjectRecord), ObjectError> {
         let arrival = self.arrive(key);
+        let _turn = self.objects().completion_turn(id).await;
+        let done = self.completed(who, key, id, wanted, whole).await?;
+        if let Some(done) = done {
+            // The server ended before the parts went, or is just about to remove them.
+            if let Ok(upload) = self.upload(who, key, id).await {
+                self.remove_upload(&upload).await;
+            }
+            return Ok(done);
+        }
         let upload = self.upload(who, key, id).await?;
         if wanted.is_empty() {
             return Err(ObjectError::Invalid("no part is named".to_owned()));
@@ -314,25 +374,19 @@ impl Bucket {
             let of_parts: Option<Vec<_>> = of_parts.collect();
             let sum = of_parts.and_then(|of_parts| checksum.of_parts(&of_parts));
             let sum = sum.ok_or(ObjectError::WrongPart)?;
-            if whole
-                .get(&checksum.algorithm)
-                .is_some_and(|known| *known != sum)
-            {
-                return Err(ObjectError::Checksum);
-            }
             checksums.insert(checksum.algorithm.clone(), sum);
+            agree(whole, &checksums, parts.len())?;
         }
-        // The ETag is made of those of the parts.
+        let etag = etag_of_parts(parts.iter().map(|(part, _)| part.etag.as_str()));
+        let etag = etag.ok_or(ObjectError::WrongPart)?;
         let mut staged = self.stage(who, arrival).await?.unhashed();
-        let mut sums = Md5::new();
         for (part, ino) in &parts {
-            let sum = unhex(&part.etag).ok_or(ObjectError::WrongPart)?;
-            sums.update(sum);
             let whole = 0..part.size_bytes;
             self.append(who, &mut staged, *ino, whole).await?;
         }
         let record = ObjectRecord {
-            etag: format!("{}-{}", hex(&sums.finalize()), parts.len()),
+            etag,
+            upload_id: Some(id.to_owned()),
             parts: parts.iter().map(|(part, _)| part.size_bytes).collect(),
             is_composite: upload
                 .info
@@ -383,6 +437,24 @@ impl Bucket {
         who: &Credentials,
         prefix: &str,
     ) -> Result<Vec<(String, UploadInfo)>, ObjectError> {
+        let mut found = Vec::new();
+        for (id, folder) in self.upload_folders().await? {
+            if let Some(info) = self.info_of(folder).await?
+                && info.directory == self.record.directory
+                && info.key.starts_with(prefix)
+                && (info.uid == who.uid || who.is_root())
+            {
+                found.push((id, info));
+            }
+        }
+        found.sort_by(|(left_id, left), (right_id, right)| {
+            (&left.key, left_id).cmp(&(&right.key, right_id))
+        });
+        Ok(found)
+    }
+
+    /// Uploads of all buckets: number and folder.
+    pub(crate) async fn upload_folders(&self) -> Result<Vec<(String, Ino)>, ObjectError> {
         let staging = self.objects().staging().await?;
         let fs = self.objects().fs();
         let mut found = Vec::new();
@@ -393,24 +465,14 @@ impl Bucket {
                 .await?;
             for entry in &page.entries {
                 after = entry.name.to_vec();
-                let name = String::from_utf8_lossy(&entry.name).into_owned();
-                let (Some(id), FileKind::Directory) =
+                let name = String::from_utf8_lossy(&entry.name);
+                if let (Some(id), FileKind::Directory) =
                     (name.strip_prefix(FOLDER_PREFIX), entry.kind)
-                else {
-                    continue;
-                };
-                if let Some(info) = self.info_of(entry.ino).await?
-                    && info.directory == self.record.directory
-                    && info.key.starts_with(prefix)
-                    && (info.uid == who.uid || who.is_root())
                 {
-                    found.push((id.to_owned(), info));
+                    found.push((id.to_owned(), entry.ino));
                 }
             }
             if page.eof {
-                found.sort_by(|(left_id, left), (right_id, right)| {
-                    (&left.key, left_id).cmp(&(&right.key, right_id))
-                });
                 return Ok(found);
             }
         }
@@ -463,13 +525,43 @@ impl Objects {
                         self.remove_parts(staging, entry.ino, &entry.name).await;
                     }
                     Ok(_) | Err(FsError::Stale) => {}
-                    Err(error) => return Err(error.into()),
+                    Err(error) if is_of_volume(&error) => return Err(error.into()),
+                    // One that cannot be read keeps no other.
+                    Err(error) => {
+                        tracing::debug!(%error, "what is left of an upload stays for now");
+                    }
                 }
             }
             if page.eof {
                 return Ok(());
             }
         }
+    }
+}
+
+/// The ETag of an object that is made of parts: the MD5 of theirs, and their count. `None`: one of them is none.
+fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
+    let (mut sums, mut count) = (Md5::new(), 0_usize);
+    for etag in etags {
+        sums.update(unhex(etag)?);
+        count += 1;
+    }
+    (count > 0).then(|| format!("{}-{count}", hex(&sums.finalize())))
+}
+
+/// Refuses checksums of a whole that are not those that it has.
+fn agree(
+    given: &BTreeMap<String, String>,
+    known: &BTreeMap<String, String>,
+    part_count: usize,
+) -> Result<(), ObjectError> {
+    let is_wrong = |(algorithm, given): (&String, &String)| {
+        let known = known.get(algorithm);
+        known.is_some_and(|known| !is_meant(given, known, part_count))
+    };
+    match given.iter().any(is_wrong) {
+        true => Err(ObjectError::Checksum),
+        false => Ok(()),
     }
 }
 
@@ -487,4 +579,46 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs
         .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_etag_of_an_object_is_that_of_its_parts() {
+        // As AWS makes it: the MD5 of the bytes of the parts' MD5s.
+        let part = "d41d8cd98f00b204e9800998ecf8427e";
+        let whole = hex(&Md5::digest(unhex(part).unwrap()));
+        assert_eq!(
+            etag_of_parts([part].into_iter()),
+            Some(format!("{whole}-1"))
+        );
+        assert_eq!(etag_of_parts([part, "no digits"].into_iter()), None);
+        assert_eq!(etag_of_parts([].into_iter()), None);
+    }
+
+    #[test]
+    fn checksums_of_the_whole_agree_or_are_refused() {
+        let sums = |given: &[(&str, &str)]| -> BTreeMap<String, String> {
+            let pairs = given.iter();
+            pairs
+                .map(|(algorithm, sum)| ((*algorithm).to_owned(), (*sum).to_owned()))
+                .collect()
+        };
+        let known = sums(&[("crc32c", "y/Q5Jg==-2")]);
+        for (given, is_taken) in [
+            (&[][..], true),
+            (&[("crc32c", "y/Q5Jg==-2")], true),
+            (&[("crc32c", "y/Q5Jg==")], true),
+            (&[("sha1", "other")], true),
+            (&[("crc32c", "AAAAAA==")], false),
+        ] {
+            assert_eq!(
+                agree(&sums(given), &known, 2).is_ok(),
+                is_taken,
+                "{given:?}"
+            );
+        }
+    }
 }

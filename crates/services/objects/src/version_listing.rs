@@ -9,12 +9,15 @@ use cairn_base::{Ino, Timestamp};
 use cairn_fs::{Credentials, FsError, access};
 
 use crate::bucket::{Bucket, Directories, text};
-use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, past};
+use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, is_plain, past};
 use crate::records::ObjectError;
 use crate::versions::{Pair, READ};
+use crate::volume::Objects;
 
 /// Of a page.
 const LIST_COUNT_MAX: usize = 1000;
+/// Who looks at what is kept, which has rights of its own.
+static ROOT: Credentials = Credentials::ROOT;
 
 /// A version of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +49,26 @@ pub struct VersionsWanted<'a> {
     /// After this version of the key.
     pub after_version: Option<&'a str>,
     pub limit: usize,
+    /// Only what XML can hold as it is (XML 1.0, section 2.2).
+    pub is_plain: bool,
 }
 
-struct Both<'a> {
+pub(crate) struct Both<'a> {
     live: Directories<'a>,
     /// Whoever may see a folder sees all of it.
     kept: Directories<'a>,
+}
+
+impl<'a> Both<'a> {
+    pub fn new(objects: &'a Objects, who: &'a Credentials) -> Self {
+        Self {
+            live: Directories { objects, who },
+            kept: Directories {
+                objects,
+                who: &ROOT,
+            },
+        }
+    }
 }
 
 type Page = Names<Ino, Ino>;
@@ -190,14 +207,7 @@ impl Bucket {
         who: &Credentials,
         wanted: VersionsWanted<'_>,
     ) -> Result<VersionListing, ObjectError> {
-        let objects = &*self.objects;
-        let tree = Both {
-            live: Directories { objects, who },
-            kept: Directories {
-                objects,
-                who: &Credentials::ROOT,
-            },
-        };
+        let tree = Both::new(&self.objects, who);
         let root = self.pair().await?;
         let limit = wanted.limit.min(LIST_COUNT_MAX);
         let mut page = VersionListing {
@@ -232,14 +242,20 @@ impl Bucket {
             // Without an object only a marker says what is the latest.
             let has_latest =
                 after_version.is_none() && (live == Some(newest.ino) || newest.is_marker);
-            if let Some(common) = common_prefix(&found.key, prefix, delimiter) {
-                if page.entries.len() == limit {
+            let common = common_prefix(&found.key, prefix, delimiter).map(<[u8]>::to_vec);
+            let is_told = !wanted.is_plain || is_plain(common.as_deref().unwrap_or(&found.key));
+            if let Some(common) = common {
+                if is_told && page.entries.len() == limit {
                     page.next = page.last();
                     return Ok(page);
                 }
-                let common = common.to_vec();
                 walk.seek(&past(&common), true).await?;
-                page.entries.push(Listed::Prefix(common));
+                if is_told {
+                    page.entries.push(Listed::Prefix(common));
+                }
+                continue;
+            }
+            if !is_told {
                 continue;
             }
             let key = text(&found.key);

@@ -16,7 +16,8 @@ use std::pin::Pin;
 use bytes::Bytes;
 use cairn_base::{Ino, Timestamp};
 use cairn_fs::{
-    Attr, Credentials, Expected, FileKind, FsError, Placing, SetAttr, SetTime, XattrMode, access,
+    Attr, Credentials, Expected, FileKind, FsError, Placing, SetAttr, SetTime, Unchanged,
+    XattrMode, access,
 };
 use serde::{Deserialize, Serialize};
 
@@ -168,7 +169,7 @@ impl Bucket {
         Ok(at.kept.map(|kept| (kept, above)))
     }
 
-    async fn kept_folder(
+    pub(crate) async fn kept_folder(
         &self,
         who: &Credentials,
         path: &KeyPath,
@@ -467,7 +468,10 @@ impl Bucket {
         // that says nothing, of a request that was not answered.
         let ino = self.place_marker(folder, &marker).await?;
         if there.is_some() {
-            let moved = self.put_away(who, &path, folder, old.as_ref()).await;
+            // Who asks for a condition gets what it was looked at for, or nothing.
+            let only = there.as_ref().map(ObjectInfo::unchanged);
+            let only = only.filter(|_| !condition.is_free());
+            let moved = self.put_away(who, &path, folder, old.as_ref(), only).await;
             if let Err(error) = moved {
                 self.remove_kept(folder, &marker).await?;
                 self.prune_kept(&path).await;
@@ -520,21 +524,27 @@ impl Bucket {
         path: &KeyPath,
         folder: Ino,
         to: Option<&VersionName>,
+        only: Option<Unchanged>,
     ) -> Result<(), ObjectError> {
         let fs = self.objects.fs();
         let Some(dir) = self.directory_of(who, path).await? else {
             return Ok(());
         };
-        let moved = match to {
-            Some(to) => {
-                let to = to.file_name();
-                fs.move_version(who, (dir, path.name()), (folder, &to), true)
+        let moved = match (to, only) {
+            (Some(to), only) => {
+                let (from, to) = ((dir, path.name()), to.file_name());
+                fs.move_version_if(who, from, (folder, &to), true, only)
                     .await
             }
-            None => fs.remove(who, dir, path.name()).await.map(|_| ()),
+            (None, Some(only)) => {
+                let removed = fs.remove_unchanged(who, dir, path.name(), only);
+                removed.await.map(|_| ())
+            }
+            (None, None) => fs.remove(who, dir, path.name()).await.map(|_| ()),
         };
         match moved {
             Ok(()) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
+            Err(FsError::NotSync) => Err(ObjectError::Precondition),
             Err(error) => Err(error.into()),
         }
     }
@@ -651,6 +661,30 @@ impl Bucket {
         }
         self.remove_kept(folder, &name).await?;
         Ok(removed(is_marker))
+    }
+
+    /// Removes a version that was replaced, or a marker, for good; the key's turn is held alone. It is not the latest object.
+    pub(crate) async fn remove_replaced(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+        id: &str,
+    ) -> Result<(), ObjectError> {
+        let Some((folder, above)) = self.kept_with_above(who, path).await? else {
+            return Ok(());
+        };
+        let Some((name, ino)) = self.kept_version(folder, id).await? else {
+            return Ok(());
+        };
+        self.require_write(who, path).await?;
+        let may_write = self.objects.folder_lets(who, above, WRITE | EXECUTE);
+        if !may_write.await? {
+            return Err(FsError::AccessDenied.into());
+        }
+        if let Some(info) = self.kept_info(&name, ino).await? {
+            self.unlock(&info, false).await?;
+        }
+        self.remove_kept(folder, &name).await
     }
 
     /// A version that is kept; `None` if it went meanwhile.

@@ -34,6 +34,8 @@ const OF_ACCESS_KEY: &str = "user.access-key.";
 const WHO: Credentials = Credentials::ROOT;
 /// Changes of objects that go on side by side, by their keys.
 const TURNS_COUNT: usize = 256;
+/// Uploads that are completed side by side, by their numbers.
+const COMPLETIONS_COUNT: usize = 64;
 const ACCESS_KEY_LEN: usize = 20;
 const SECRET_LEN: usize = 40;
 const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
@@ -87,6 +89,8 @@ pub struct Objects {
     turn: tokio::sync::Mutex<()>,
     /// Held alone by who looks at an object and changes it then, together by all others that change one.
     turns: Vec<Arc<tokio::sync::RwLock<()>>>,
+    /// Held by who completes an upload, by its number; within it other turns are taken, and never the other way round.
+    completions: Vec<tokio::sync::Mutex<()>>,
     hash: std::hash::RandomState,
     /// In which order changes of objects came.
     pub(crate) arrivals: Arc<Arrivals>,
@@ -106,6 +110,7 @@ impl Objects {
             state: RwLock::default(),
             turn: tokio::sync::Mutex::default(),
             turns: (0..TURNS_COUNT).map(|_| Arc::default()).collect(),
+            completions: (0..COMPLETIONS_COUNT).map(|_| Default::default()).collect(),
             hash: std::hash::RandomState::new(),
             arrivals: Arc::default(),
             changed: watch::Sender::new(()),
@@ -252,6 +257,14 @@ impl Objects {
         hasher.write_u64(directory.0);
         hasher.write(key.as_bytes());
         hasher.finish() as usize % TURNS_COUNT
+    }
+
+    /// The turn of an upload that is completed: a client that had no answer sends the request again, also while the first goes on.
+    pub(crate) async fn completion_turn(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = self.hash.build_hasher();
+        hasher.write(id.as_bytes());
+        let index = hasher.finish() as usize % COMPLETIONS_COUNT;
+        self.completions[index].lock().await
     }
 
     pub(crate) async fn make_folder(

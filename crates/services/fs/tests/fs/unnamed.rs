@@ -410,6 +410,60 @@ fn what_is_replaced_can_be_kept() {
     }
 }
 
+/// Whoever decides by a look removes nothing that was written, replaced or changed since.
+#[test]
+fn only_a_file_as_it_was_seen_is_removed() {
+    block_on(async {
+        let world = World::new(53, 1).await;
+        let fs = &world.fs;
+        let made = fs.make_dir(&ROOT_USER, ROOT_INO, b"kept", SetAttr::default());
+        let kept = made.await.unwrap().attr.ino;
+        let name = &b"file"[..];
+        for change in 0..4 {
+            let mut file = filled(fs, 1000, 1).await;
+            let attr = file.place(&ROOT_USER, &placing(name, &[])).await.unwrap();
+            let seen = Unchanged::of(&attr);
+            match change {
+                0 => {
+                    let data = Bytes::from_static(b"new");
+                    let written = fs.write(&ROOT_USER, attr.ino, 0, data, Stability::Unstable);
+                    written.await.unwrap();
+                }
+                1 => {
+                    let set = SetAttr {
+                        mode: Some(0o600),
+                        ..SetAttr::default()
+                    };
+                    let set = fs.set_attr(&ROOT_USER, attr.ino, set, None);
+                    set.await.unwrap();
+                }
+                2 => {
+                    let mode = XattrMode::Any;
+                    let set = fs.set_xattr(&ROOT_USER, attr.ino, b"user.a", b"1", mode);
+                    set.await.unwrap();
+                }
+                _ => {
+                    let mut other = filled(fs, 1000, 2).await;
+                    let placed = other.place(&ROOT_USER, &placing(name, &[]));
+                    placed.await.unwrap();
+                }
+            }
+            let removed = fs.remove_unchanged(&ROOT_USER, ROOT_INO, name, seen).await;
+            assert_eq!(removed.unwrap_err(), FsError::NotSync, "{change}");
+            let (from, to) = ((ROOT_INO, name), (kept, name));
+            let moved = fs.move_version_if(&ROOT_USER, from, to, true, Some(seen));
+            assert_eq!(moved.await.unwrap_err(), FsError::NotSync, "{change}");
+            let (attr, _) = fs.lookup(&ROOT_USER, ROOT_INO, name).await.unwrap();
+            let seen = Unchanged::of(&attr);
+            let removed = fs.remove_unchanged(&ROOT_USER, ROOT_INO, name, seen).await;
+            removed.unwrap();
+            let gone = fs.lookup(&ROOT_USER, ROOT_INO, name).await;
+            assert_eq!(gone.unwrap_err(), FsError::NotFound);
+        }
+        world.fs.close().await.unwrap();
+    });
+}
+
 async fn refuses_changes(fs: &Fs, ino: Ino) {
     let data = Bytes::from_static(b"late");
     let written = fs

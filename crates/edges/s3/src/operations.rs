@@ -1,0 +1,1226 @@
+//! Which operation a request is, what of it is read, and what it needs: one table.
+//!
+//! Owns: the table, and the refusal of whatever a request says beyond it. Must not know: what an operation does, who may do
+//! what (`needs`).
+//!
+//! `s3s` takes a request with a query that it does not know for the plain operation, and drops headers that it does not know.
+//! `PUT /photos/a?renameObject` would empty the object, `DELETE /photos?metadataConfiguration` would delete the bucket. So
+//! each request is looked up here, too: what has no row, what a row does not name, and what `s3s` reads as another operation
+//! is refused before anything is done. `docs/reference/s3.md` shows the same table, and a test compares the two.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use cairn_codec_s3::{Action as A, signed};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use s3s::path::S3Path;
+use s3s::{S3Error, S3Result, s3_error};
+
+use crate::needs::{Need, On, When, need};
+
+pub const PUT_OBJECT: &str = "PutObject";
+pub const POST_OBJECT: &str = "PostObject";
+pub const DELETE_OBJECT: &str = "DeleteObject";
+/// Its body is JSON; all other documents are XML.
+const PUT_BUCKET_POLICY: &str = "PutBucketPolicy";
+const COMPLETE: &str = "CompleteMultipartUpload";
+
+const GET: &str = "GET";
+const HEAD: &str = "HEAD";
+const PUT: &str = "PUT";
+const POST: &str = "POST";
+const DELETE: &str = "DELETE";
+
+/// What the path of a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    Service,
+    Bucket,
+    Object,
+}
+
+impl At {
+    pub fn of(path: &S3Path) -> Self {
+        match path {
+            S3Path::Root => Self::Service,
+            S3Path::Bucket { .. } => Self::Bucket,
+            S3Path::Object { .. } => Self::Object,
+        }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::Service => "/",
+            Self::Bucket => "/BUCKET",
+            Self::Object => "/BUCKET/KEY",
+        })
+    }
+}
+
+/// An operation of S3.
+pub struct Row {
+    pub operation: &'static str,
+    pub method: &'static str,
+    pub at: At,
+    /// Names of the query that make a request this operation, with a value where only that one does.
+    pub chosen_by: &'static [&'static str],
+    /// What else the query may name.
+    pub query: Vec<&'static str>,
+    /// The headers that are read. A name that ends with a star stands for all that begin so.
+    pub headers: Vec<&'static str>,
+    /// Whether who shows no signature can be let in.
+    pub is_open: bool,
+    pub needs: Vec<Need>,
+}
+
+impl Row {
+    fn new(
+        operation: &'static str,
+        method: &'static str,
+        at: At,
+        chosen_by: &'static [&'static str],
+    ) -> Self {
+        Self {
+            operation,
+            method,
+            at,
+            chosen_by,
+            query: Vec::new(),
+            headers: Vec::new(),
+            is_open: false,
+            needs: Vec::new(),
+        }
+    }
+
+    fn open(self) -> Self {
+        Self {
+            is_open: true,
+            ..self
+        }
+    }
+
+    fn query(self, groups: &[&[&'static str]]) -> Self {
+        Self {
+            query: groups.concat(),
+            ..self
+        }
+    }
+
+    fn headers(self, groups: &[&[&'static str]]) -> Self {
+        Self {
+            headers: groups.concat(),
+            ..self
+        }
+    }
+
+    fn needs(self, needs: impl Into<Vec<Need>>) -> Self {
+        Self {
+            needs: needs.into(),
+            ..self
+        }
+    }
+
+    fn reads(&self, header: &str) -> bool {
+        self.headers
+            .iter()
+            .any(|name| match name.strip_suffix('*') {
+                Some(beginning) => header.starts_with(beginning),
+                None => *name == header,
+            })
+    }
+
+    fn takes(&self, name: &str) -> bool {
+        self.query.contains(&name) || self.chosen_by.iter().any(|it| named_by(it).0 == name)
+    }
+
+    fn copies(&self) -> bool {
+        self.reads(COPY_SOURCE)
+    }
+
+    /// Whether its body is read as a whole: XML or JSON, not the bytes of an object.
+    pub fn has_document(&self) -> bool {
+        self.operation == COMPLETE || self.reads(SUMS[0]) && !self.reads(STREAM[0])
+    }
+
+    /// Whether a checksum that comes with its body is that of the body.
+    pub fn is_summed(&self, header: &str) -> bool {
+        self.reads(SUMS[0]) && self.reads(header)
+    }
+
+    pub fn has_xml(&self) -> bool {
+        self.has_document() && self.operation != PUT_BUCKET_POLICY
+    }
+}
+
+const COPY_SOURCE: &str = "x-amz-copy-source";
+const META: &str = "x-amz-meta-";
+const SDK_ALGORITHM: &str = "x-amz-sdk-checksum-algorithm";
+const TRAILER: &str = "x-amz-trailer";
+
+/// Of what is sent with a request.
+const SUMS: &[&str] = &[
+    "content-md5",
+    SDK_ALGORITHM,
+    "x-amz-checksum-crc32",
+    "x-amz-checksum-crc32c",
+    "x-amz-checksum-crc64nvme",
+    "x-amz-checksum-sha1",
+    "x-amz-checksum-sha256",
+];
+/// Of an object that is made of parts.
+const FIVE: &[&str] = &[
+    "x-amz-checksum-crc32",
+    "x-amz-checksum-crc32c",
+    "x-amz-checksum-crc64nvme",
+    "x-amz-checksum-sha1",
+    "x-amz-checksum-sha256",
+];
+/// Bytes that come in chunks.
+const STREAM: &[&str] = &["x-amz-decoded-content-length", TRAILER];
+const OWNER: &[&str] = &["x-amz-expected-bucket-owner"];
+/// What a new object is given.
+const GIVEN: &[&str] = &[
+    "x-amz-acl",
+    "x-amz-meta-*",
+    "x-amz-tagging",
+    "x-amz-storage-class",
+    "x-amz-object-lock-mode",
+    "x-amz-object-lock-retain-until-date",
+    "x-amz-object-lock-legal-hold",
+];
+/// What it is told with.
+const PROPERTIES: &[&str] = &[
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-type",
+    "expires",
+];
+const READ: &[&str] = &[
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+];
+const SOURCE: &[&str] = &[
+    COPY_SOURCE,
+    "x-amz-copy-source-if-match",
+    "x-amz-copy-source-if-none-match",
+    "x-amz-copy-source-if-modified-since",
+    "x-amz-copy-source-if-unmodified-since",
+    "x-amz-source-expected-bucket-owner",
+];
+/// Headers of the answer.
+const ANSWER: &[&str] = &[
+    "response-cache-control",
+    "response-content-disposition",
+    "response-content-encoding",
+    "response-content-language",
+    "response-content-type",
+    "response-expires",
+];
+const VERSION_ID: &str = "versionId";
+const PAGE: &[&str] = &["delimiter", "encoding-type", "prefix"];
+
+/// Headers of any request: of its signature, and what changes nothing. Who pays is always the bucket's owner.
+const OF_ALL: &[&str] = &[
+    "x-amz-cf-id",
+    "x-amz-content-sha256",
+    "x-amz-date",
+    REQUEST_PAYER,
+    "x-amz-user-agent",
+];
+const REQUEST_PAYER: &str = "x-amz-request-payer";
+const SECURITY_TOKEN: &str = "x-amz-security-token";
+const CONTENT_SHA256: &str = "x-amz-content-sha256";
+
+/// All headers with this prefix say what is done.
+const ACTING_PREFIX: &str = "x-amz-";
+/// And these (RFC 9110, sections 13 and 14.5).
+const ACTING: &[&str] = &[
+    "content-range",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-unmodified-since",
+];
+
+/// What is told of headers that are not read; of others, that they are not. The first that fits.
+const REFUSED: &[(&str, &str)] = &[
+    (
+        "x-amz-server-side-encryption",
+        "objects are encrypted with their volume; put them without encryption headers",
+    ),
+    (
+        "x-amz-copy-source-server-side-encryption",
+        "objects are encrypted with their volume; copy them without encryption headers",
+    ),
+    (
+        "x-amz-grant-",
+        "an ACL is private or public-read; bucket policies say more",
+    ),
+    ("x-amz-mfa", "there is no second factor to delete with"),
+    (
+        "x-amz-checksum-",
+        "the checksums of bodies are CRC32, CRC32C, CRC64NVME, SHA-1 and SHA-256",
+    ),
+    (
+        "x-amz-website-redirect-location",
+        "a website redirects all requests or none; an object redirects nobody",
+    ),
+    (
+        "x-amz-write-offset-bytes",
+        "an object is put as a whole; nothing is appended to it",
+    ),
+    (
+        "x-amz-object-ownership",
+        "the owner of a bucket owns its objects as far as their files say so; make it without this header",
+    ),
+    (
+        "x-amz-bucket-namespace",
+        "names of buckets are one namespace",
+    ),
+    (
+        "x-amz-object-lock-event-hold",
+        "an object is held until a date, or by a legal hold",
+    ),
+    (
+        "x-amz-object-annotation-directive",
+        "objects have no annotations",
+    ),
+    (
+        "x-amz-optional-object-attributes",
+        "no object waits to be restored",
+    ),
+    (
+        "x-amz-bucket-object-lock-token",
+        "object lock takes no token",
+    ),
+    (
+        "x-amz-confirm-remove-self-bucket-access",
+        "the owner of a bucket can mend its policy, always; put it without this header",
+    ),
+    (
+        "x-amz-if-match-",
+        "what a change depends on is the ETag: If-Match",
+    ),
+    (
+        "content-range",
+        "an object is put as a whole; nothing is written into it",
+    ),
+];
+
+/// All operations that there are.
+pub static TABLE: LazyLock<Vec<Row>> = LazyLock::new(table);
+
+fn bucket(action: A) -> [Need; 1] {
+    [need(action, On::Bucket)]
+}
+
+fn prefix(action: A) -> [Need; 1] {
+    [need(action, On::Prefix)]
+}
+
+fn object(action: A) -> [Need; 1] {
+    [need(action, On::Object)]
+}
+
+/// An action on an object or, with another name, on a version of it.
+fn of_version(latest: A, version: A) -> [Need; 3] {
+    [
+        need(latest, On::Object).when(When::Latest),
+        need(version, On::Object).when(When::Version),
+        need(latest, On::Object)
+            .when(When::Version)
+            .by_another_name(),
+    ]
+}
+
+fn table() -> Vec<Row> {
+    let get = of_version(A::GetObject, A::GetObjectVersion);
+    let get_attributes = of_version(A::GetObjectAttributes, A::GetObjectVersionAttributes);
+    let bypass = need(A::BypassGovernanceRetention, On::Object).when(When::Bypass);
+    let put = object(A::PutObject);
+    // What a new object may be given.
+    let given = [
+        need(A::PutObjectAcl, On::Object).when(When::Acl),
+        need(A::PutObjectTagging, On::Object).when(When::Tags),
+        need(A::PutObjectRetention, On::Object).when(When::Retention),
+        need(A::PutObjectLegalHold, On::Object).when(When::LegalHold),
+    ];
+    let source = [
+        need(A::GetObject, On::Source).when(When::SourceLatest),
+        need(A::GetObjectVersion, On::Source).when(When::SourceVersion),
+        need(A::GetObject, On::Source)
+            .when(When::SourceVersion)
+            .by_another_name(),
+    ];
+    let copied_tags = [
+        need(A::GetObjectTagging, On::Source)
+            .when(When::CopiesTags)
+            .by_another_name(),
+        need(A::PutObjectTagging, On::Object)
+            .when(When::CopiesTags)
+            .by_another_name(),
+    ];
+    let delete = of_version(A::DeleteObject, A::DeleteObjectVersion);
+    vec![
+        Row::new("ListBuckets", GET, At::Service, &[])
+            .query(&[&[
+                "bucket-region",
+                "continuation-token",
+                "max-buckets",
+                "prefix",
+            ]])
+            .needs([need(A::ListAllMyBuckets, On::Volume)]),
+        Row::new("CreateBucket", PUT, At::Bucket, &[])
+            .headers(&[SUMS, &["x-amz-acl", "x-amz-bucket-object-lock-enabled"]])
+            .needs([need(A::CreateBucket, On::Volume)]),
+        Row::new("DeleteBucket", DELETE, At::Bucket, &[])
+            .headers(&[OWNER])
+            .needs(bucket(A::DeleteBucket)),
+        Row::new("HeadBucket", HEAD, At::Bucket, &[])
+            .open()
+            .headers(&[OWNER])
+            .needs(bucket(A::ListBucket)),
+        Row::new("GetBucketLocation", GET, At::Bucket, &["location"])
+            .open()
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketLocation)),
+        Row::new("ListObjects", GET, At::Bucket, &[])
+            .open()
+            .query(&[PAGE, &["marker", "max-keys"]])
+            .headers(&[OWNER])
+            .needs(prefix(A::ListBucket)),
+        Row::new("ListObjectsV2", GET, At::Bucket, &["list-type=2"])
+            .open()
+            .query(&[
+                PAGE,
+                &[
+                    "continuation-token",
+                    "fetch-owner",
+                    "max-keys",
+                    "start-after",
+                ],
+            ])
+            .headers(&[OWNER])
+            .needs(prefix(A::ListBucket)),
+        Row::new("ListObjectVersions", GET, At::Bucket, &["versions"])
+            .open()
+            .query(&[PAGE, &["key-marker", "max-keys", "version-id-marker"]])
+            .headers(&[OWNER])
+            .needs(prefix(A::ListBucketVersions)),
+        Row::new("ListMultipartUploads", GET, At::Bucket, &["uploads"])
+            .query(&[PAGE, &["key-marker", "max-uploads", "upload-id-marker"]])
+            .headers(&[OWNER])
+            .needs(prefix(A::ListBucketMultipartUploads)),
+        Row::new("GetObject", GET, At::Object, &[])
+            .open()
+            .query(&[ANSWER, &["partNumber", "versionId"]])
+            .headers(&[
+                OWNER,
+                READ,
+                &["if-range", "range", "x-amz-checksum-mode", "x-amz-te"],
+            ])
+            .needs(get),
+        Row::new("HeadObject", HEAD, At::Object, &[])
+            .open()
+            .query(&[ANSWER, &["partNumber", "versionId"]])
+            .headers(&[
+                OWNER,
+                READ,
+                &["if-range", "range", "x-amz-checksum-mode", "x-amz-te"],
+            ])
+            .needs(get),
+        Row::new("GetObjectAttributes", GET, At::Object, &["attributes"])
+            .open()
+            .query(&[&["versionId"]])
+            .headers(&[
+                OWNER,
+                &[
+                    "x-amz-max-parts",
+                    "x-amz-object-attributes",
+                    "x-amz-part-number-marker",
+                ],
+            ])
+            .needs([get, get_attributes].concat()),
+        Row::new("GetObjectTagging", GET, At::Object, &["tagging"])
+            .open()
+            .query(&[&["versionId"]])
+            .headers(&[OWNER])
+            .needs(of_version(A::GetObjectTagging, A::GetObjectVersionTagging)),
+        Row::new("PutObjectTagging", PUT, At::Object, &["tagging"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER, SUMS])
+            .needs(of_version(A::PutObjectTagging, A::PutObjectVersionTagging)),
+        Row::new("DeleteObjectTagging", DELETE, At::Object, &["tagging"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER])
+            .needs(of_version(
+                A::DeleteObjectTagging,
+                A::DeleteObjectVersionTagging,
+            )),
+        Row::new("GetObjectAcl", GET, At::Object, &["acl"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER])
+            .needs(of_version(A::GetObjectAcl, A::GetObjectVersionAcl)),
+        Row::new("PutObjectAcl", PUT, At::Object, &["acl"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER, SUMS, &["x-amz-acl"]])
+            .needs(of_version(A::PutObjectAcl, A::PutObjectVersionAcl)),
+        Row::new("GetObjectRetention", GET, At::Object, &["retention"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER])
+            .needs(object(A::GetObjectRetention)),
+        Row::new("PutObjectRetention", PUT, At::Object, &["retention"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER, SUMS, &["x-amz-bypass-governance-retention"]])
+            .needs([need(A::PutObjectRetention, On::Object), bypass]),
+        Row::new("GetObjectLegalHold", GET, At::Object, &["legal-hold"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER])
+            .needs(object(A::GetObjectLegalHold)),
+        Row::new("PutObjectLegalHold", PUT, At::Object, &["legal-hold"])
+            .query(&[&["versionId"]])
+            .headers(&[OWNER, SUMS])
+            .needs(object(A::PutObjectLegalHold)),
+        Row::new(PUT_OBJECT, PUT, At::Object, &[])
+            .open()
+            .headers(&[
+                OWNER,
+                SUMS,
+                STREAM,
+                GIVEN,
+                PROPERTIES,
+                &["if-match", "if-none-match", "x-amz-checksum-algorithm"],
+            ])
+            .needs([&put[..], &given].concat()),
+        Row::new(POST_OBJECT, POST, At::Bucket, &[])
+            .open()
+            .headers(&[&["content-type"]]),
+        Row::new("CopyObject", PUT, At::Object, &[])
+            .headers(&[
+                OWNER,
+                SOURCE,
+                GIVEN,
+                PROPERTIES,
+                &[
+                    "if-match",
+                    "if-none-match",
+                    "x-amz-checksum-algorithm",
+                    "x-amz-metadata-directive",
+                    "x-amz-tagging-directive",
+                ],
+            ])
+            .needs([&source[..], &copied_tags, &put, &given].concat()),
+        Row::new("CreateMultipartUpload", POST, At::Object, &["uploads"])
+            .headers(&[
+                OWNER,
+                GIVEN,
+                PROPERTIES,
+                &["x-amz-checksum-algorithm", "x-amz-checksum-type"],
+            ])
+            .needs([&put[..], &given].concat()),
+        Row::new("UploadPart", PUT, At::Object, &["partNumber", "uploadId"])
+            .headers(&[OWNER, SUMS, STREAM])
+            .needs(put),
+        Row::new(
+            "UploadPartCopy",
+            PUT,
+            At::Object,
+            &["partNumber", "uploadId"],
+        )
+        .headers(&[OWNER, SOURCE, &["x-amz-copy-source-range"]])
+        .needs([&source[..], &put].concat()),
+        Row::new("CompleteMultipartUpload", POST, At::Object, &["uploadId"])
+            .headers(&[
+                OWNER,
+                FIVE,
+                &[
+                    "if-match",
+                    "if-none-match",
+                    "x-amz-checksum-type",
+                    "x-amz-mp-object-size",
+                ],
+            ])
+            .needs(put),
+        Row::new("AbortMultipartUpload", DELETE, At::Object, &["uploadId"])
+            .headers(&[OWNER])
+            .needs(object(A::AbortMultipartUpload)),
+        Row::new("ListParts", GET, At::Object, &["uploadId"])
+            .query(&[&["max-parts", "part-number-marker"]])
+            .headers(&[OWNER])
+            .needs(object(A::ListMultipartUploadParts)),
+        Row::new(DELETE_OBJECT, DELETE, At::Object, &[])
+            .open()
+            .query(&[&["versionId"]])
+            .headers(&[OWNER, &["if-match", "x-amz-bypass-governance-retention"]])
+            .needs([&delete[..], &[bypass]].concat()),
+        Row::new("DeleteObjects", POST, At::Bucket, &["delete"])
+            .open()
+            .headers(&[OWNER, SUMS, &["x-amz-bypass-governance-retention"]]),
+        Row::new("GetBucketAcl", GET, At::Bucket, &["acl"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketAcl)),
+        Row::new("PutBucketAcl", PUT, At::Bucket, &["acl"])
+            .headers(&[OWNER, SUMS, &["x-amz-acl"]])
+            .needs(bucket(A::PutBucketAcl)),
+        Row::new("GetBucketPolicy", GET, At::Bucket, &["policy"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketPolicy)),
+        Row::new("GetBucketPolicyStatus", GET, At::Bucket, &["policyStatus"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketPolicyStatus)),
+        Row::new("PutBucketPolicy", PUT, At::Bucket, &["policy"])
+            .headers(&[OWNER, SUMS])
+            .needs(bucket(A::PutBucketPolicy)),
+        Row::new("DeleteBucketPolicy", DELETE, At::Bucket, &["policy"])
+            .headers(&[OWNER])
+            .needs(bucket(A::DeleteBucketPolicy)),
+        Row::new("GetBucketCors", GET, At::Bucket, &["cors"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketCors)),
+        Row::new("PutBucketCors", PUT, At::Bucket, &["cors"])
+            .headers(&[OWNER, SUMS])
+            .needs(bucket(A::PutBucketCors)),
+        Row::new("DeleteBucketCors", DELETE, At::Bucket, &["cors"])
+            .headers(&[OWNER])
+            .needs(bucket(A::PutBucketCors)),
+        Row::new(
+            "GetBucketLifecycleConfiguration",
+            GET,
+            At::Bucket,
+            &["lifecycle"],
+        )
+        .headers(&[OWNER])
+        .needs(bucket(A::GetLifecycleConfiguration)),
+        Row::new(
+            "PutBucketLifecycleConfiguration",
+            PUT,
+            At::Bucket,
+            &["lifecycle"],
+        )
+        .headers(&[
+            OWNER,
+            SUMS,
+            &["x-amz-transition-default-minimum-object-size"],
+        ])
+        .needs(bucket(A::PutLifecycleConfiguration)),
+        Row::new("DeleteBucketLifecycle", DELETE, At::Bucket, &["lifecycle"])
+            .headers(&[OWNER])
+            .needs(bucket(A::PutLifecycleConfiguration)),
+        Row::new("GetBucketTagging", GET, At::Bucket, &["tagging"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketTagging)),
+        Row::new("PutBucketTagging", PUT, At::Bucket, &["tagging"])
+            .headers(&[OWNER, SUMS])
+            .needs(bucket(A::PutBucketTagging)),
+        Row::new("DeleteBucketTagging", DELETE, At::Bucket, &["tagging"])
+            .headers(&[OWNER])
+            .needs(bucket(A::PutBucketTagging)),
+        Row::new("GetBucketVersioning", GET, At::Bucket, &["versioning"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketVersioning)),
+        Row::new("PutBucketVersioning", PUT, At::Bucket, &["versioning"])
+            .headers(&[OWNER, SUMS])
+            .needs(bucket(A::PutBucketVersioning)),
+        Row::new("GetBucketWebsite", GET, At::Bucket, &["website"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketWebsite)),
+        Row::new("PutBucketWebsite", PUT, At::Bucket, &["website"])
+            .headers(&[OWNER, SUMS])
+            .needs(bucket(A::PutBucketWebsite)),
+        Row::new("DeleteBucketWebsite", DELETE, At::Bucket, &["website"])
+            .headers(&[OWNER])
+            .needs(bucket(A::DeleteBucketWebsite)),
+        Row::new(
+            "GetObjectLockConfiguration",
+            GET,
+            At::Bucket,
+            &["object-lock"],
+        )
+        .headers(&[OWNER])
+        .needs(bucket(A::GetBucketObjectLockConfiguration)),
+        Row::new(
+            "PutObjectLockConfiguration",
+            PUT,
+            At::Bucket,
+            &["object-lock"],
+        )
+        .headers(&[OWNER, SUMS])
+        .needs(bucket(A::PutBucketObjectLockConfiguration)),
+        Row::new("GetBucketEncryption", GET, At::Bucket, &["encryption"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetEncryptionConfiguration)),
+        Row::new("GetBucketReplication", GET, At::Bucket, &["replication"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetReplicationConfiguration)),
+        Row::new(
+            "GetPublicAccessBlock",
+            GET,
+            At::Bucket,
+            &["publicAccessBlock"],
+        )
+        .headers(&[OWNER])
+        .needs(bucket(A::GetBucketPublicAccessBlock)),
+        Row::new(
+            "GetBucketOwnershipControls",
+            GET,
+            At::Bucket,
+            &["ownershipControls"],
+        )
+        .headers(&[OWNER])
+        .needs(bucket(A::GetBucketOwnershipControls)),
+        Row::new("GetBucketLogging", GET, At::Bucket, &["logging"])
+            .headers(&[OWNER])
+            .needs(bucket(A::GetBucketLogging)),
+        Row::new(
+            "GetBucketNotificationConfiguration",
+            GET,
+            At::Bucket,
+            &["notification"],
+        )
+        .headers(&[OWNER])
+        .needs(bucket(A::GetBucketNotification)),
+        Row::new(
+            "GetBucketAccelerateConfiguration",
+            GET,
+            At::Bucket,
+            &["accelerate"],
+        )
+        .headers(&[OWNER])
+        .needs(bucket(A::GetAccelerateConfiguration)),
+        Row::new(
+            "GetBucketRequestPayment",
+            GET,
+            At::Bucket,
+            &["requestPayment"],
+        )
+        .headers(&[OWNER])
+        .needs(bucket(A::GetBucketRequestPayment)),
+    ]
+}
+
+/// The row of an operation.
+pub fn row(operation: &str) -> S3Result<&'static Row> {
+    let found = TABLE.iter().find(|row| row.operation == operation);
+    found.ok_or_else(|| s3_error!(NotImplemented, "{} is not there", operation))
+}
+
+/// Name and value of what chooses an operation.
+fn named_by(chosen_by: &str) -> (&str, Option<&str>) {
+    match chosen_by.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (chosen_by, None),
+    }
+}
+
+/// The operation that a request would be, whatever else it says. The more a query says of it the better it fits.
+pub fn find(method: &Method, at: At, query: &str, headers: &HeaderMap) -> Option<&'static Row> {
+    let given: Vec<(String, String)> = signed::parameters(query).collect();
+    let is_given = |chosen_by: &&str| {
+        let (wanted, only) = named_by(chosen_by);
+        given
+            .iter()
+            .any(|(name, value)| name == wanted && only.is_none_or(|only| only == value))
+    };
+    let is_copy = headers.contains_key(COPY_SOURCE);
+    let fits = |row: &&Row| {
+        row.method == method.as_str()
+            && row.at == at
+            && row.chosen_by.iter().all(is_given)
+            && (is_copy || !row.copies())
+    };
+    let fit = TABLE.iter().filter(fits);
+    fit.max_by_key(|row| (row.chosen_by.len(), row.copies()))
+}
+
+/// The operation that a request is; all that it says is read by that. Else it is refused.
+pub fn of_request(
+    method: &Method,
+    at: At,
+    query: &str,
+    headers: &HeaderMap,
+) -> S3Result<&'static Row> {
+    let row = find(method, at, query, headers).ok_or_else(|| {
+        s3_error!(
+            NotImplemented,
+            "there is no operation {} {} with this query",
+            method,
+            at
+        )
+    })?;
+    check_query(row, query)?;
+    check_headers(row, headers)?;
+    Ok(row)
+}
+
+fn check_query(row: &Row, query: &str) -> S3Result<()> {
+    let is_presigned = signed::parameters(query).any(|(name, _)| name == signed::SIGNATURE);
+    for (name, value) in signed::parameters(query) {
+        let is_known = match name.as_str() {
+            // What SDKs call the operation.
+            "x-id" => value == row.operation,
+            name if row.takes(name) => true,
+            // They are of the signature, or have become headers.
+            name if is_presigned && is_acting(name) => true,
+            // For the client's own logs (S3 User Guide, "Custom access log information").
+            name => name.starts_with("x-") && !is_acting(name),
+        };
+        if !is_known {
+            return Err(s3_error!(
+                NotImplemented,
+                "{} does not understand {} in the query; nothing was done",
+                row.operation,
+                name
+            ));
+        }
+        if name == VERSION_ID && value.is_empty() {
+            return Err(s3_error!(
+                InvalidArgument,
+                "no version is named: leave {} out for the latest",
+                name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a parameter of the query stands for a header: those of presigned URLs are written in any case.
+pub fn is_acting(name: &str) -> bool {
+    let beginning = name.as_bytes().get(..ACTING_PREFIX.len());
+    beginning.is_some_and(|it| it.eq_ignore_ascii_case(ACTING_PREFIX.as_bytes()))
+}
+
+fn check_headers(row: &Row, headers: &HeaderMap) -> S3Result<()> {
+    let acting = |name: &&str| name.starts_with(ACTING_PREFIX) || ACTING.contains(name);
+    for name in headers.keys().map(HeaderName::as_str).filter(acting) {
+        if name == SECURITY_TOKEN {
+            return Err(s3_error!(
+                InvalidToken,
+                "access keys of this server have no session token"
+            ));
+        }
+        if !OF_ALL.contains(&name) && !row.reads(name) {
+            return Err(not_read(row, name));
+        }
+        // `s3s` takes an empty one for none: a condition would not be one.
+        let is_empty = headers.get_all(name).iter().any(HeaderValue::is_empty);
+        if is_empty && row.reads(name) && !may_be_empty(name) {
+            return Err(s3_error!(InvalidArgument, "the header {} is empty", name));
+        }
+    }
+    for (name, value) in headers {
+        check_value(name.as_str(), value)?;
+    }
+    if let Some(algorithm) = headers.get(SDK_ALGORITHM) {
+        let algorithm = String::from_utf8_lossy(algorithm.as_bytes()).to_ascii_lowercase();
+        let name = format!("x-amz-checksum-{algorithm}");
+        let is_promised =
+            |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+        if !headers.contains_key(&name) && !headers.get(TRAILER).is_some_and(is_promised) {
+            return Err(s3_error!(
+                InvalidRequest,
+                "{} names an algorithm, and neither a header nor a trailer has its checksum",
+                SDK_ALGORITHM
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Text of the client's own, and tags, of which there may be none.
+fn may_be_empty(header: &str) -> bool {
+    header.starts_with(META) || header == "x-amz-tagging"
+}
+
+fn not_read(row: &Row, name: &str) -> S3Error {
+    let why = REFUSED
+        .iter()
+        .find(|(beginning, _)| name.starts_with(beginning));
+    match why {
+        Some((_, why)) => s3_error!(NotImplemented, "{}: {}", name, why),
+        None => s3_error!(
+            NotImplemented,
+            "{} does not understand the header {}; nothing was done",
+            row.operation,
+            name
+        ),
+    }
+}
+
+/// The values that headers can have of which `s3s` takes any.
+fn check_value(name: &str, value: &HeaderValue) -> S3Result<()> {
+    let (legal, is_any_case): (&[&str], bool) = match name {
+        REQUEST_PAYER => (&["requester"], false),
+        "x-amz-checksum-mode" => (&["ENABLED"], true),
+        "x-amz-metadata-directive" | "x-amz-tagging-directive" => (&["COPY", "REPLACE"], false),
+        // Nothing is moved to another class, so either of them holds.
+        "x-amz-transition-default-minimum-object-size" => (
+            &["all_storage_classes_128K", "varies_by_storage_class"],
+            false,
+        ),
+        "x-amz-object-attributes" => (
+            &[
+                "ETag",
+                "Checksum",
+                "ObjectParts",
+                "StorageClass",
+                "ObjectSize",
+            ],
+            false,
+        ),
+        // There is one class, and these checksums.
+        "x-amz-storage-class" | SDK_ALGORITHM | "x-amz-checksum-algorithm" => {
+            return check_there(name, value);
+        }
+        _ => return Ok(()),
+    };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    let is_legal = |one: &str| {
+        legal.iter().any(|legal| match is_any_case {
+            true => legal.eq_ignore_ascii_case(one),
+            false => *legal == one,
+        })
+    };
+    // One header may have several.
+    match text.split(',').all(|one| is_legal(one.trim())) {
+        true => Ok(()),
+        false => Err(s3_error!(
+            InvalidArgument,
+            "{} is {}",
+            name,
+            legal.join(" or ")
+        )),
+    }
+}
+
+fn check_there(name: &str, value: &HeaderValue) -> S3Result<()> {
+    let there: &[&str] = match name {
+        "x-amz-storage-class" => &["STANDARD"],
+        _ => &["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"],
+    };
+    let is = |one: &&str| value.as_bytes().eq_ignore_ascii_case(one.as_bytes());
+    match there.iter().any(is) {
+        true => Ok(()),
+        false => Err(s3_error!(
+            NotImplemented,
+            "{} can be {}",
+            name,
+            there.join(", ")
+        )),
+    }
+}
+
+/// Makes headers of what a presigned URL says of them, as AWS does: SDKs put them there so that they are signed. It comes after
+/// the look at what is signed, because the query always is.
+pub fn unfold(query: &str, headers: &mut HeaderMap) -> S3Result<()> {
+    if !signed::parameters(query).any(|(name, _)| name == signed::SIGNATURE) {
+        return Ok(());
+    }
+    for (name, value) in signed::parameters(query) {
+        if !is_acting(&name) || signed::is_of_presigned(&name) {
+            continue;
+        }
+        let wrong = || s3_error!(InvalidArgument, "{} in the query is no header", name);
+        let header = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes());
+        let header = header.map_err(|_| wrong())?;
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| wrong())?;
+        if header == CONTENT_SHA256 {
+            // The signature in a query is over no body.
+            if value != "UNSIGNED-PAYLOAD" {
+                return Err(s3_error!(
+                    NotImplemented,
+                    "the body of a presigned URL is not signed: {} is UNSIGNED-PAYLOAD",
+                    name
+                ));
+            }
+            continue;
+        }
+        match headers.get(&header) {
+            None => {
+                headers.insert(header, value);
+            }
+            Some(there) if *there == value => {}
+            Some(_) => {
+                return Err(s3_error!(
+                    InvalidArgument,
+                    "{} is one thing in the query and another in the header",
+                    name
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const DOCS: &str = include_str!("../../../../docs/reference/s3.md");
+
+    fn headers(given: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in given {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn taken(
+        method: &str,
+        at: At,
+        query: &str,
+        given: &[(&'static str, &str)],
+    ) -> Result<&'static str, String> {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        match of_request(&method, at, query, &headers(given)) {
+            Ok(row) => Ok(row.operation),
+            Err(error) => Err(error.code().as_str().to_owned()),
+        }
+    }
+
+    #[test]
+    fn each_operation_has_one_row_and_unknown_ones_none() {
+        for row in TABLE.iter() {
+            let same = |it: &&Row| {
+                it.operation == row.operation
+                    || (it.method, it.at, it.chosen_by, it.copies())
+                        == (row.method, row.at, row.chosen_by, row.copies())
+            };
+            assert_eq!(TABLE.iter().filter(same).count(), 1, "{}", row.operation);
+            // A request that says just what chooses the operation is that one.
+            let copy = [(COPY_SOURCE, "/photos/a")];
+            let given: &[(&'static str, &str)] = if row.copies() { &copy } else { &[] };
+            let query = row.chosen_by.join("&");
+            let got = taken(row.method, row.at, &query, given);
+            assert_eq!(got.as_deref(), Ok(row.operation));
+        }
+        assert!(row("SelectObjectContent").is_err());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        use At::{Bucket, Object, Service};
+        let no = "NotImplemented";
+        let copy = (COPY_SOURCE, "/photos/b");
+        type Case = (
+            &'static str,
+            At,
+            &'static str,
+            &'static [(&'static str, &'static str)],
+            Result<&'static str, &'static str>,
+        );
+        let cases: &[Case] = &[
+            ("PUT", Object, "", &[], Ok("PutObject")),
+            ("PUT", Object, "x-id=PutObject", &[], Ok("PutObject")),
+            ("PUT", Object, "x-id=RenameObject", &[], Err(no)),
+            ("PUT", Object, "x-trace=7", &[], Ok("PutObject")),
+            ("PUT", Object, "renameObject", &[], Err(no)),
+            ("PUT", Object, "encryption", &[], Err(no)),
+            ("PUT", Object, "annotation&annotationName=a", &[], Err(no)),
+            ("PUT", Object, "rename%4fbject", &[], Err(no)),
+            ("PUT", Object, "uploadId=7", &[], Err(no)),
+            ("PUT", Object, "partNumber=1", &[], Err(no)),
+            (
+                "PUT",
+                Object,
+                "partNumber=1&uploadId=7",
+                &[],
+                Ok("UploadPart"),
+            ),
+            ("PUT", Object, "acl&tagging", &[], Err(no)),
+            ("PUT", Object, "versionId=7", &[], Err(no)),
+            (
+                "PUT",
+                Object,
+                "tagging&versionId=7",
+                &[],
+                Ok("PutObjectTagging"),
+            ),
+            ("PUT", Object, "x-amz-acl=public-read", &[], Err(no)),
+            (
+                "DELETE",
+                Object,
+                "annotation&annotationName=a",
+                &[],
+                Err(no),
+            ),
+            ("DELETE", Object, "acl", &[], Err(no)),
+            ("DELETE", Object, "versionId=", &[], Err("InvalidArgument")),
+            ("DELETE", Object, "versionId=null", &[], Ok("DeleteObject")),
+            ("GET", Object, "torrent", &[], Err(no)),
+            ("GET", Bucket, "list-type=2", &[], Ok("ListObjectsV2")),
+            ("GET", Bucket, "list-type=3", &[], Err(no)),
+            ("GET", Bucket, "session", &[], Err(no)),
+            ("GET", Bucket, "marker=a", &[], Ok("ListObjects")),
+            ("GET", Bucket, "list-type=2&marker=a", &[], Err(no)),
+            ("PUT", Bucket, "abac", &[], Err(no)),
+            ("PUT", Bucket, "encryption", &[], Err(no)),
+            ("DELETE", Bucket, "metadataConfiguration", &[], Err(no)),
+            ("DELETE", Bucket, "encryption", &[], Err(no)),
+            ("POST", Object, "select&select-type=2", &[], Err(no)),
+            ("POST", Service, "", &[], Err(no)),
+            ("GET", Service, "x-id=ListDirectoryBuckets", &[], Err(no)),
+            ("PATCH", Object, "", &[], Err(no)),
+        ];
+        for (method, at, query, given, want) in cases {
+            let got = taken(method, *at, query, given);
+            assert_eq!(
+                got.as_deref().map_err(String::as_str),
+                *want,
+                "{method} {at} {query}"
+            );
+        }
+        let put = |given: &[(&'static str, &str)]| taken("PUT", Object, "", given);
+        assert_eq!(put(&[copy]).as_deref(), Ok("CopyObject"));
+        let part = taken("PUT", Object, "partNumber=1&uploadId=7", &[copy]);
+        assert_eq!(part.as_deref(), Ok("UploadPartCopy"));
+        // Wherever else the header comes with, it would not be read.
+        assert!(taken("PUT", Object, "tagging", &[copy]).is_err());
+        assert!(taken("PUT", Bucket, "", &[copy]).is_err());
+    }
+
+    #[test]
+    fn headers_are_read_or_refused() {
+        let put = |name: &'static str, value: &str| taken("PUT", At::Object, "", &[(name, value)]);
+        let get = |name: &'static str, value: &str| taken("GET", At::Object, "", &[(name, value)]);
+        for (name, value) in [
+            ("x-amz-meta-anything", "1"),
+            ("x-amz-meta-anything", ""),
+            ("x-amz-tagging", ""),
+            ("x-amz-storage-class", "STANDARD"),
+            (REQUEST_PAYER, "requester"),
+            ("if-none-match", "*"),
+            ("accept", "*/*"),
+            ("x-amz-checksum-crc32", "AAAAAA=="),
+        ] {
+            assert_eq!(put(name, value).as_deref(), Ok(PUT_OBJECT), "{name}");
+        }
+        for (name, value, want) in [
+            ("x-amz-storage-class", "GLACIER", "NotImplemented"),
+            (REQUEST_PAYER, "somebody", "InvalidArgument"),
+            ("x-amz-write-offset-bytes", "0", "NotImplemented"),
+            ("x-amz-checksum-xxhash64", "AAAAAAAAAAA=", "NotImplemented"),
+            ("x-amz-grant-read", "id=1", "NotImplemented"),
+            ("x-amz-website-redirect-location", "/b", "NotImplemented"),
+            ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
+            ("x-amz-new-in-some-year", "1", "NotImplemented"),
+            ("content-range", "bytes 0-1/2", "NotImplemented"),
+            (
+                "if-modified-since",
+                "Thu, 01 Jan 1970 00:00:00 GMT",
+                "NotImplemented",
+            ),
+            (SECURITY_TOKEN, "token", "InvalidToken"),
+            (SDK_ALGORITHM, "CRC32", "InvalidRequest"),
+            (SDK_ALGORITHM, "XXHASH64", "NotImplemented"),
+            ("if-none-match", "", "InvalidArgument"),
+            ("x-amz-acl", "", "InvalidArgument"),
+        ] {
+            assert_eq!(put(name, value), Err(want.to_owned()), "{name}");
+        }
+        for given in [
+            [
+                (SDK_ALGORITHM, "CRC32"),
+                ("x-amz-checksum-crc32", "AAAAAA=="),
+            ],
+            [(SDK_ALGORITHM, "crc32"), (TRAILER, "x-amz-checksum-crc32")],
+        ] {
+            assert_eq!(
+                taken("PUT", At::Object, "", &given).as_deref(),
+                Ok(PUT_OBJECT)
+            );
+        }
+        let other = [(SDK_ALGORITHM, "CRC32"), (TRAILER, "x-amz-checksum-sha1")];
+        assert!(taken("PUT", At::Object, "", &other).is_err());
+        assert!(get("x-amz-checksum-mode", "enabled").is_ok());
+        assert!(get("x-amz-checksum-mode", "some").is_err());
+        let attributes = |value: &str| {
+            let given = [("x-amz-object-attributes", value)];
+            taken("GET", At::Object, "attributes", &given)
+        };
+        assert!(attributes("ETag, ObjectSize").is_ok() && attributes("ETag,Size").is_err());
+    }
+
+    #[test]
+    fn what_a_presigned_url_says_becomes_headers() {
+        let signed = "X-Amz-Algorithm=a&X-Amz-Credential=b&X-Amz-Date=c&X-Amz-Expires=60\
+                      &X-Amz-SignedHeaders=host&X-Amz-Signature=ab";
+        let unfolded = |more: &str, given: &[(&'static str, &str)]| {
+            let mut headers = headers(given);
+            let query = format!("{signed}&{more}");
+            unfold(&query, &mut headers).map(|()| headers)
+        };
+        let got = unfolded("X-Amz-Checksum-Crc32=AAAAAA%3D%3D&x-id=PutObject", &[]).unwrap();
+        assert_eq!(got, headers(&[("x-amz-checksum-crc32", "AAAAAA==")]));
+        let acl = ("x-amz-acl", "public-read");
+        assert_eq!(
+            unfolded("x-amz-acl=public-read", &[acl]).unwrap(),
+            headers(&[acl])
+        );
+        assert!(unfolded("x-amz-acl=private", &[acl]).is_err());
+        assert!(unfolded("x-amz-a%0a=1", &[]).is_err());
+        assert!(
+            unfolded("X-Amz-Content-Sha256=UNSIGNED-PAYLOAD", &[])
+                .unwrap()
+                .is_empty()
+        );
+        assert!(unfolded("X-Amz-Content-Sha256=00", &[]).is_err());
+        // It is judged as the header would be.
+        let query = format!("{signed}&x-amz-new=1");
+        let mut found = HeaderMap::new();
+        unfold(&query, &mut found).unwrap();
+        assert!(of_request(&Method::PUT, At::Object, &query, &found).is_err());
+        // Without a signature the query says nothing of headers.
+        let mut none = HeaderMap::new();
+        unfold("x-amz-acl=public-read", &mut none).unwrap();
+        assert!(none.is_empty());
+    }
+
+    /// What is between backticks.
+    fn quoted(cell: &str) -> BTreeSet<&str> {
+        cell.split('`').skip(1).step_by(2).collect()
+    }
+
+    /// The lines of the table below a heading, without its own two.
+    fn documented(heading: &str) -> Vec<Vec<&'static str>> {
+        let (_, section) = DOCS.split_once(heading).unwrap();
+        let lines = section.lines().skip_while(|line| !line.starts_with('|'));
+        let lines = lines.take_while(|line| line.starts_with('|')).skip(2);
+        lines
+            .map(|line| line.trim_matches('|').split('|').collect())
+            .collect()
+    }
+
+    #[test]
+    fn the_documents_say_what_is_read() {
+        let lines = documented("\n## Requests\n");
+        assert_eq!(lines.len(), TABLE.len());
+        for line in lines {
+            let [operation, request, query, headers] = line[..] else {
+                panic!("{line:?}");
+            };
+            let row = row(quoted(operation).first().unwrap()).unwrap();
+            let at = row.at.to_string();
+            let chosen_by = row.chosen_by.iter().copied();
+            let want: BTreeSet<&str> = chosen_by.chain([row.method, at.as_str()]).collect();
+            assert_eq!(quoted(request), want, "{operation}");
+            let read: BTreeSet<&str> = row.query.iter().copied().collect();
+            assert_eq!(quoted(query), read, "{operation}");
+            let read: BTreeSet<&str> = row.headers.iter().copied().collect();
+            assert_eq!(quoted(headers), read, "{operation}");
+        }
+        let lines = documented("\n### Headers that are refused\n");
+        let refused = lines.iter().flat_map(|line| quoted(line[0]));
+        let refused: BTreeSet<String> = refused.map(str::to_owned).collect();
+        let want: BTreeSet<String> = REFUSED.iter().map(|(name, _)| format!("{name}*")).collect();
+        assert_eq!(refused, want);
+    }
+}

@@ -1,0 +1,87 @@
+//! Forms of browsers: the same fields and the same file, however the body is cut.
+//!
+//! The first byte of an input says how long the pieces are, the rest of its first line is the content type, all else the body.
+
+use cairn_codec_s3::form::{
+    AFTER_LEN_BYTES_MAX, FIELDS_LEN_BYTES_MAX, Fields, FieldsReader, FileReader, FormError, Read,
+    boundary, is_form,
+};
+
+/// Tries one input.
+pub fn run(input: &[u8]) {
+    let Some((len, rest)) = input.split_first() else {
+        return;
+    };
+    let mut lines = rest.splitn(2, |byte| *byte == b'\n');
+    let kind = lines.next().unwrap_or_default();
+    let body = lines.next().unwrap_or_default();
+    let Ok(kind) = std::str::from_utf8(kind) else {
+        return;
+    };
+    if !is_form(kind.as_bytes()) {
+        return;
+    }
+    let Ok(boundary) = boundary(kind) else {
+        return;
+    };
+    let whole = read(&boundary, [body].into_iter()).ok();
+    let cut = read(&boundary, body.chunks(usize::from(*len) + 1)).ok();
+    assert_eq!(whole, cut, "{boundary:?}");
+    let Some((fields, file)) = whole else {
+        return;
+    };
+    let delimiter = format!("\r\n--{boundary}").into_bytes();
+    let has = |text: &[u8]| text.windows(delimiter.len()).any(|it| it == delimiter);
+    assert!(!has(&file), "the file goes beyond its end");
+    // What was read of the body is in it as it is.
+    let end = [&file[..], &delimiter].concat();
+    let found = body.windows(end.len()).position(|it| it == end);
+    assert!(
+        found.is_some(),
+        "the file is in the body, and its delimiter follows"
+    );
+    let lengths = fields
+        .fields
+        .iter()
+        .map(|(name, value)| name.len() + value.len());
+    assert!(lengths.sum::<usize>() <= FIELDS_LEN_BYTES_MAX);
+    assert!(body.len() <= FIELDS_LEN_BYTES_MAX + end.len() + AFTER_LEN_BYTES_MAX);
+    for (index, (name, _)) in fields.fields.iter().enumerate() {
+        assert_eq!(name.to_ascii_lowercase(), *name);
+        let is_again = fields.fields[..index]
+            .iter()
+            .any(|(other, _)| other == name);
+        assert!(
+            !is_again || name.starts_with("x-ignore-"),
+            "{name} is there twice"
+        );
+    }
+    assert!(!fields.named("${filename}").contains(['/', '\\']));
+}
+
+fn read<'a>(
+    boundary: &str,
+    mut pieces: impl Iterator<Item = &'a [u8]>,
+) -> Result<(Fields, Vec<u8>), FormError> {
+    let mut reader = FieldsReader::new(boundary);
+    let mut end = FileReader::new(boundary);
+    let mut file = Vec::new();
+    let mut take = |end: &mut FileReader, piece: &[u8]| {
+        let taken = end.push(piece)?;
+        file.extend_from_slice(&end.delimiter()[..taken.held_len_bytes]);
+        file.extend_from_slice(&piece[..taken.piece_len_bytes]);
+        Ok::<_, FormError>(())
+    };
+    loop {
+        let piece = pieces.next().ok_or(FormError::Incomplete)?;
+        if let Read::Whole { file_offset } = reader.push(piece)? {
+            take(&mut end, &piece[file_offset..])?;
+            break;
+        }
+    }
+    for piece in pieces {
+        take(&mut end, piece)?;
+    }
+    end.end()?;
+    Ok((reader.fields(), file))
+}
