@@ -25,7 +25,7 @@ use crate::extents::ExtentMap;
 use crate::perm::Guarded;
 use crate::policy::Found;
 use crate::quota::Charged;
-use crate::types::{Attr, FileKind, FsError, PreAttr, Wcc};
+use crate::types::{Attr, FileKind, FsError, LINK_COUNT_MAX, PreAttr, Wcc};
 
 /// The kind as the file service names it.
 pub(crate) fn kind_of(kind: InodeKind) -> FileKind {
@@ -269,6 +269,26 @@ impl State {
         }
     }
 
+    /// Refuses one more link: to a file at the most that one has, to a directory where the count would not fit its field.
+    pub fn require_room_for_link(&self) -> Result<(), FsError> {
+        let most = match self.record.kind {
+            InodeKind::Directory => u32::MAX,
+            _ => LINK_COUNT_MAX,
+        };
+        match self.record.nlink < most {
+            true => Ok(()),
+            false => Err(FsError::TooManyLinks),
+        }
+    }
+
+    /// The links that clients see. The record keeps the true count, so that it is right again as directories go.
+    fn shown_link_count(&self) -> u32 {
+        match self.record.kind {
+            InodeKind::Directory if self.record.nlink > LINK_COUNT_MAX => 1,
+            _ => self.record.nlink,
+        }
+    }
+
     pub fn guarded(&self) -> Guarded {
         Guarded {
             kind: kind_of(self.record.kind),
@@ -284,7 +304,7 @@ impl State {
             ino,
             kind: kind_of(record.kind),
             mode: record.mode,
-            nlink: record.nlink,
+            nlink: self.shown_link_count(),
             uid: record.uid,
             gid: record.gid,
             size_bytes: if record.kind == InodeKind::Directory {
