@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 import unittest
@@ -32,7 +33,6 @@ SKIPPED_MAX = {
     "is not write-protected": 1,
     "LBPPB < 2": 5,  # a physical block is a logical one
     "SANITIZE CRYPTO_ERASE": 3,
-    "SANITIZE EXIT FAILURE MODE": 1,
     "SANITIZE OVERWRITE": 4,
     "WRITEATOMIC16": 11,
     "does not support 0-blocks": 2,
@@ -183,6 +183,28 @@ class Iscsi(LunTest):
             with self.assertRaises(iscsi.CommandFailed) as refused:
                 session.read(2 * LUN_BYTES, 4096)
             self.assertEqual((refused.exception.key, refused.exception.code), (5, (0x21, 0)))
+
+    def test_no_command_waits_for_a_clear_of_its_error(self):
+        """Standard INQUIRY says that there is no auto contingent allegiance (NORMACA 0): the bit NACA is an invalid field."""
+        self.lun_server()
+        # TEST UNIT READY, INQUIRY, READ CAPACITY(10), READ(16), REPORT LUNS: one of each length of commands, and where CONTROL is.
+        commands = (
+            (bytes(6), 5, 0), (struct.pack(">BBBH", 0x12, 0, 0, 96), 5, 96), (b"\x25", 9, 8),
+            (struct.pack(">BBQI", 0x88, 0, 0, 1), 15, 512), (struct.pack(">BB4xI", 0xA0, 0, 64), 11, 64),
+        )
+        with self.session() as session:
+            session.clear_attentions()
+            for cdb, control, expects in commands:
+                cdb = bytearray(cdb.ljust(16, b"\0"))
+                session.command(bytes(cdb), expects=expects)
+                cdb[control] = 0x04
+                for lun in (0, 5):
+                    with self.assertRaises(iscsi.CommandFailed, msg=cdb.hex()) as refused:
+                        session.command(bytes(cdb), expects=expects, lun=lun)
+                    # There is no LUN 5: INQUIRY and REPORT LUNS look at the command all the same.
+                    is_absent = lun == 5 and cdb[0] not in (0x12, 0xA0)
+                    want = (0x25, 0) if is_absent else (0x24, 0)
+                    self.assertEqual((refused.exception.key, refused.exception.code), (5, want), cdb.hex())
 
     def test_a_clone_has_the_blocks_of_then(self):
         self.lun_server()

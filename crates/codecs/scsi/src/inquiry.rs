@@ -168,7 +168,8 @@ pub fn device_characteristics() -> Vec<u8> {
     page(0xb1, &body)
 }
 
-/// Page B2: unmapping by UNMAP and both WRITE SAMEs, what is unmapped reads as zeros, thin.
-pub fn logical_block_provisioning() -> Vec<u8> {
-    page(0xb2, &[0, 0xe4, 0x02, 0])
+/// Page B2: unmapping by UNMAP and both WRITE SAMEs, what is unmapped reads as zeros, thin. `threshold_exponent`: the blocks of
+/// a threshold set, as a power of two (SBC-3, section 6.6.7).
+pub fn logical_block_provisioning(threshold_exponent: u8) -> Vec<u8> {
+    page(0xb2, &[threshold_exponent, 0xe4, 0x02, 0])
 }

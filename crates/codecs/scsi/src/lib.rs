@@ -21,7 +21,7 @@ mod token;
 
 pub use cdb::{
     Blocks, CDB_LEN_BYTES, Command, ModeAsked, OpcodesAsked, PersistentIn, PersistentOut,
-    PersistentOutAction, Sanitize, parse,
+    PersistentOutAction, Sanitize, ignores_attention, parse,
 };
 pub use copy::{
     COPY_INLINE_LEN_BYTES_MAX, COPY_SEGMENT_COUNT_MAX, COPY_TARGET_COUNT_MAX, CopyList,
@@ -44,9 +44,10 @@ pub use lists::{
 pub use mode::{ModeState, mode_select, mode_sense};
 pub use opcodes::{supported_opcode, supported_opcodes};
 pub use replies::{
-    LbaStatus, ReservationSeen, lba_status, log_sense, lun_bytes, lun_of_bytes, read_capacity_10,
-    read_capacity_16, report_capabilities, report_luns, report_target_port_groups,
-    report_task_management, reservation_descriptors, reservation_keys, reservation_of,
+    LbaStatus, ReservationSeen, SpaceSeen, lba_status, log_sense, lun_bytes, lun_of_bytes,
+    read_capacity_10, read_capacity_16, report_capabilities, report_luns,
+    report_target_port_groups, report_task_management, reservation_descriptors, reservation_keys,
+    reservation_of,
 };
 pub use sense::{Code, Field, Key, Sense, code};
 pub use token::{

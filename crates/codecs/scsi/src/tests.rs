@@ -108,6 +108,105 @@ fn every_command_that_is_told_of_is_one_that_is_taken() {
     }
 }
 
+/// All commands that are told of, each as the command that has its opcode and service action and nothing else, with its usage map.
+fn told_of() -> Vec<([u8; CDB_LEN_BYTES], Vec<u8>)> {
+    let all = supported_opcodes(false);
+    let one = |told: &[u8]| {
+        let asked = OpcodesAsked {
+            with_timeouts: false,
+            options: 3,
+            opcode: told[0],
+            service_action: u16_at(told, 2).unwrap(),
+        };
+        let mut command = [0; CDB_LEN_BYTES];
+        command[0] = told[0];
+        if told[5] & 1 != 0 {
+            command[1] = told[3];
+        }
+        (command, supported_opcode(&asked).unwrap()[4..].to_vec())
+    };
+    all[4..].chunks(8).map(one).collect()
+}
+
+/// Of each command: a bit of its usage map is one that makes a difference, alone or beside another; a bit that is not in it
+/// makes none, or is refused (SPC-4, section 6.35.3).
+#[test]
+fn usage_maps_tell_which_bits_are_looked_at() {
+    // The cache keeps what it thinks best. MODE SENSE says that the bit may be set, and so do the maps (SBC-3, section 5.8).
+    const DPO: u8 = 0x10;
+    let has_dpo = |opcode: u8| {
+        matches!(
+            opcode,
+            0x28 | 0x2a | 0x2e | 0x2f | 0x88..=0x8b | 0x8e | 0x8f | 0xa8 | 0xaa | 0xae | 0xaf
+        )
+    };
+    let bits = |len: usize| (1..len).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit)));
+    for (command, usage) in told_of() {
+        let (opcode, has_action) = (command[0], command[1] != 0);
+        let is_action = |at: usize, bit: u8| {
+            at == 1
+                && bit < 0x20
+                && (has_action || {
+                    // Service action 0 has the field as well.
+                    matches!(opcode, 0x5e | 0x5f | 0x83 | 0x84)
+                })
+        };
+        let mut bases = vec![command];
+        for (at, bit) in bits(usage.len()) {
+            if !is_action(at, bit) && usage[at] & bit != 0 {
+                let mut base = command;
+                base[at] |= bit;
+                bases.push(base);
+            }
+        }
+        for (at, bit) in bits(usage.len()) {
+            if is_action(at, bit) {
+                assert_eq!(usage[at] & bit, command[at] & bit, "{command:02x?}");
+                continue;
+            }
+            let both = bases.iter().map(|base| {
+                let mut other = *base;
+                other[at] ^= bit;
+                (parse(base), parse(&other))
+            });
+            let both: Vec<_> = both.collect();
+            if usage[at] & bit == 0 {
+                let is_heeded = both
+                    .iter()
+                    .any(|(one, other)| one.is_ok() && other.is_ok() && one != other);
+                assert!(!is_heeded, "{command:02x?}: byte {at}, bit {bit:02x}");
+            } else if !(has_dpo(opcode) && at == 1 && bit == DPO) {
+                let is_heeded = both.iter().any(|(one, other)| one != other);
+                assert!(is_heeded, "{command:02x?}: byte {at}, bit {bit:02x}");
+            }
+        }
+    }
+}
+
+/// As standard INQUIRY says: NORMACA is 0 (SAM-5, section 5.2).
+#[test]
+fn no_command_may_ask_for_auto_contingent_allegiance() {
+    assert_eq!(
+        standard_inquiry(b"0001", true, Alua { explicit: false })[3] & 0x20,
+        0
+    );
+    for (mut command, usage) in told_of() {
+        if matches!(command[0], 0x15 | 0x55) {
+            command[1] = 0x10;
+        }
+        let at = usage.len() - 1;
+        // What was for linked commands is obsolete, and ignored.
+        command[at] = 0x03;
+        assert!(parse(&command).is_ok(), "{command:02x?}");
+        command[at] = 0x04;
+        let refused = Err(Sense::cdb_field(at as u16, Some(2)));
+        assert_eq!(parse(&command), refused, "{command:02x?}");
+    }
+    // It is told first that there is no such command.
+    let unknown = [0xff; CDB_LEN_BYTES];
+    assert_eq!(parse(&unknown), Err(Sense::illegal(code::INVALID_OPCODE)));
+}
+
 #[test]
 fn luns_are_written_as_they_are_read() {
     for lun in [0, 1, 255, 256, 16383] {
