@@ -1,5 +1,6 @@
 """Snapshots: `cairn snapshot`, and `.snapshot` in each directory, by libnfs; over load and kill -9."""
 
+import errno
 import functools
 import json
 import os
@@ -64,6 +65,17 @@ class Snapshots(WorldTest):
             self.assertEqual(mount.names("/d/.snapshot/second"), ["a"])
             # A directory is in the snapshots alone that have it.
             self.assertEqual(mount.names("/later/.snapshot"), ["second"])
+            # Each is a directory of its own, as programs see it.
+            places = ("/d", "/d/.snapshot", "/d/.snapshot/first", "/d/.snapshot/second")
+            self.assertEqual(len({mount.stat(place).ino for place in places}), len(places))
+            # So it can be mounted, with what is below it.
+            for path in (".snapshot/first/d", "d/.snapshot/first"):
+                with libnfs.Mount(self.world.libnfs_url(path)) as shown:
+                    self.assertEqual(shown.read_file("/a"), old)
+                    with self.assertRaises(OSError) as refused:
+                        shown.write_file("/x", b"x")
+                    self.assertEqual(refused.exception.errno, errno.EROFS)
+            self.assertRaises(OSError, lambda: libnfs.Mount(self.world.libnfs_url(".snapshot/nothing")))
             self.assertEqual(mount.read_file("/d/.snapshot/first/a"), old)
             self.assertEqual(mount.read_file("/d/.snapshot/first/b"), b"small")
             self.assertEqual(mount.read_file("/.snapshot/first/d/a"), old)
