@@ -206,6 +206,26 @@ class Iscsi(LunTest):
                     want = (0x25, 0) if is_absent else (0x24, 0)
                     self.assertEqual((refused.exception.key, refused.exception.code), (5, want), cdb.hex())
 
+    def test_write_same_repeats_the_only_block_that_it_has(self):
+        self.lun_server()
+        block, other = b"a" * BLOCK_LEN_BYTES, b"b" * BLOCK_LEN_BYTES
+        with self.session() as session:
+            session.clear_attentions()
+            session.write(0, other * 8)
+            without_data = struct.pack(">BBQI2x", 0x93, 0x01, 0, 4)
+            for refused in (
+                # Two blocks, half a block, and none; one for a command that says that it has none (NDOB).
+                lambda: session.write_same(0, block + other, 4), lambda: session.write_same(0, block[:256], 4),
+                lambda: session.write_same(0, b"", 4), lambda: session.command(without_data, data=block),
+            ):
+                with self.assertRaises(iscsi.CommandFailed) as failed:
+                    refused()
+                self.assertEqual((failed.exception.key, failed.exception.code), (5, (0x24, 0)))
+            self.assertEqual(session.read(0, 8 * BLOCK_LEN_BYTES), other * 8)
+            session.write_same(0, block, 4)
+            session.command(struct.pack(">BBQI2x", 0x93, 0x01, 6, 2))
+            self.assertEqual(session.read(0, 8 * BLOCK_LEN_BYTES), block * 4 + other * 2 + bytes(2 * BLOCK_LEN_BYTES))
+
     def test_a_clone_has_the_blocks_of_then(self):
         self.lun_server()
         old, new = content(1, 1 << 16), content(2, 1 << 16)
