@@ -206,6 +206,26 @@ class Iscsi(LunTest):
                     want = (0x25, 0) if is_absent else (0x24, 0)
                     self.assertEqual((refused.exception.key, refused.exception.code), (5, want), cdb.hex())
 
+    def test_a_lun_tells_who_it_is(self):
+        self.lun_server()
+        lun = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)
+        with self.session() as session:
+            session.clear_attentions()
+            inquiry = lambda page: session.command(struct.pack(">BBBHx", 0x12, page is not None, page or 0, 4096), expects=4096)
+            pages = inquiry(0)[4:]
+            self.assertTrue({0x83, 0x87, 0x88, 0xB2} <= set(pages))
+            for page in pages:
+                told = inquiry(page)
+                self.assertEqual((told[1], int.from_bytes(told[2:4], "big")), (page, len(told) - 4))
+            self.assertEqual(session.identity().hex(), lun["naa"])
+            self.assertEqual(len(lun["naa"]), 32)
+            # Page 80 is the serial number, which is the end of the identity.
+            self.assertEqual(inquiry(0x80)[4:].decode(), lun["naa"][-16:])
+            # The port that was asked is one of the target's.
+            self.assertIn(f"{self.target},t,0x0001".encode(), inquiry(0x88))
+            version = re.search(r"(\d+)\.(\d+)\.", self.cairn("--version").stdout)
+            self.assertEqual(inquiry(None)[32:36].decode().strip(), f"{version[1]}.{version[2]}")
+
     def test_write_same_repeats_the_only_block_that_it_has(self):
         self.lun_server()
         block, other = b"a" * BLOCK_LEN_BYTES, b"b" * BLOCK_LEN_BYTES

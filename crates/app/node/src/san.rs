@@ -188,7 +188,7 @@ impl Controller {
             write_cache: lun.write_cache,
             read_only: lun.read_only,
             online: lun.online,
-            naa: format!("{:016x}", lun.naa),
+            naa: format!("{:032x}", u128::from_be_bytes(lun.naa_bytes())),
             target: target.san.target().unwrap_or_default(),
             created_seconds: lun.created_seconds,
             portals: {

@@ -33,9 +33,9 @@ pub use initiator::{
     write_16,
 };
 pub use inquiry::{
-    Alua, Identity, Limits, PRODUCT, PortGroup, VENDOR, VPD_PAGES, block_limits,
+    Alua, Identity, Limits, NAA_LEN_BYTES, PRODUCT, PortGroup, VENDOR, VPD_PAGES, block_limits,
     device_characteristics, device_identification, extended_inquiry, logical_block_provisioning,
-    standard_inquiry, supported_pages, unit_serial,
+    mode_page_policy, scsi_ports, standard_inquiry, supported_pages, unit_serial,
 };
 pub use lists::{
     PersistentParameters, UNMAP_DESCRIPTOR_COUNT_MAX, UnmapRange, parse_persistent_out,

@@ -207,6 +207,61 @@ fn no_command_may_ask_for_auto_contingent_allegiance() {
     assert_eq!(parse(&unknown), Err(Sense::illegal(code::INVALID_OPCODE)));
 }
 
+/// The designators of a page or a descriptor: code set with protocol, type with association, name.
+fn designators(mut bytes: &[u8]) -> Vec<(u8, u8, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let [set, kind, _, len, rest @ ..] = bytes {
+        let (name, rest) = rest.split_at(usize::from(*len));
+        found.push((*set, *kind, name.to_vec()));
+        bytes = rest;
+    }
+    found
+}
+
+#[test]
+fn a_logical_unit_tells_its_names_and_ports() {
+    let mut naa = [0; NAA_LEN_BYTES];
+    naa[0] = 0x6c;
+    let identity = Identity {
+        revision: *b"0.1 ",
+        naa,
+        serial: "3000000000000001".to_owned(),
+        target_name: "iqn.a:b".to_owned(),
+        port: PortGroup { port: 3, group: 3 },
+    };
+    let page = device_identification(&identity);
+    assert_eq!(u16_at(&page, 2), Some(page.len() as u16 - 4));
+    let want = vec![
+        (0x01, 0x03, naa.to_vec()),
+        (0x02, 0x01, b"CAIRN   3000000000000001".to_vec()),
+        (0x51, 0x94, vec![0, 0, 0, 3]),
+        (0x51, 0x95, vec![0, 0, 0, 3]),
+        (0x53, 0x98, b"iqn.a:b,t,0x0003\0\0\0\0".to_vec()),
+        (0x53, 0xa8, b"iqn.a:b\0".to_vec()),
+    ];
+    assert_eq!(designators(&page[4..]), want);
+
+    let page = scsi_ports("iqn.a:b", &[1, 0x102]);
+    assert_eq!(
+        (page[1], u16_at(&page, 2)),
+        (0x88, Some(page.len() as u16 - 4))
+    );
+    let mut rest = &page[4..];
+    for (port, name) in [(1, "iqn.a:b,t,0x0001"), (0x102, "iqn.a:b,t,0x0102")] {
+        assert_eq!((u16_at(rest, 2), u16_at(rest, 6)), (Some(port), Some(0)));
+        let len = usize::from(u16_at(rest, 10).unwrap());
+        let mut want = name.as_bytes().to_vec();
+        want.resize(20, 0);
+        assert_eq!(designators(&rest[12..12 + len]), [(0x53, 0x98, want)]);
+        rest = &rest[12 + len..];
+    }
+    assert!(rest.is_empty());
+
+    // All mode pages with their subpages, shared.
+    assert_eq!(mode_page_policy(), [0, 0x87, 0, 4, 0x3f, 0xff, 0, 0]);
+    assert!(VPD_PAGES.is_sorted());
+}
+
 #[test]
 fn luns_are_written_as_they_are_read() {
     for lun in [0, 1, 255, 256, 16383] {
@@ -494,7 +549,7 @@ fn tokens_are_asked_for_or_refused() {
 fn tokens_come_back_as_they_were_made() {
     let token = RodToken {
         id: 0x0102_0304_0506_0708,
-        naa: [0x30, 1, 2, 3, 4, 5, 6, 7],
+        naa: [0x6c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
         block_len_bytes: 4096,
         len_bytes: 1 << 33,
         secret: [0xa5; 32],
@@ -502,8 +557,8 @@ fn tokens_come_back_as_they_were_made() {
     let bytes = token.encode();
     // Type and length; the descriptor of the logical unit, with its block length; 16 bytes of length.
     assert_eq!(bytes[..8], [0, 0x80, 0, 0, 0, 0, 1, 0xf8]);
-    assert_eq!(bytes[16..24], [0xe4, 0, 0, 0, 1, 3, 0, 8]);
-    assert_eq!(bytes[24..32], token.naa);
+    assert_eq!(bytes[16..24], [0xe4, 0, 0, 0, 1, 3, 0, 16]);
+    assert_eq!(bytes[24..40], token.naa);
     assert_eq!(bytes[44..48], [0, 0, 0x10, 0]);
     assert_eq!(bytes[48..64], (1_u128 << 33).to_be_bytes());
     let write = |flags: u8, token: &[u8], ranges: &[(u64, u32)]| {

@@ -26,7 +26,7 @@ pub struct LunView {
     pub write_cache: bool,
     pub read_only: bool,
     pub online: bool,
-    /// The identity that hosts see: 16 hexadecimal digits.
+    /// The identity that hosts see, its NAA: 32 hexadecimal digits.
     pub naa: String,
     /// The target that it is behind.
     pub target: String,

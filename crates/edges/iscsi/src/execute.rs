@@ -785,7 +785,7 @@ impl Work<'_> {
     }
 
     fn inquiry(&self, page: Option<u8>) -> Result<Vec<u8>, Sense> {
-        let naa = self.lun.naa.to_be_bytes();
+        let naa = self.lun.naa_bytes();
         let identity = || scsi::Identity {
             revision: self.place.revision,
             naa,
@@ -808,6 +808,12 @@ impl Work<'_> {
             Some(0x80) => scsi::unit_serial(&identity()),
             Some(0x83) => scsi::device_identification(&identity()),
             Some(0x86) => scsi::extended_inquiry(),
+            Some(0x87) => scsi::mode_page_policy(),
+            Some(0x88) => {
+                let ports = self.place.port_groups().into_iter();
+                let ports: Vec<u16> = ports.map(|(group, _)| group).collect();
+                scsi::scsi_ports(&self.place.target_name, &ports)
+            }
             Some(0x8f) => scsi::third_party_copy(&token_limits(self.lun.block_len_bytes)),
             Some(0xb0) => scsi::block_limits(&limits(self.lun.block_len_bytes)),
             Some(0xb1) => scsi::device_characteristics(),

@@ -418,10 +418,23 @@ impl Target {
     }
 }
 
-/// Four characters of the version.
+/// The program's version as the four characters of a product revision.
 pub fn revision() -> [u8; 4] {
+    revision_of(
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        env!("CARGO_PKG_VERSION_MINOR"),
+    )
+}
+
+/// `1.12`; where that is too long, without the dot, and then with as much of its end as fits.
+fn revision_of(major: &str, minor: &str) -> [u8; 4] {
+    let mut text = format!("{major}.{minor}");
+    if text.len() > 4 {
+        text = format!("{major}{minor}");
+    }
+    let shown = text.get(text.len().saturating_sub(4)..).unwrap_or_default();
     let mut revision = *b"    ";
-    for (place, byte) in revision.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+    for (place, byte) in revision.iter_mut().zip(shown.bytes()) {
         *place = byte;
     }
     revision
@@ -494,6 +507,24 @@ impl Drop for View {
     fn drop(&mut self) {
         for unit in self.place.units.values() {
             unit.nexus_ends(&self.nexus);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_revision_is_the_version() {
+        for (major, minor, want) in [
+            ("0", "1", b"0.1 "),
+            ("1", "12", b"1.12"),
+            ("12", "3", b"12.3"),
+            ("12", "34", b"1234"),
+            ("123", "45", b"2345"),
+        ] {
+            assert_eq!(&revision_of(major, minor), want, "{major}.{minor}");
         }
     }
 }

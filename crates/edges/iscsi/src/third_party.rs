@@ -81,7 +81,7 @@ impl<'a> Work<'a> {
                 .place
                 .units
                 .values()
-                .find(|unit| unit.lun().naa.to_be_bytes()[..] == name[..]);
+                .find(|unit| unit.lun().naa_bytes()[..] == name[..]);
             let unreachable = Sense::new(Key::CopyAborted, code::COPY_TARGET_UNREACHABLE);
             targets.push(named.ok_or(unreachable)?.clone());
         }
@@ -274,7 +274,12 @@ impl<'a> Work<'a> {
             0 => tokens::INACTIVITY,
             seconds => Duration::from_secs(seconds.into()),
         };
-        Ok(making.finish(file, self.lun.naa, self.lun.block_len_bytes, inactivity))
+        Ok(making.finish(
+            file,
+            self.lun.naa_bytes(),
+            self.lun.block_len_bytes,
+            inactivity,
+        ))
     }
 
     /// WRITE USING TOKEN.

@@ -517,7 +517,7 @@ impl San {
         Ok(lun)
     }
 
-    /// An identity for hosts: NAA, locally assigned.
+    /// An identity for hosts.
     fn new_naa(&self) -> u64 {
         let mut random = [0; 8];
         self.env.entropy.fill(&mut random);
