@@ -206,6 +206,45 @@ class Iscsi(LunTest):
                     want = (0x25, 0) if is_absent else (0x24, 0)
                     self.assertEqual((refused.exception.key, refused.exception.code), (5, want), cdb.hex())
 
+    def test_a_number_is_not_given_again_below_a_host(self):
+        """A host that is logged in has a device for each number that it saw: another LUN there would be written to by mistake."""
+        self.lun_server()
+        mapped = lambda name, *number: {
+            one["igroup"]: one["number"] for one in json.loads(
+                self.cairn("lun", "map", f"main/{name}", "--igroup", "hosts", *number, "--json").stdout
+            )["maps"]
+        }["hosts"]
+        create = lambda name: self.cairn("lun", "create", f"main/{name}", "--size", "64MiB")
+        unmap = lambda name: self.cairn("lun", "unmap", f"main/{name}", "--igroup", "hosts")
+        with self.session() as session:
+            session.clear_attentions()
+            create("first")
+            self.assertEqual(mapped("first"), 1)
+            # Its next command sees it.
+            session.clear_attentions(lun=1)
+            unmap("first")
+            create("second")
+            self.assertEqual(mapped("second"), 2)
+            unmap("second")
+            refused = self.cairn("lun", "map", "main/second", "--igroup", "hosts", "--lun-id", "1", check=False)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn("saw another LUN as number 1", refused.stderr)
+            # Nobody saw it as 2: no command came meanwhile. The first may have its own number again.
+            self.assertEqual(mapped("second", "--lun-id", "2"), 2)
+            self.assertEqual(mapped("first", "--lun-id", "1"), 1)
+            unmap("first")
+            # Nor is a group a way round.
+            self.cairn("igroup", "create", "main/others", "--initiator", "iqn.2025-11.test:nobody")
+            self.cairn("lun", "create", "main/third", "--size", "64MiB")
+            self.cairn("lun", "map", "main/third", "--igroup", "others", "--lun-id", "1")
+            refused = self.cairn("igroup", "create", "main/others", "--initiator", INITIATOR, check=False)
+            self.assertIn("saw another LUN as number 1", refused.stderr)
+            session.logout()
+        harness.wait_until(
+            lambda: self.cairn("igroup", "create", "main/others", "--initiator", INITIATOR, check=False).returncode == 0,
+            LOAD_SECONDS_MAX, "the end of the session",
+        )
+
     def test_a_lun_tells_who_it_is(self):
         self.lun_server()
         lun = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)

@@ -329,7 +329,7 @@ impl SanControl for Controller {
             let target = self.target(&at.volume)?;
             target
                 .san
-                .map(&at.name, &igroup, map.number)
+                .map(&at.name, &igroup, map.number, &target.seen())
                 .await
                 .map_err(refused)?;
             self.lun_changed(&target, &at.name).await
@@ -378,7 +378,7 @@ impl SanControl for Controller {
             let initiators: BTreeSet<String> = set.initiators.into_iter().collect();
             let igroup = target
                 .san
-                .igroup_set(&name, initiators, set.os)
+                .igroup_set(&name, initiators, set.os, &target.seen())
                 .await
                 .map_err(refused)?;
             target.follow().await.map_err(refused)?;

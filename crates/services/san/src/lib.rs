@@ -11,7 +11,7 @@ mod records;
 mod volume;
 
 pub use cairn_formats::settings::OsType;
-pub use records::{Chap, Igroup, Initiator, KeptChap, KeptInitiator, Lun, SanError};
+pub use records::{Chap, Igroup, Initiator, KeptChap, KeptInitiator, Lun, SanError, Seen};
 pub use volume::{LunChange, LunSpec, San};
 
 /// LUNs of one volume.

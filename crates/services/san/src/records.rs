@@ -143,6 +143,9 @@ impl Lun {
     }
 }
 
+/// What initiators that are logged in saw since then, by their names: numbers, and the identities of the LUNs that had them.
+pub type Seen = BTreeMap<String, BTreeSet<(u16, u64)>>;
+
 /// A group of initiators that see the same LUNs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Igroup {

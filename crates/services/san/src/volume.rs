@@ -625,19 +625,27 @@ impl San {
     }
 
     /// Lets a group see a LUN, as the first number that is free if none is given. Returns the number.
+    ///
+    /// `seen`: by initiators that are logged in. A number under which one of them saw another LUN is not free: its host has a
+    /// device of that number until it logs out, and would write to this LUN what is meant for the other.
     pub async fn map(
         &self,
         name: &str,
         igroup: &str,
         number: Option<u16>,
+        seen: &Seen,
     ) -> Result<u16, SanError> {
         let _turn = self.turn.lock().await;
         let mut lun = self.lun(name)?;
-        let taken = {
+        let (taken, held) = {
             let state = self.state.read();
             let members = state.igroups.get(igroup);
             let members = members.ok_or_else(|| SanError::NoIgroup(igroup.to_owned()))?;
-            state.numbers_of(&members.initiators, igroup, name)
+            let initiators = &members.initiators;
+            (
+                state.numbers_of(initiators, igroup, name),
+                held_numbers(seen, initiators, lun.naa),
+            )
         };
         if let Some(number) = lun.maps.get(igroup) {
             return Err(SanError::Conflict(format!(
@@ -656,11 +664,20 @@ impl San {
                         "initiators of group {igroup} see LUN {other} as number {number}"
                     )));
                 }
+                None if held.contains(&number) => {
+                    return Err(SanError::Conflict(format!(
+                        "an initiator of group {igroup} that is logged in saw another LUN as number {number}: choose another number, or log its host out of the target"
+                    )));
+                }
                 None => number,
             },
             None => (0..=LUN_NUMBER_MAX)
-                .find(|number| !taken.contains_key(number))
-                .ok_or_else(|| SanError::Conflict(format!("group {igroup} has no number left")))?,
+                .find(|number| !taken.contains_key(number) && !held.contains(number))
+                .ok_or_else(|| {
+                    SanError::Conflict(format!(
+                        "group {igroup} has no number left that none of its initiators sees, or saw since it logged in"
+                    ))
+                })?,
         };
         if taken.values().any(|other| other == name) {
             return Err(SanError::Conflict(format!(
@@ -686,12 +703,13 @@ impl San {
         Ok(())
     }
 
-    /// Makes a group, or replaces its initiators.
+    /// Makes a group, or replaces its initiators. `seen`: as for [`Self::map`], of new members.
     pub async fn igroup_set(
         &self,
         name: &str,
         initiators: BTreeSet<String>,
         os: Option<OsType>,
+        seen: &Seen,
     ) -> Result<Igroup, SanError> {
         let _turn = self.turn.lock().await;
         check_name(name)?;
@@ -714,10 +732,21 @@ impl San {
             }
             // A new member may see the same number through another group.
             let others = state.numbers_of(&igroup.initiators, name, "");
+            let before = state.igroups.get(name).map(|before| &before.initiators);
+            let is_new = |initiator: &&String| {
+                before.is_none_or(|before| !before.contains(initiator.as_str()))
+            };
+            let new: BTreeSet<String> = igroup.initiators.iter().filter(is_new).cloned().collect();
             for lun in state.luns.values() {
                 let Some(number) = lun.maps.get(name) else {
                     continue;
                 };
+                if held_numbers(seen, &new, lun.naa).contains(number) {
+                    return Err(SanError::Conflict(format!(
+                        "a new initiator of group {name} that is logged in saw another LUN as number {number}, which LUN {} has: log its host out of the target",
+                        lun.name
+                    )));
+                }
                 if let Some(other) = others.get(number).filter(|other| **other != lun.name) {
                     return Err(SanError::Conflict(format!(
                         "an initiator would see both LUN {} and LUN {other} as number {number}",
@@ -869,6 +898,15 @@ impl State {
         }
         numbers
     }
+}
+
+/// Numbers under which any of `initiators` saw another LUN than the one with this identity.
+fn held_numbers(seen: &Seen, initiators: &BTreeSet<String>, naa: u64) -> BTreeSet<u16> {
+    let of = initiators
+        .iter()
+        .filter_map(|initiator| seen.get(initiator));
+    let others = of.flatten().filter(|(_, other)| *other != naa);
+    others.map(|(number, _)| *number).collect()
 }
 
 fn check_chap(chap: &Chap) -> Result<(), SanError> {
