@@ -163,6 +163,60 @@ class Iscsi(LunTest):
                 self.assertTrue(session.read(index * step, step) == content(f"fill {index}", step), f"step {index}")
             self.assertTrue(session.read(count * step, step) == content(f"fill {count}", step))
 
+    def test_hosts_are_told_before_space_runs_out(self):
+        """The soft threshold of SBC-4, section 4.7.3.7: a unit attention for each host, and what the pages say of it."""
+        self.lun_server(1, flags=["--disk-size-limit", "384MiB"])
+        threshold = lambda session: session.command(struct.pack(">BBBB3xHx", 0x5A, 0x08, 0x1C, 0x02, 255), expects=255)[24:]
+        resource = lambda session, number: int.from_bytes(
+            session.command(struct.pack(">BBBBxHHx", 0x4D, 0, 0x0C, 0, number, 255), expects=255)[8:12], "big"
+        )
+        with self.session() as session, self.session() as other:
+            self.assertEqual(threshold(session)[0], 0)
+            # Threshold sets are of 1 MiB: 2048 blocks.
+            self.assertEqual(session.command(struct.pack(">BBBH", 0x12, 1, 0xB2, 255) + b"\0", expects=255)[4], 11)
+            free = resource(session, 1)
+            # Of what there is in all no command tells but by a part of it. Less is free already, which they are told.
+            self.cairn("lun", "set", "main/disk", "--soft-threshold", "99")
+            for each in (session, other) * 2:
+                each.clear_attentions()
+            percent = free * 99 // int.from_bytes(threshold(session)[4:8], "big") - 3
+            self.cairn("lun", "set", "main/disk", "--soft-threshold", str(percent))
+            for each in (session, other):
+                with self.assertRaises(iscsi.CommandFailed) as changed:
+                    each.command(bytes(6))
+                self.assertEqual(changed.exception.code, (0x2A, 1))
+            shown = threshold(session)
+            sets = int.from_bytes(shown[4:8], "big")
+            self.assertEqual((shown[0], shown[1]), (0x80, 0x01))
+            self.assertLess(sets, free)
+            told = set()
+
+            def command(each, name, *arguments):
+                try:
+                    getattr(each, name)(*arguments)
+                except iscsi.CommandFailed as failed:
+                    self.assertEqual((failed.key, failed.code), (6, (0x38, 7)))
+                    told.add(each)
+
+            for at in range(0, LUN_BYTES, 1 << 20):
+                command(session, "write", at, os.urandom(1 << 20))
+
+            def is_told():
+                for each in (session, other):
+                    command(each, "command", bytes(6))
+                return len(told) == 2
+
+            harness.wait_until(is_told, 30, "both hosts to be told")
+            self.assertLessEqual(resource(session, 1), sets)
+            self.assertGreaterEqual(resource(session, 2), (LUN_BYTES >> 20) - 1)
+            # Once: it is told again after there was more.
+            told.clear()
+            is_told()
+            self.assertEqual(told, set())
+        refused = self.cairn("lun", "set", "main/disk", "--soft-threshold", "100", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertEqual(json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)["soft_threshold_percent"], percent)
+
     def used_bytes(self):
         shown = json.loads(self.cairn("lun", "list", "--json").stdout)["luns"]
         (lun,) = [lun for lun in shown if lun["name"] == "disk"]

@@ -108,6 +108,7 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             let set = LunSet {
                 write_cache: args.write_cache.map(|switch| switch == Switch::On),
                 read_only: args.read_only.map(|switch| switch == Switch::On),
+                soft_threshold_percent: args.soft_threshold,
                 ..LunSet::default()
             };
             if set == LunSet::default() {
@@ -242,6 +243,13 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
         format!("online       {}", yes_or_no(lun.online)),
         format!("read-only    {}", yes_or_no(lun.read_only)),
         format!("write cache  {}", yes_or_no(lun.write_cache)),
+        format!(
+            "warns hosts  {}",
+            match lun.soft_threshold_percent {
+                0 => "never".to_owned(),
+                percent => format!("when {percent}% of the volume's space are free"),
+            }
+        ),
         format!("identity     naa.{}", lun.naa),
         format!("target       {}", lun.target),
         format!(

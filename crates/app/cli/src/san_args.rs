@@ -183,6 +183,9 @@ pub struct LunSetArgs {
     /// Refuse writes
     #[arg(long, value_name = "SWITCH")]
     pub read_only: Option<Switch>,
+    /// Tell hosts when no more than this part of the volume's space is free, 1 to 99; 0 for never
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=99))]
+    pub soft_threshold: Option<u8>,
     #[command(flatten)]
     pub view: ViewArgs,
 }

@@ -188,6 +188,7 @@ impl Controller {
             write_cache: lun.write_cache,
             read_only: lun.read_only,
             online: lun.online,
+            soft_threshold_percent: lun.soft_threshold_percent,
             naa: format!("{:032x}", u128::from_be_bytes(lun.naa_bytes())),
             target: target.san.target().unwrap_or_default(),
             created_seconds: lun.created_seconds,
@@ -294,6 +295,7 @@ impl SanControl for Controller {
                 write_cache: set.write_cache,
                 read_only: set.read_only,
                 online: set.online,
+                soft_threshold_percent: set.soft_threshold_percent,
             };
             target
                 .san

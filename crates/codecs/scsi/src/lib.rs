@@ -41,7 +41,7 @@ pub use lists::{
     PersistentParameters, UNMAP_DESCRIPTOR_COUNT_MAX, UnmapRange, parse_persistent_out,
     parse_set_target_port_groups, parse_unmap,
 };
-pub use mode::{ModeState, mode_select, mode_sense};
+pub use mode::{ModeState, Threshold, mode_select, mode_sense};
 pub use opcodes::{supported_opcode, supported_opcodes};
 pub use replies::{
     LbaStatus, ReservationSeen, SpaceSeen, lba_status, log_sense, lun_bytes, lun_of_bytes,

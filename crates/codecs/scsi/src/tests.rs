@@ -333,6 +333,12 @@ fn state() -> ModeState {
         software_protected: false,
         read_only: false,
         descriptor_sense: false,
+        tells_thresholds: false,
+        threshold: Threshold::default(),
+        threshold_default: Threshold {
+            is_enabled: true,
+            free_sets: 0x0102_0304,
+        },
         block_count: 1 << 33,
         block_len_bytes: 512,
     }
@@ -369,6 +375,96 @@ fn mode_pages_are_changed_where_they_can_be() {
         ..asked
     };
     assert!(mode_sense(&unknown, &state()).is_err());
+}
+
+/// The page of thresholds is a subpage. It is asked for alone, with all subpages of its page, or with all there are.
+#[test]
+fn thresholds_are_told_and_set() {
+    let asked = |page, subpage, control| ModeAsked {
+        no_block_descriptor: true,
+        long_lba: false,
+        control,
+        page,
+        subpage,
+        is_long: true,
+    };
+    let pages =
+        |page, subpage| mode_sense(&asked(page, subpage, 0), &state()).map(|list| list.len() - 8);
+    let cases = [
+        ("alone", 0x1c, 0x02, Ok(24)),
+        ("its page", 0x1c, 0x00, Ok(12)),
+        ("both", 0x1c, 0xff, Ok(36)),
+        ("all pages", 0x3f, 0x00, Ok(12 + 20 + 12 + 12)),
+        ("all subpages", 0x3f, 0xff, Ok(12 + 20 + 12 + 12 + 24)),
+        (
+            "no such subpage",
+            0x1c,
+            0x01,
+            Err(Sense::cdb_field(3, None)),
+        ),
+        (
+            "no such page",
+            0x1d,
+            0x00,
+            Err(Sense::cdb_field(2, Some(5))),
+        ),
+    ];
+    for (name, page, subpage, want) in cases {
+        assert_eq!(pages(page, subpage), want, "{name}");
+    }
+    let default = mode_sense(&asked(0x1c, 0x02, 2), &state()).unwrap();
+    assert_eq!(default[8..12], [0x5c, 0x02, 0, 20]);
+    assert_eq!(default[24..], [0x80, 0x01, 0, 0, 1, 2, 3, 4]);
+    let recovery = mode_sense(&asked(0x01, 0, 2), &state()).unwrap();
+    assert_eq!(recovery[8 + 7], 0x80);
+
+    let mut list = mode_sense(&asked(0x3f, 0xff, 0), &state()).unwrap();
+    list[..2].copy_from_slice(&[0, 0]);
+    assert_eq!(mode_select(&list, true, &state()), Ok(state()));
+    let at = list.len() - 8;
+    list[8 + 7] = 0x80;
+    list[at] = 0x80;
+    list[at + 4..].copy_from_slice(&7_u32.to_be_bytes());
+    let want = ModeState {
+        tells_thresholds: true,
+        threshold: Threshold {
+            is_enabled: true,
+            free_sets: 7,
+        },
+        ..state()
+    };
+    assert_eq!(mode_select(&list, true, &state()), Ok(want));
+    // Of what is used there is no threshold, nor one of percents, nor one as space grows.
+    for (index, value) in [(at + 1, 0x02), (at, 0x88), (at, 0x81)] {
+        let mut other = list.clone();
+        other[index] = value;
+        let refused = mode_select(&other, true, &state());
+        assert_eq!(refused, Err(Sense::list_field(index as u16)));
+    }
+    for cut in 1..24 {
+        let short = &list[..list.len() - cut];
+        assert!(mode_select(short, true, &state()).is_err(), "{cut}");
+    }
+}
+
+#[test]
+fn log_pages_begin_with_the_parameter_that_is_asked_for() {
+    let space = SpaceSeen {
+        free_sets: 5,
+        used_sets: 6,
+    };
+    let log = |page, pointer| log_sense(page, 0, pointer, space);
+    let used = [0, 2, 0x03, 8, 0, 0, 0, 6, 0x01, 0, 0, 0];
+    let all = log(0x0c, 0).unwrap();
+    assert_eq!(all[..4], [0x0c, 0, 0, 24]);
+    assert_eq!(all[4..16], [0, 1, 0x03, 8, 0, 0, 0, 5, 0x02, 0, 0, 0]);
+    assert_eq!(all[16..], used);
+    assert_eq!(
+        log(0x0c, 2).unwrap(),
+        [&[0x0c, 0, 0, 12][..], &used].concat()
+    );
+    assert_eq!(log(0x0c, 3), Err(Sense::cdb_field(5, None)));
+    assert_eq!(log(0x00, 0).unwrap()[4..], [0x00, 0x0c, 0x0d, 0x2f]);
 }
 
 proptest! {

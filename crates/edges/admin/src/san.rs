@@ -26,6 +26,9 @@ pub struct LunView {
     pub write_cache: bool,
     pub read_only: bool,
     pub online: bool,
+    /// Hosts are told when no more than this part of the volume's space is free; 0: they are not.
+    #[serde(default)]
+    pub soft_threshold_percent: u8,
     /// The identity that hosts see, its NAA: 32 hexadecimal digits.
     pub naa: String,
     /// The target that it is behind.
@@ -72,6 +75,9 @@ pub struct LunSet {
     pub read_only: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub online: Option<bool>,
+    /// Hosts are told when no more than this part of the volume's space is free, 1 to 99; 0: they are not told any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_threshold_percent: Option<u8>,
 }
 
 /// The clone to make of a LUN.

@@ -387,6 +387,10 @@ pub async fn execute(
     if let Some(durations) = durations {
         durations.note(took);
     }
+    // What is written takes space; hosts ask of paths on which nothing is written whether they are there.
+    if checked.command.is_change() || checked.command == Command::TestUnitReady {
+        unit.watch_space().await;
+    }
     place.activity.note(&activity::Done {
         operation: operation(&checked.command),
         client: &place.client,

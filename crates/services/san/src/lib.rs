@@ -18,6 +18,8 @@ pub use volume::{LunChange, LunSpec, San};
 pub const LUN_COUNT_MAX: usize = 1024;
 /// Numbers that a LUN can have for an initiator: 0 to 1023, which every host finds.
 pub const LUN_NUMBER_MAX: u16 = 1023;
+/// With more of a volume's space free nobody wants to be told of it.
+pub const SOFT_THRESHOLD_PERCENT_MAX: u8 = 99;
 pub const IGROUP_COUNT_MAX: usize = 256;
 pub const INITIATORS_PER_IGROUP_MAX: usize = 64;
 /// Initiators with secrets.

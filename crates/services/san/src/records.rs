@@ -55,6 +55,8 @@ pub struct LunRecord {
     pub created_seconds: i64,
     pub read_only: bool,
     pub online: bool,
+    /// Hosts are told when no more than this part of the volume's space is free; 0: they are not.
+    pub soft_threshold_percent: u8,
     /// Its number for each group.
     pub maps: BTreeMap<String, u16>,
 }
@@ -78,6 +80,8 @@ pub struct AccessRecord {
     read_only: bool,
     online: bool,
     #[serde(default)]
+    soft_threshold_percent: u8,
+    #[serde(default)]
     maps: BTreeMap<String, u16>,
 }
 
@@ -88,6 +92,7 @@ impl LunRecord {
             version: VERSION,
             read_only: false,
             online: false,
+            soft_threshold_percent: 0,
             maps: BTreeMap::new(),
         });
         Self {
@@ -97,6 +102,7 @@ impl LunRecord {
             created_seconds: kind.created_seconds,
             read_only: access.read_only,
             online: access.online,
+            soft_threshold_percent: access.soft_threshold_percent,
             maps: access.maps,
         }
     }
@@ -124,6 +130,7 @@ impl LunRecord {
             version: VERSION,
             read_only: self.read_only,
             online: self.online,
+            soft_threshold_percent: self.soft_threshold_percent,
             maps: self.maps.clone(),
         }
     }
@@ -265,6 +272,7 @@ mod tests {
             created_seconds: 7,
             read_only: true,
             online: true,
+            soft_threshold_percent: 20,
             maps: BTreeMap::from([("hosts".to_owned(), 3)]),
         };
         let (kind, access) = (encode(&lun.kind()).unwrap(), encode(&lun.access()).unwrap());

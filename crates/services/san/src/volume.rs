@@ -49,6 +49,8 @@ pub struct LunChange {
     pub write_cache: Option<bool>,
     pub read_only: Option<bool>,
     pub online: Option<bool>,
+    /// At most [`SOFT_THRESHOLD_PERCENT_MAX`]; 0: none.
+    pub soft_threshold_percent: Option<u8>,
 }
 
 #[derive(Default)]
@@ -553,6 +555,7 @@ impl San {
             write_cache: spec.write_cache,
             read_only: false,
             online: true,
+            soft_threshold_percent: 0,
             created_seconds: self.env.clock.now().seconds,
             maps: BTreeMap::new(),
         };
@@ -590,7 +593,17 @@ impl San {
                 )));
             }
         }
+        if let Some(percent) = change.soft_threshold_percent
+            && percent > SOFT_THRESHOLD_PERCENT_MAX
+        {
+            return Err(SanError::Invalid(format!(
+                "a soft threshold is 1 to {SOFT_THRESHOLD_PERCENT_MAX} percent of the volume's space, or 0 for none, not {percent}"
+            )));
+        }
         let mut record = lun.record.clone();
+        record.soft_threshold_percent = change
+            .soft_threshold_percent
+            .unwrap_or(record.soft_threshold_percent);
         record.write_cache = change.write_cache.unwrap_or(record.write_cache);
         record.read_only = change.read_only.unwrap_or(record.read_only);
         record.online = change.online.unwrap_or(record.online);
