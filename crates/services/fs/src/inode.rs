@@ -25,6 +25,7 @@ use crate::extents::ExtentMap;
 use crate::perm::Guarded;
 use crate::policy::Found;
 use crate::quota::Charged;
+use crate::ranges::RangeSet;
 use crate::types::{Attr, FileKind, FsError, LINK_COUNT_MAX, PreAttr, Wcc};
 
 /// The kind as the file service names it.
@@ -81,6 +82,12 @@ pub(crate) struct State {
     /// they are durable: who wrote them keeps them until COMMIT.
     pub journaled: Ticket,
     pub dirty: DirtyMap,
+    /// Of the bytes in memory and in flights: those that come on top of what the extents have, as far as that is known. It
+    /// is known of all of them but for those that are written inside of a file whose extents are not in memory; these are
+    /// taken to replace what is there, until they are extents.
+    pub fresh: RangeSet,
+    /// What the volume counts of them.
+    pub fresh_counted_bytes: u64,
     /// What quotas count of the bytes in memory.
     pub charged: Option<Box<Charged>>,
     /// The last journal entry of this inode.
@@ -175,6 +182,8 @@ impl State {
             changed: Ticket::NONE,
             journaled: Ticket::NONE,
             dirty: DirtyMap::default(),
+            fresh: RangeSet::default(),
+            fresh_counted_bytes: 0,
             charged: None,
             journal_last: LogPosition(0),
             sequence: 0,
@@ -312,13 +321,33 @@ impl State {
             } else {
                 record.size_bytes
             },
-            used_bytes: record.used_bytes + self.dirty.len_bytes() + self.flying_bytes(),
+            used_bytes: record.used_bytes + self.fresh.len_bytes(),
             device_major: record.device_major,
             device_minor: record.device_minor,
             atime: record.atime,
             mtime: record.mtime,
             ctime: record.ctime,
         }
+    }
+
+    /// Notes which bytes of a write come on top of what is stored. `size_before`: of the file before it; nothing is stored from
+    /// there on.
+    pub fn note_fresh(&mut self, range: Range<u64>, size_before: u64) {
+        if self.record.used_bytes == 0 {
+            self.fresh.add(range);
+            return;
+        }
+        let inside = range.start..range.end.min(size_before);
+        self.fresh.add(range.start.max(size_before)..range.end);
+        if inside.start >= inside.end || !self.extents.is_loaded(&inside) {
+            return;
+        }
+        let mut at = inside.start;
+        for extent in self.extents.touching(inside.clone()) {
+            self.fresh.add(at..extent.start.max(at));
+            at = at.max(extent.end);
+        }
+        self.fresh.add(at..inside.end);
     }
 
     /// Tells when the flights that have bytes of a range are over.

@@ -40,6 +40,7 @@ mod place;
 mod policy;
 mod punch;
 mod quota;
+mod ranges;
 mod rename;
 mod requests;
 mod revert;

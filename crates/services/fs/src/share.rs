@@ -318,7 +318,8 @@ impl Shared {
         }
         // They are read from the metadata when they are needed.
         state.extents.forget_all();
-        let cleared = state.dirty.clear(range);
+        let cleared = state.dirty.clear(range.clone());
+        state.fresh.remove(range);
         self.sync_pending(state);
         self.dirty.add(cleared);
         match into.is_new {

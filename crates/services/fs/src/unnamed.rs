@@ -588,6 +588,7 @@ impl Shared {
                 sequence: state.sequence,
                 buffer_len_bytes: data.len() as u64,
             };
+            state.note_fresh(0..data.len() as u64, 0);
             self.dirty.add(state.dirty.insert(0, run));
             self.sync_pending(state);
             let written = &self.counters.written_bytes;

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
@@ -314,6 +314,8 @@ pub(crate) struct Shared {
     /// Changes while the volume is open.
     extents_max: AtomicUsize,
     pub dirty: DirtyAccount,
+    /// Bytes in memory that come on top of what is stored, of the store's own volume ([`crate::inode::State::fresh`]).
+    pub fresh_bytes: AtomicI64,
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
     pub read_ahead_permits: Arc<Semaphore>,
@@ -464,6 +466,7 @@ impl Fs {
             extent_count: ExtentCount::default(),
             extents_max: AtomicUsize::new(extents_max),
             dirty: DirtyAccount::new(dirty),
+            fresh_bytes: AtomicI64::new(0),
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
@@ -673,10 +676,11 @@ impl Fs {
     pub async fn space(&self) -> Result<VolumeSpace, FsError> {
         let shared = &self.shared;
         let counts = self.counts();
-        // Whoever asks wants to know how it is now.
+        // Whoever asks wants to know how it is now. In the pool all that is written takes space, also in place of what is there,
+        // until that is collected; of the limit only what is not there yet.
         shared.forget_space();
         let view = shared.pool_space();
-        let dirty = shared.dirty.bytes();
+        let fresh = u64::try_from(shared.fresh_bytes.load(Ordering::Relaxed)).unwrap_or(0);
         let pending = shared.dirty.budget().bytes();
         let mut total_bytes = view.total_bytes;
         let mut free_bytes = view.free_bytes.saturating_sub(pending);
@@ -684,7 +688,7 @@ impl Fs {
         // That of the store's own volume.
         if let Some(limit) = limit.filter(|_| self.branch().is_main()) {
             total_bytes = total_bytes.min(limit);
-            let used = counts.file_bytes.saturating_add(dirty);
+            let used = counts.file_bytes.saturating_add(fresh);
             free_bytes = free_bytes.min(limit.saturating_sub(used));
         }
         Ok(VolumeSpace {
@@ -1039,6 +1043,9 @@ impl Shared {
                 sequence: state.sequence,
             };
             let added_bytes = run.data.len();
+            let range = entry.offset..entry.offset.saturating_add(added_bytes as u64);
+            let size_before = state.record.size_bytes;
+            state.note_fresh(range, size_before);
             let added = state.dirty.insert(entry.offset, run);
             self.dirty.add(added);
             self.sync_pending(&mut state);

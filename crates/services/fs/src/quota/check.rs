@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cairn_meta::{Owner, QuotaLimit, UsageRecord};
 use smallvec::SmallVec;
 
-use super::{Domain, Domains, Limits, owner_of};
+use super::{Domain, Domains, Limits, is_branch, owner_of};
 use crate::inode::{Inode, State};
 use crate::types::FsError;
 use crate::volume::Shared;
@@ -23,6 +23,8 @@ use crate::volume::Shared;
 pub(crate) struct Charged {
     domains: Domains,
     bytes: u64,
+    /// Of these: what comes on top of what is stored.
+    fresh_bytes: u64,
 }
 
 /// Bytes that were let in and are not in memory yet; they are pending until this is dropped.
@@ -45,6 +47,12 @@ impl Drop for Room {
 fn add_pending(domains: &Domains, delta: i64) {
     for domain in domains.iter() {
         domain.add_pending(delta);
+    }
+}
+
+fn add_fresh(domains: &Domains, delta: i64) {
+    for domain in domains.iter() {
+        domain.add_fresh(delta);
     }
 }
 
@@ -282,6 +290,7 @@ impl Shared {
 
     /// Follows a change of what an inode has in memory, of its owner, or of its tree. Before who waits is woken.
     pub(crate) fn sync_pending(&self, state: &mut State) {
+        self.count_fresh(state);
         if state.charged.is_none() && !self.quotas.has_limits() {
             return;
         }
@@ -290,16 +299,37 @@ impl Shared {
             true => Some(self.quotas.domains_of(owner_of(&state.record))),
             false => None,
         };
+        let fresh_bytes = state.fresh.len_bytes();
         // The new ones first: nothing is let in meanwhile for want of them.
         if let Some(domains) = &domains {
             add_pending(domains, bytes as i64);
+            add_fresh(domains, fresh_bytes as i64);
         }
         if let Some(before) = state.charged.take() {
             add_pending(&before.domains, -(before.bytes as i64));
+            add_fresh(&before.domains, -(before.fresh_bytes as i64));
         }
+        let charged = |domains| Charged {
+            domains,
+            bytes,
+            fresh_bytes,
+        };
         state.charged = domains
             .filter(|domains| !domains.is_empty())
-            .map(|domains| Box::new(Charged { domains, bytes }));
+            .map(|domains| Box::new(charged(domains)));
+    }
+
+    /// Counts for the volume what comes on top of what is stored. A clone in its store is another volume.
+    fn count_fresh(&self, state: &mut State) {
+        let now = match is_branch(state.record.tree) {
+            true => 0,
+            false => state.fresh.len_bytes(),
+        };
+        let before = std::mem::replace(&mut state.fresh_counted_bytes, now);
+        let delta = now as i64 - before as i64;
+        if delta != 0 {
+            self.fresh_bytes.fetch_add(delta, Ordering::Relaxed);
+        }
     }
 }
 

@@ -180,7 +180,7 @@ impl Fs {
             let view = shared.view_of(domain.key);
             let limit_of = |limit: &QuotaLimit| limit.hard.or(limit.soft);
             if let Some(limit) = limit_of(&view.limits.bytes) {
-                let used = view.used_bytes().saturating_add(domain.pending_bytes());
+                let used = view.used_bytes().saturating_add(domain.fresh_bytes());
                 space.total_bytes = space.total_bytes.min(limit);
                 space.free_bytes = space.free_bytes.min(limit.saturating_sub(used));
             }
