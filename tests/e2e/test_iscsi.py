@@ -14,7 +14,7 @@ import threading
 import unittest
 import urllib.request
 
-from lib import harness, iscsi, lunhost
+from lib import harness, iscsi, libnfs, lunhost
 from lib.lunworld import INITIATOR, LUN_BYTES, LunTest
 from lib.worlds import content
 
@@ -216,6 +216,46 @@ class Iscsi(LunTest):
         refused = self.cairn("lun", "set", "main/disk", "--soft-threshold", "100", check=False)
         self.assertNotEqual(refused.returncode, 0)
         self.assertEqual(json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)["soft_threshold_percent"], percent)
+
+    def test_a_reserved_lun_finds_space_in_a_full_pool(self):
+        self.iscsi_server(1, flags=["--disk-size-limit", "512MiB"])
+        refused = self.cairn("lun", "create", "main/large", "--size", "1GiB", "--reserve", "full", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("cannot be set aside", refused.stderr)
+        self.assertEqual(json.loads(self.cairn("lun", "list", "--json").stdout)["luns"], [])
+        self.cairn("lun", "create", "main/disk", "--size", str(LUN_BYTES), "--reserve", "full")
+        self.cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
+        shown = json.loads(self.cairn("lun", "map", "main/disk", "--igroup", "hosts", "--json").stdout)
+        self.target = shown["target"]
+        self.assertEqual(shown["reserve"], "full")
+        for words in (("lun", "clone", "main/disk", "other"), ("lun", "set", "main/disk", "--reserve", "full")):
+            self.assertNotEqual(self.cairn(*words, check=False).returncode, 0, words)
+        with libnfs.Mount(self.lun_world.libnfs_url()) as mount, mount.open("/other", os.O_CREAT | os.O_RDWR) as file:
+            with self.assertRaises(OSError):
+                for index in range(512):
+                    file.write(index << 20, content(f"other {index}", 1 << 20))
+                    file.sync()
+
+            def write(session, index, round):
+                # Garbage that comes back is waited for, as initiators do; nothing else may stop a write.
+                def is_written():
+                    try:
+                        session.write(index << 20, content(f"{round} {index}", 1 << 20))
+                    except iscsi.Busy:
+                        return False
+                    return True
+
+                harness.wait_until(is_written, SPACE_BACK_SECONDS_MAX, f"MiB {index}")
+
+            for round in range(2):
+                with self.session() as session:
+                    for index in range(LUN_BYTES >> 20):
+                        write(session, index, round)
+                    for index in range(LUN_BYTES >> 20):
+                        self.assertTrue(session.read(index << 20, 1 << 20) == content(f"{round} {index}", 1 << 20), index)
+                self.lun_world.restart()
+        self.cairn("lun", "set", "main/disk", "--reserve", "none")
+        self.assertEqual(json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)["reserve"], "none")
 
     def used_bytes(self):
         shown = json.loads(self.cairn("lun", "list", "--json").stdout)["luns"]

@@ -258,6 +258,10 @@ impl<'a> Work<'a> {
         let making = self.place.tokens.begin(self.nexus.initiator());
         let making = making.ok_or(scsi::too_many_tokens())?;
         let fs = self.unit.san.fs();
+        // What a token shares stays when the LUN overwrites it, for which no space is set aside: hosts copy by themselves.
+        if fs.reserved_bytes(self.lun.ino) > 0 {
+            return Err(scsi::too_many_tokens());
+        }
         let failed = |error| self.write_error(error);
         let mut file = fs.make_unnamed(&WHO).map_err(failed)?;
         {

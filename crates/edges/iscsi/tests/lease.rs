@@ -62,6 +62,7 @@ async fn target(env: &Env, targets: &Arc<Targets>) -> Arc<Target> {
         size_bytes: 64 << 20,
         block_len_bytes: BLOCK_LEN_BYTES as u32,
         write_cache: false,
+        is_reserved: false,
     };
     let san = &target.san;
     san.create(spec).await.unwrap();

@@ -228,7 +228,8 @@ impl Shared {
         for job in &jobs {
             let mut of_job: Vec<Piece> = Vec::new();
             let mut policy = self.policy_of(&job.inode).await;
-            if !may_share {
+            // A reserved file shares its records with no other.
+            if !may_share || self.is_reserved(job.inode.ino) {
                 policy.dedupe = Dedupe::Off;
             }
             let is_tiny = is_tiny(job) && !encoder.is_encrypting();

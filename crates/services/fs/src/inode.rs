@@ -26,6 +26,7 @@ use crate::perm::Guarded;
 use crate::policy::Found;
 use crate::quota::Charged;
 use crate::ranges::RangeSet;
+use crate::reserve::Reserved;
 use crate::types::{Attr, FileKind, FsError, LINK_COUNT_MAX, PreAttr, Wcc};
 
 /// The kind as the file service names it.
@@ -88,6 +89,8 @@ pub(crate) struct State {
     pub fresh: RangeSet,
     /// What the volume counts of them.
     pub fresh_counted_bytes: u64,
+    /// What is set aside for it.
+    pub reserved: Option<Arc<Reserved>>,
     /// What quotas count of the bytes in memory.
     pub charged: Option<Box<Charged>>,
     /// The last journal entry of this inode.
@@ -184,6 +187,7 @@ impl State {
             dirty: DirtyMap::default(),
             fresh: RangeSet::default(),
             fresh_counted_bytes: 0,
+            reserved: None,
             charged: None,
             journal_last: LogPosition(0),
             sequence: 0,

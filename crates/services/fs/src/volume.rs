@@ -32,6 +32,7 @@ use crate::orphans::Orphans;
 use crate::policy::Policies;
 use crate::quota::{Quotas, owner_of};
 use crate::requests::Requests;
+use crate::reserve::Reservations;
 use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
@@ -316,6 +317,7 @@ pub(crate) struct Shared {
     pub dirty: DirtyAccount,
     /// Bytes in memory that come on top of what is stored, of the store's own volume ([`crate::inode::State::fresh`]).
     pub fresh_bytes: AtomicI64,
+    pub(crate) reservations: Reservations,
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
     pub read_ahead_permits: Arc<Semaphore>,
@@ -467,6 +469,7 @@ impl Fs {
             extents_max: AtomicUsize::new(extents_max),
             dirty: DirtyAccount::new(dirty),
             fresh_bytes: AtomicI64::new(0),
+            reservations: Reservations::default(),
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
@@ -498,7 +501,8 @@ impl Fs {
             // It is deleted, and others are in its store.
             false => Ok(()),
         };
-        if let Err(error) = read.and_then(|()| fs.shared.replay(journal)) {
+        let read = read.and_then(|()| fs.shared.replay(journal));
+        if let Err(error) = read.and_then(|()| fs.shared.load_reservations()) {
             // It holds the metadata open, which could not be opened again then.
             fs.shared.segments.close_volume(volume);
             return Err(error);

@@ -38,6 +38,8 @@ pub struct LunSpec {
     pub size_bytes: u64,
     pub block_len_bytes: u32,
     pub write_cache: bool,
+    /// All its space is set aside for it.
+    pub is_reserved: bool,
 }
 
 /// What to change about a LUN.
@@ -51,6 +53,8 @@ pub struct LunChange {
     pub online: Option<bool>,
     /// At most [`SOFT_THRESHOLD_PERCENT_MAX`]; 0: none.
     pub soft_threshold_percent: Option<u8>,
+    /// No space is set aside for it any more.
+    pub unreserve: bool,
 }
 
 #[derive(Default)]
@@ -172,7 +176,10 @@ impl San {
                 let kind = match self.fs.xattr(&WHO, entry.ino, OF_LUN).await {
                     Ok(kind) => decode(&what, &kind)?,
                     // Its making broke off: nobody was told of it.
-                    Err(FsError::NoAttribute) => continue,
+                    Err(FsError::NoAttribute) => {
+                        self.fs.unreserve(entry.ino).await?;
+                        continue;
+                    }
                     Err(error) => return Err(error.into()),
                 };
                 let access = match self.fs.xattr(&WHO, entry.ino, OF_ACCESS).await {
@@ -396,9 +403,12 @@ impl San {
             let found = found
                 .ok_or_else(|| SanError::Invalid(format!("there is no snapshot {snapshot}")))?;
             let view = self.fs.in_view(found.view())?;
+            if let Ok(lun) = self.lun(from) {
+                self.require_unreserved(&lun, "cloned")?;
+            }
             return self.clone_from(&view, folder, from, name).await;
         }
-        self.lun(from)?;
+        self.require_unreserved(&self.lun(from)?, "cloned")?;
         let mut random = [0; 6];
         self.env.entropy.fill(&mut random);
         let unique: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -473,6 +483,7 @@ impl San {
                 "LUN {name} is online: hosts would go on with what they have of it in memory"
             )));
         }
+        self.require_unreserved(&lun, "restored")?;
         let folder = self.folder().await?;
         let found = self.fs.snapshot(snapshot.as_bytes());
         let found =
@@ -549,6 +560,13 @@ impl San {
             .await?;
         let ino = made.attr.ino;
         self.resize_file(ino, spec.size_bytes).await?;
+        if spec.is_reserved
+            && let Err(error) = self.fs.reserve(ino, spec.size_bytes).await
+        {
+            // Without its record it is no LUN, should it stay; the next one of its name takes its place.
+            let _ = self.fs.remove(&WHO, folder, spec.name.as_bytes()).await;
+            return Err(not_reserved(error, spec.size_bytes));
+        }
         let record = LunRecord {
             naa: self.new_naa(),
             block_len_bytes: spec.block_len_bytes,
@@ -570,6 +588,17 @@ impl San {
         };
         self.state.write().luns.insert(spec.name, lun.clone());
         Ok(lun)
+    }
+
+    /// A LUN with space set aside shares no records with others: what both have is not free when it is overwritten.
+    fn require_unreserved(&self, lun: &Lun, what: &str) -> Result<(), SanError> {
+        match self.fs.reserved_bytes(lun.ino) {
+            0 => Ok(()),
+            _ => Err(SanError::Conflict(format!(
+                "space is set aside for LUN {}: it is not {what}, as it would share its blocks then",
+                lun.name
+            ))),
+        }
     }
 
     async fn resize_file(&self, ino: Ino, size_bytes: u64) -> Result<(), SanError> {
@@ -600,6 +629,17 @@ impl San {
                 "a soft threshold is 1 to {SOFT_THRESHOLD_PERCENT_MAX} percent of the volume's space, or 0 for none, not {percent}"
             )));
         }
+        let reserved_bytes = self.fs.reserved_bytes(lun.ino);
+        if change.unreserve {
+            self.fs.unreserve(lun.ino).await?;
+        } else if let Some(size_bytes) = change.size_bytes
+            && reserved_bytes > 0
+            && size_bytes > lun.size_bytes
+        {
+            // Before it is larger: else it could be written to.
+            let reserved = self.fs.reserve(lun.ino, size_bytes).await;
+            reserved.map_err(|error| not_reserved(error, size_bytes))?;
+        }
         let mut record = lun.record.clone();
         record.soft_threshold_percent = change
             .soft_threshold_percent
@@ -616,6 +656,9 @@ impl San {
         lun.record = record;
         if let Some(size_bytes) = change.size_bytes {
             self.resize_file(lun.ino, size_bytes).await?;
+            if reserved_bytes > size_bytes && !change.unreserve {
+                self.fs.reserve(lun.ino, size_bytes).await?;
+            }
             lun.size_bytes = size_bytes;
         }
         self.state.write().luns.insert(name.to_owned(), lun.clone());
@@ -634,6 +677,8 @@ impl San {
         let folder = self.folder().await?;
         self.fs.remove(&WHO, folder, name.as_bytes()).await?;
         self.state.write().luns.remove(name);
+        // It is gone, and nothing is set aside for it any more: the next start finds that, if this is not kept now.
+        let _ = self.fs.unreserve(lun.ino).await;
         Ok(())
     }
 
@@ -910,6 +955,18 @@ impl State {
             }
         }
         numbers
+    }
+}
+
+fn not_reserved(error: FsError, size_bytes: u64) -> SanError {
+    match error {
+        FsError::NoSpace => SanError::Conflict(format!(
+            "{size_bytes} bytes cannot be set aside: so much is not free in the pool, beside what is set aside for other LUNs"
+        )),
+        FsError::QuotaExceeded => SanError::Conflict(format!(
+            "{size_bytes} bytes cannot be set aside: a quota of the volume leaves less"
+        )),
+        error => error.into(),
     }
 }
 

@@ -274,7 +274,11 @@ impl Shared {
     pub(crate) fn sync_all_pending(&self) {
         self.inodes.visit(|inode| {
             let mut state = inode.lock();
-            if state.charged.is_some() || !state.dirty.is_empty() || !state.flights.is_empty() {
+            if state.charged.is_some()
+                || state.reserved.is_some()
+                || !state.dirty.is_empty()
+                || !state.flights.is_empty()
+            {
                 self.sync_pending(&mut state);
             }
         });
