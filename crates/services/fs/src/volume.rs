@@ -675,6 +675,15 @@ impl Fs {
         }
     }
 
+    /// Room in the pool under the volume's protection, whatever limits the volume has: in all, and free.
+    pub fn pool_room(&self) -> (u64, u64) {
+        let shared = &self.shared;
+        shared.forget_space();
+        let space = shared.pool_space();
+        let pending = shared.dirty.budget().bytes();
+        (space.total_bytes, space.free_bytes.saturating_sub(pending))
+    }
+
     /// Room in the volume: what the pool can still take under the volume's protection, or what its
     /// size limit leaves, whichever is less.
     pub async fn space(&self) -> Result<VolumeSpace, FsError> {
