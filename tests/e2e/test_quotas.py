@@ -75,6 +75,30 @@ class Quotas(WorldTest):
         self.assertIn("no quotas", cairn("quota", "list", "main").stdout)
         self.assertIn("no quota", self.refused("remove", "main/a"))
 
+    def test_a_volume_grows_by_itself_up_to_its_bound(self):
+        self.world = self.server(1)
+        cairn = self.world.cairn
+
+        def limits():
+            (main,) = [one for one in json.loads(cairn("volume", "list", "--json").stdout)["volumes"] if one["name"] == "main"]
+            return main["size_limit"], main["autogrow"]
+
+        # Without a limit there is nothing that could grow.
+        self.assertNotEqual(cairn("volume", "set", "main", "--autogrow", "128MiB", check=False).returncode, 0)
+        cairn("volume", "set", "main", "--quota", "64MiB", "--autogrow", "128MiB")
+        self.assertNotEqual(cairn("volume", "set", "main", "--autogrow", "32MiB", check=False).returncode, 0)
+        self.assertEqual(limits(), ("64 MiB", "128 MiB"))
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.write_file("/a", content(1, 40 * MIB))
+            self.assertEqual(limits()[0], "64 MiB")
+            mount.write_file("/b", content(2, 16 * MIB))
+            harness.wait_until(lambda: limits()[0] == "128 MiB", COUNTED_SECONDS_MAX, "the volume to grow")
+            mount.write_file("/c", content(3, 60 * MIB))
+            self.assert_over_quota(mount.write_file, "/d", content(4, 20 * MIB))
+        self.assertEqual(limits(), ("128 MiB", "128 MiB"))
+        cairn("volume", "set", "main", "--quota", "none")
+        self.assertEqual(limits(), ("none", "none"))
+
     def test_overwriting_uses_nothing_more(self):
         """Bytes in memory that replace others counted twice until they were stored: `df` told of less than there is."""
         self.world = self.server(1)

@@ -675,6 +675,13 @@ impl Fs {
         }
     }
 
+    /// Bytes that files of the volume have, with those that are in memory yet: what its size limit is compared with.
+    pub fn used_bytes(&self) -> u64 {
+        let fresh = self.shared.fresh_bytes.load(Ordering::Relaxed);
+        let fresh = u64::try_from(fresh).unwrap_or(0);
+        self.counts().file_bytes.saturating_add(fresh)
+    }
+
     /// Room in the pool under the volume's protection, whatever limits the volume has: in all, and free.
     pub fn pool_room(&self) -> (u64, u64) {
         let shared = &self.shared;
