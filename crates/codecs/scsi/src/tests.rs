@@ -143,14 +143,9 @@ fn usage_maps_tell_which_bits_are_looked_at() {
     let bits = |len: usize| (1..len).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit)));
     for (command, usage) in told_of() {
         let (opcode, has_action) = (command[0], command[1] != 0);
-        let is_action = |at: usize, bit: u8| {
-            at == 1
-                && bit < 0x20
-                && (has_action || {
-                    // Service action 0 has the field as well.
-                    matches!(opcode, 0x5e | 0x5f | 0x83 | 0x84)
-                })
-        };
+        // Service action 0 has the field as well.
+        let has_field = has_action || matches!(opcode, 0x5e | 0x5f | 0x83 | 0x84);
+        let is_action = |at: usize, bit: u8| has_field && at == 1 && bit < 0x20;
         let mut bases = vec![command];
         for (at, bit) in bits(usage.len()) {
             if !is_action(at, bit) && usage[at] & bit != 0 {
