@@ -1,5 +1,6 @@
 """Snapshots: `cairn snapshot`, and `.snapshot` in each directory, by libnfs; over load and kill -9."""
 
+import errno
 import functools
 import json
 import os
@@ -44,6 +45,43 @@ class Snapshots(WorldTest):
         self.assertNotEqual(run.returncode, 0)
         return run.stderr
 
+    def test_the_oldest_go_when_space_runs_out(self):
+        self.world = self.server(1, flags=["--disk-size-limit", "512MiB"])
+        autodelete = lambda *percent: json.loads(
+            self.world.cairn("snapshot", "autodelete", "main", *percent, "--json").stdout
+        )["autodelete_percent"]
+        names = lambda: [view["name"] for view in self.listed()["snapshots"]]
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            for index, name in enumerate(("locked", "first", "second", "third")):
+                mount.write_file("/file", content(index, 24 << 20))
+                self.taken(name)
+            mount.write_file("/file", content(9, 24 << 20))
+        self.world.cairn("snapshot", "lock", "main", "locked")
+        self.assertEqual(autodelete(), 0)
+        run = self.world.cairn("snapshot", "autodelete", "main", "91", check=False)
+        self.assertNotEqual(run.returncode, 0)
+        # Schedules and this do not touch one another.
+        self.world.cairn("snapshot", "schedule", "main", "monthly 3")
+        self.assertEqual(autodelete("1"), 1)
+        self.world.cairn("snapshot", "schedule", "main", "none")
+        self.assertEqual(autodelete(), 1)
+        self.assertEqual(names(), ["locked", "first", "second", "third"])
+        # More than the pool has without any of them: all go that may.
+        self.assertEqual(autodelete("90"), 90)
+        seen = []
+
+        def are_gone():
+            now = names()
+            if not seen or seen[-1] != now:
+                seen.append(now)
+            return now == ["locked"]
+
+        harness.wait_until(are_gone, 3 * FREED_SECONDS_MAX, "the snapshots to go")
+        for before, after in zip(seen, seen[1:]):
+            # The oldest that is not locked each time.
+            self.assertEqual(after, ["locked", *before[1 + len(before) - len(after):]])
+        self.assertIn("short of space", self.world.log_path.read_text(errors="replace"))
+
     def test_every_directory_shows_what_was_there(self):
         self.world = self.server(1)
         old, new = content(1, 3_000_000), content(2, 2_000_000)
@@ -64,6 +102,17 @@ class Snapshots(WorldTest):
             self.assertEqual(mount.names("/d/.snapshot/second"), ["a"])
             # A directory is in the snapshots alone that have it.
             self.assertEqual(mount.names("/later/.snapshot"), ["second"])
+            # Each is a directory of its own, as programs see it.
+            places = ("/d", "/d/.snapshot", "/d/.snapshot/first", "/d/.snapshot/second")
+            self.assertEqual(len({mount.stat(place).ino for place in places}), len(places))
+            # So it can be mounted, with what is below it.
+            for path in (".snapshot/first/d", "d/.snapshot/first"):
+                with libnfs.Mount(self.world.libnfs_url(path)) as shown:
+                    self.assertEqual(shown.read_file("/a"), old)
+                    with self.assertRaises(OSError) as refused:
+                        shown.write_file("/x", b"x")
+                    self.assertEqual(refused.exception.errno, errno.EROFS)
+            self.assertRaises(OSError, lambda: libnfs.Mount(self.world.libnfs_url(".snapshot/nothing")))
             self.assertEqual(mount.read_file("/d/.snapshot/first/a"), old)
             self.assertEqual(mount.read_file("/d/.snapshot/first/b"), b"small")
             self.assertEqual(mount.read_file("/.snapshot/first/d/a"), old)

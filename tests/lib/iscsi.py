@@ -285,7 +285,7 @@ class Session:
     def extended_copy(self, source, destination, parts):
         """Copies between two logical units of these identities: parts with the source's byte, the destination's, a length."""
         block = self.block_len_bytes
-        targets = b"".join(struct.pack(">B3xBBBB20sBBH", 0xE4, 1, 3, 0, 8, name, 0, 0, block) for name in (source, destination))
+        targets = b"".join(struct.pack(">B3xBBBB20sBBH", 0xE4, 1, 3, 0, len(name), name, 0, 0, block) for name in (source, destination))
         segments = b"".join(
             struct.pack(">BBHHHHHQQ", 2, 0, 0x18, 0, 1, 0, length // block, start // block, at // block)
             for start, at, length in parts

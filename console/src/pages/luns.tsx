@@ -31,7 +31,7 @@ export function Luns() {
           empty={luns.filtered ? "No LUN has such a name." : "There is no LUN. One is a disk for a host, over iSCSI; it is thin, and lives in a volume."}
           columns={[
             { name: "Name", show: (lun) => <><span dir="auto">{lun.volume}/{lun.name}</span><small>naa.{lun.naa}</small></> },
-            { name: "State", show: (lun) => <>{lun.online ? <Badge tone="good">Online</Badge> : <Badge tone="warn">Offline</Badge>} {lun.read_only && <Badge tone="calm">Read only</Badge>} {lun.write_cache && <Badge tone="calm">Write cache</Badge>}</> },
+            { name: "State", show: (lun) => <>{lun.online ? <Badge tone="good">Online</Badge> : <Badge tone="warn">Offline</Badge>} {lun.read_only && <Badge tone="calm">Read only</Badge>} {lun.write_cache && <Badge tone="calm">Write cache</Badge>} {lun.reserve === "full" && <Badge tone="calm">Space set aside</Badge>}</> },
             { name: "Size", isNumber: true, show: (lun) => <>{bytes(lun.size_bytes)}<small>{bytes(lun.used_bytes)} used</small></> },
             { name: "Block", isNumber: true, show: (lun) => lun.block_bytes },
             { name: "Seen by", show: (lun) => (lun.maps.length === 0 ? <Badge tone="calm">nobody</Badge> : lun.maps.map((map) => (
@@ -86,6 +86,7 @@ function ActionDialog({ action, volumes, igroups, onClose, onDone }: { action: A
   const [size, setSize] = useState("");
   const [block, setBlock] = useState("512");
   const [cache, setCache] = useState(false);
+  const [reserve, setReserve] = useState(false);
   const [initiators, setInitiators] = useState("");
   const [igroup, setIgroup] = useState(groups[0] ?? "");
   const [force, setForce] = useState(false);
@@ -95,13 +96,14 @@ function ActionDialog({ action, volumes, igroups, onClose, onDone }: { action: A
       const size_bytes = parseSize(size) ?? 0;
       return (
         <ActionForm {...common} title="Create a LUN" submit="Create" done={`LUN ${volume}/${name} is there. No host sees it yet.`}
-          request={{ method: "POST", path: "/luns", body: { volume, name, size_bytes, ...(block === "512" ? {} : { block_bytes: Number(block) }), ...(cache ? { write_cache: true } : {}) } }}
-          command={cairn("lun", "create", `${volume}/${name || "NAME"}`, "--size", size.replaceAll(" ", "") || "SIZE", ...(block === "512" ? [] : ["--block-size", block]), cache && "--write-cache")}>
+          request={{ method: "POST", path: "/luns", body: { volume, name, size_bytes, ...(block === "512" ? {} : { block_bytes: Number(block) }), ...(cache ? { write_cache: true } : {}), ...(reserve ? { reserve: "full" } : {}) } }}
+          command={cairn("lun", "create", `${volume}/${name || "NAME"}`, "--size", size.replaceAll(" ", "") || "SIZE", ...(block === "512" ? [] : ["--block-size", block]), cache && "--write-cache", ...(reserve ? ["--reserve", "full"] : []))}>
           {inVolume}
           <Field label="Name" value={name} onValue={setName} required placeholder="db" />
           <Field label="Size" value={size} onValue={setSize} required placeholder="500GiB" pattern="\s*\d+(\.\d+)?\s*[KMGTPkmgtp]?i?[Bb]?\s*" hint="It takes no space until it is written." />
           <Choice label="Bytes of a block" value={block} onValue={setBlock} choices={[["512", "512"], ["4096", "4096"]]} />
           <Check label="Answer writes before they are stable (hosts have to flush)" value={cache} onValue={setCache} />
+          <Check label="Set its size aside (others get no space that it needs)" value={reserve} onValue={setReserve} />
         </ActionForm>
       );
     }

@@ -149,7 +149,7 @@ fn commands(corpus: &Corpus) {
     list("populate-token", &populate);
     let token = RodToken {
         id: 7,
-        naa: [0x30, 0, 0, 0, 0, 0, 0, 1],
+        naa: [0x6c, 0xa1, 0xa0, 0, 0, 0, 0, 0, 0x30, 0, 0, 0, 0, 0, 0, 1],
         block_len_bytes: 512,
         len_bytes: 128 << 10,
         secret: [0xa5; 32],

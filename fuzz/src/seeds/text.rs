@@ -384,6 +384,7 @@ fn volume() -> VolumeView {
         disk_failures_tolerated: 2,
         node_failures_tolerated: None,
         size_limit: SizeLimit::Bytes(1 << 30),
+        autogrow: SizeLimit::None,
         access_pattern: AccessPattern::Random,
         compression: Compression::Zstd(3),
         dedupe: Dedupe::Verify,

@@ -2,8 +2,9 @@
 
 use cairn_codec_scsi::{
     Blocks, COPY_SEGMENT_COUNT_MAX, COPY_TARGET_COUNT_MAX, ModeState, TOKEN_RANGE_COUNT_MAX,
-    UNMAP_DESCRIPTOR_COUNT_MAX, mode_select, parse, parse_copy_list, parse_persistent_out,
-    parse_populate_token, parse_set_target_port_groups, parse_unmap, parse_write_using_token,
+    Threshold, UNMAP_DESCRIPTOR_COUNT_MAX, mode_select, parse, parse_copy_list,
+    parse_persistent_out, parse_populate_token, parse_set_target_port_groups, parse_unmap,
+    parse_write_using_token,
 };
 
 /// Tries one input.
@@ -50,6 +51,9 @@ pub fn run(input: &[u8]) {
         software_protected: false,
         read_only: false,
         descriptor_sense: false,
+        tells_thresholds: false,
+        threshold: Threshold::default(),
+        threshold_default: Threshold::default(),
         block_count: 1 << 20,
         block_len_bytes: 512,
     };

@@ -431,7 +431,7 @@ def stripe(kind, check):
     iscsiadm("-m", "session", "--rescan")
     names = json.loads((REQUESTS / "clones").read_text())
     # By the designator that the host's udev prefers.
-    device_of = lambda naa: next((path for path in (pathlib.Path(f"/dev/mapper/3{naa}"), pathlib.Path(f"/dev/mapper/1CAIRN_{naa}"))
+    device_of = lambda naa: next((path for path in (pathlib.Path(f"/dev/mapper/3{naa}"), pathlib.Path(f"/dev/mapper/1CAIRN_{naa[-16:]}"))
                                   if path.exists()), None)
     # multipathd makes them, two paths each; the emulated processor takes its time.
     wait_until(lambda: all(map(device_of, names)), CLONES_SECONDS_MAX, "the clones")

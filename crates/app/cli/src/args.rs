@@ -786,6 +786,9 @@ pub struct VolumeFlags {
     /// none, or a size such as 500GiB; rates by the TiB are for this size [a new volume: none]
     #[arg(long, value_name = "SIZE", visible_aliases = ["quota", "size"])]
     pub size_limit: Option<SizeLimit>,
+    /// none, or the size up to which the size limit grows by itself as the volume fills [a new volume: none]
+    #[arg(long, value_name = "SIZE")]
+    pub autogrow: Option<SizeLimit>,
     /// concurrent (many clients, all kinds of files), streaming (large files from end to end) or
     /// random (small accesses in large files) [a new volume: concurrent]
     #[arg(long, value_name = "PATTERN")]
@@ -833,6 +836,7 @@ impl VolumeFlags {
         VolumeChange {
             protection: self.protection,
             size_limit: self.size_limit,
+            autogrow: self.autogrow,
             access_pattern: self.access_pattern,
             compression: self.compression,
             dedupe: self.dedupe,

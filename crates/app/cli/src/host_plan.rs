@@ -79,10 +79,14 @@ fn alias(lun: &PlanLun) -> String {
     format!("{name}-{end}")
 }
 
-/// How multipath names a LUN: by its NAA designator or, where the rules of sg3-utils are (Debian has them), by vendor and serial
-/// number, which they prefer to an NAA that is locally assigned.
+/// How multipath names a LUN: by its NAA designator or, where rules of udev do not know it, by vendor and serial number, which
+/// is the end of that.
 fn wwids(lun: &PlanLun) -> [String; 2] {
-    [format!("3{}", lun.naa), format!("1CAIRN_{}", lun.naa)]
+    let serial = lun.naa.get(lun.naa.len().saturating_sub(16)..);
+    [
+        format!("3{}", lun.naa),
+        format!("1CAIRN_{}", serial.unwrap_or(&lun.naa)),
+    ]
 }
 
 /// In single quotes, for bash.

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use cairn_admin::Client;
 use cairn_admin::san::{
-    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunClone, LunCreate, LunMapSet, LunRestore,
-    LunSet, LunView,
+    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunClone, LunCreate, LunMapSet, LunReserve,
+    LunRestore, LunSet, LunView,
 };
 use cairn_admin::snapshots::SnapshotCreate;
 use cairn_base::units::format_size;
@@ -33,9 +33,9 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             &args.view,
         ),
         LunCommand::Create(args) if args.thick => Err(Failure::usage(
-            "LUNs are thin: no space can be set aside for one, so that --thick would promise what cannot be kept",
+            "LUNs are thin: what is not written takes no space, so that there is no --thick",
         )
-        .hint("limit what other volumes may take instead, so that there is room: cairn volume set VOLUME --quota SIZE")),
+        .hint("--reserve full sets the space of a LUN aside")),
         LunCommand::Create(args) => {
             let create = LunCreate {
                 volume: args.lun.volume.clone(),
@@ -43,6 +43,7 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 size_bytes: args.size.0,
                 block_bytes: args.block_size,
                 write_cache: args.write_cache,
+                reserve: args.reserve.into(),
             };
             let lun = access::client(&args.view.server)?.lun_create(&create)?;
             if args.view.json {
@@ -108,6 +109,8 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             let set = LunSet {
                 write_cache: args.write_cache.map(|switch| switch == Switch::On),
                 read_only: args.read_only.map(|switch| switch == Switch::On),
+                soft_threshold_percent: args.soft_threshold,
+                reserve: args.reserve.map(LunReserve::from),
                 ..LunSet::default()
             };
             if set == LunSet::default() {
@@ -238,10 +241,24 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
         format!("name         {}/{}", lun.volume, lun.name),
         format!("size         {}", format_size(lun.size_bytes)),
         format!("used         {}", format_size(lun.used_bytes)),
+        format!(
+            "set aside    {}",
+            match lun.reserve {
+                LunReserve::None => "nothing",
+                LunReserve::Full => "all its size",
+            }
+        ),
         format!("block size   {}", lun.block_bytes),
         format!("online       {}", yes_or_no(lun.online)),
         format!("read-only    {}", yes_or_no(lun.read_only)),
         format!("write cache  {}", yes_or_no(lun.write_cache)),
+        format!(
+            "warns hosts  {}",
+            match lun.soft_threshold_percent {
+                0 => "never".to_owned(),
+                percent => format!("when {percent}% of the volume's space are free"),
+            }
+        ),
         format!("identity     naa.{}", lun.naa),
         format!("target       {}", lun.target),
         format!(

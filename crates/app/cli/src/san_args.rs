@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use cairn_admin::san::LunReserve;
 use cairn_config::{OsType, Size, VolumeName};
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand, ValueEnum};
@@ -52,6 +53,23 @@ impl FromStr for InVolume {
 pub enum Switch {
     On,
     Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Reserve {
+    /// It takes space as it is written, if there is any
+    None,
+    /// Set all its size aside for it
+    Full,
+}
+
+impl From<Reserve> for LunReserve {
+    fn from(reserve: Reserve) -> Self {
+        match reserve {
+            Reserve::None => Self::None,
+            Reserve::Full => Self::Full,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -118,6 +136,9 @@ pub struct LunCreateArgs {
     /// Answer writes before they are stable; hosts then have to flush, and lose what they did not flush if the server ends
     #[arg(long)]
     pub write_cache: bool,
+    /// Set the size of the LUN aside, so that its writes find space whatever others write; refused if there is not so much
+    #[arg(long, value_name = "WHAT", default_value = "none")]
+    pub reserve: Reserve,
     /// There is no such LUN: refused, with what to do instead
     #[arg(long, hide = true)]
     pub thick: bool,
@@ -183,6 +204,12 @@ pub struct LunSetArgs {
     /// Refuse writes
     #[arg(long, value_name = "SWITCH")]
     pub read_only: Option<Switch>,
+    /// Tell hosts when no more than this part of the volume's space is free, 1 to 99; 0 for never
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=99))]
+    pub soft_threshold: Option<u8>,
+    /// `none`: set no space aside for it any more
+    #[arg(long, value_name = "WHAT")]
+    pub reserve: Option<Reserve>,
     #[command(flatten)]
     pub view: ViewArgs,
 }

@@ -57,6 +57,11 @@ pub enum SnapshotCommand {
     /// weekly and monthly need none: "hourly 24, work 10 (30 8,12,17 * * MON-FRI)". "none" ends all. The oldest that are
     /// too many are deleted, but never a locked one.
     Schedule(SnapshotScheduleArgs),
+    /// Have the oldest snapshots deleted when the pool runs out of space, or show at what: `cairn snapshot autodelete main 10`
+    ///
+    /// One after the other, until so many percent of the pool are free again; never a locked one, nor one that a clone began
+    /// from. 0 ends it.
+    Autodelete(SnapshotAutodeleteArgs),
 }
 
 #[derive(Debug, Args)]
@@ -154,6 +159,16 @@ pub struct SnapshotScheduleArgs {
     pub volume: VolumeName,
     /// All schedules that the volume is to have; shows those that it has without it
     pub schedules: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotAutodeleteArgs {
+    pub volume: VolumeName,
+    /// The part of the pool that is to be free, 1 to 90, or 0 for never; shows what is set without it
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=90))]
+    pub percent: Option<u8>,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -280,7 +295,8 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             let view = match &args.schedules {
                 Some(schedules) => {
                     let set = SchedulesSet {
-                        schedules: schedules.clone(),
+                        schedules: Some(schedules.clone()),
+                        ..SchedulesSet::default()
                     };
                     client.schedules_set(&args.volume, &set)?
                 }
@@ -289,6 +305,23 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             match args.view.json {
                 true => print::json(&view),
                 false => print::text(&schedules_text(&view)),
+            }
+        }
+        SnapshotCommand::Autodelete(args) => {
+            let client = access::client(&args.view.server)?;
+            let view = match args.percent {
+                Some(percent) => {
+                    let set = SchedulesSet {
+                        autodelete_percent: Some(percent),
+                        ..SchedulesSet::default()
+                    };
+                    client.schedules_set(&args.volume, &set)?
+                }
+                None => client.schedules(&args.volume)?,
+            };
+            match args.view.json {
+                true => print::json(&view),
+                false => print::text(&autodelete_text(&view)),
             }
         }
         SnapshotCommand::Lock(args) => lock(args, true),
@@ -388,6 +421,16 @@ fn shown(snapshot: &SnapshotView, json: bool) -> Result<(), Failure> {
     match json {
         true => print::json(snapshot),
         false => print::text(&table(std::slice::from_ref(snapshot))),
+    }
+}
+
+fn autodelete_text(view: &SchedulesView) -> String {
+    let volume = &view.volume;
+    match view.autodelete_percent {
+        0 => format!("no snapshot of {volume} is deleted for want of space"),
+        percent => format!(
+            "the oldest snapshots of {volume} are deleted when less than {percent}% of the pool is free; `cairn snapshot lock` keeps one"
+        ),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use cairn_admin::api::{VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView};
 use cairn_admin::keys::EncryptionState;
 use cairn_base::units::format_size;
-use cairn_config::VolumeName;
+use cairn_config::{SizeLimit, VolumeName};
 
 use crate::access;
 use crate::args::{
@@ -207,7 +207,14 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     ];
     lines.extend(directories(volume));
     lines.extend([
-        format!("size limit       {}", volume.size_limit),
+        format!(
+            "size limit       {}{}",
+            volume.size_limit,
+            match volume.autogrow {
+                SizeLimit::None => String::new(),
+                bound => format!(", grows by itself up to {bound}"),
+            }
+        ),
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
         format!("deduplication    {}", deduplication(volume)),

@@ -1263,6 +1263,7 @@ impl Controller {
             disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
             node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
             size_limit: volume.settings.size_limit,
+            autogrow: volume.settings.autogrow,
             access_pattern: store.settings.access_pattern,
             compression: store.settings.compression,
             dedupe: store.settings.dedupe,
@@ -1388,6 +1389,12 @@ fn apply(change: &VolumeChange, settings: &mut VolumeSettings) {
     }
     if let Some(size_limit) = change.size_limit {
         settings.size_limit = size_limit;
+        if size_limit.is_none() {
+            settings.autogrow = size_limit;
+        }
+    }
+    if let Some(autogrow) = change.autogrow {
+        settings.autogrow = autogrow;
     }
     if let Some(access_pattern) = change.access_pattern {
         settings.access_pattern = access_pattern;

@@ -10,6 +10,7 @@ mod activity;
 mod address_pools;
 mod addresses;
 mod audit;
+mod autogrow;
 mod balance;
 mod benchmarks;
 mod certificate;

@@ -147,6 +147,9 @@ impl Controller {
     ) -> Result<(), ControlError> {
         let set = self.inner.pool.volume_set(name, |volume| {
             volume.settings.size_limit = limit;
+            if limit.is_none() {
+                volume.settings.autogrow = limit;
+            }
         });
         set.await.map_err(refusal)
     }

@@ -271,6 +271,7 @@ impl Node {
         });
         cairn_pool::executor::tend(&inner.pool);
         crate::snapshots::tend(&inner);
+        crate::autogrow::tend(&inner);
         classes::tend(&inner);
         crate::tiers::tend(&inner);
         crate::keys::tend(&inner);

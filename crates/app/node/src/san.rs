@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_admin::api::ErrorKind;
 use cairn_admin::san::{
     IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunAt, LunClone, LunCreate, LunMapSet,
-    LunMapView, LunRestore, LunSet, LunView, SanControl, SessionView,
+    LunMapView, LunReserve, LunRestore, LunSet, LunView, SanControl, SessionView,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_ISCSI_DEFAULT, VolumeName};
@@ -184,11 +184,16 @@ impl Controller {
             name: lun.name.clone(),
             size_bytes: lun.size_bytes,
             used_bytes: fs.attr_under_way(lun.ino).map_or(0, |attr| attr.used_bytes),
+            reserve: match fs.reserved_bytes(lun.ino) {
+                0 => LunReserve::None,
+                _ => LunReserve::Full,
+            },
             block_bytes: lun.block_len_bytes,
             write_cache: lun.write_cache,
             read_only: lun.read_only,
             online: lun.online,
-            naa: format!("{:016x}", lun.naa),
+            soft_threshold_percent: lun.soft_threshold_percent,
+            naa: format!("{:032x}", u128::from_be_bytes(lun.naa_bytes())),
             target: target.san.target().unwrap_or_default(),
             created_seconds: lun.created_seconds,
             portals: {
@@ -248,7 +253,15 @@ impl SanControl for Controller {
     fn lun_create(&self, create: LunCreate) -> Answer<'_, LunView> {
         Box::pin(async move {
             let target = self.target(&create.volume)?;
+            let is_reserved = create.reserve == LunReserve::Full;
+            if is_reserved && self.inner.cluster.is_some() {
+                let why = "no space is set aside for a LUN in a cluster: other nodes fill the same disks, and do not know of it";
+                return Err(ControlError::new(ErrorKind::Conflict, why).hint(
+                    "limit what other volumes may take: `cairn volume set VOLUME --quota SIZE`",
+                ));
+            }
             let spec = LunSpec {
+                is_reserved,
                 name: create.name.clone(),
                 size_bytes: create.size_bytes,
                 block_len_bytes: create.block_bytes.unwrap_or(512),
@@ -288,12 +301,19 @@ impl SanControl for Controller {
     fn lun_set(&self, at: LunAt, set: LunSet) -> Answer<'_, LunView> {
         Box::pin(async move {
             let target = self.target(&at.volume)?;
+            if set.reserve == Some(LunReserve::Full) {
+                let why = "space can be set aside for a new LUN only: one that is there may share its blocks with others";
+                return Err(ControlError::new(ErrorKind::Invalid, why)
+                    .hint("make another with `cairn lun create --reserve full`, and copy it"));
+            }
             let change = LunChange {
+                unreserve: set.reserve == Some(LunReserve::None),
                 size_bytes: set.size_bytes,
                 shrink: set.shrink,
                 write_cache: set.write_cache,
                 read_only: set.read_only,
                 online: set.online,
+                soft_threshold_percent: set.soft_threshold_percent,
             };
             target
                 .san
@@ -329,7 +349,7 @@ impl SanControl for Controller {
             let target = self.target(&at.volume)?;
             target
                 .san
-                .map(&at.name, &igroup, map.number)
+                .map(&at.name, &igroup, map.number, &target.seen())
                 .await
                 .map_err(refused)?;
             self.lun_changed(&target, &at.name).await
@@ -378,7 +398,7 @@ impl SanControl for Controller {
             let initiators: BTreeSet<String> = set.initiators.into_iter().collect();
             let igroup = target
                 .san
-                .igroup_set(&name, initiators, set.os)
+                .igroup_set(&name, initiators, set.os, &target.seen())
                 .await
                 .map_err(refused)?;
             target.follow().await.map_err(refused)?;

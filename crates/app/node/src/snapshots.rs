@@ -85,6 +85,13 @@ async fn keep_all(inner: &Inner) {
                 for snapshot in done.deleted {
                     tracing::info!(volume, snapshot, "its schedule has newer ones: deleted");
                 }
+                if let Some(snapshot) = done.deleted_for_space {
+                    tracing::warn!(
+                        volume,
+                        snapshot,
+                        "the pool is short of space: the volume's oldest snapshot is deleted, as it asks for"
+                    );
+                }
                 let failed = done.failed.into_iter();
                 let failed = failed.filter(|(_, error)| !is_elsewhere(error));
                 failed
@@ -297,6 +304,7 @@ impl Controller {
             volume: fs.name().to_owned(),
             text: cairn_snapshots::text(&schedules.all),
             schedules: views.collect(),
+            autodelete_percent: schedules.autodelete_percent,
         }
     }
 
@@ -481,11 +489,19 @@ impl SnapshotControl for Controller {
 
     fn schedules_set(&self, volume: VolumeName, set: SchedulesSet) -> Answer<'_, SchedulesView> {
         Box::pin(async move {
-            let all = cairn_snapshots::parse(&set.schedules);
+            let all = set.schedules.as_deref().map(cairn_snapshots::parse);
+            let all = all.transpose();
             let all = all.map_err(|error| schedules_refused(error.into()))?;
             let fs = self.fs_of(&volume)?;
+            if let Some(percent) = set.autodelete_percent {
+                let set = cairn_snapshots::set_autodelete(&fs, percent).await;
+                set.map_err(schedules_refused)?;
+            }
             let now = self.inner.env.clock.now();
-            let schedules = cairn_snapshots::set_schedules(&fs, all, now).await;
+            let schedules = match all {
+                Some(all) => cairn_snapshots::set_schedules(&fs, all, now).await,
+                None => cairn_snapshots::schedules(&fs).await,
+            };
             Ok(self.schedules_view(&fs, &schedules.map_err(schedules_refused)?))
         })
     }

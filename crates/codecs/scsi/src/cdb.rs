@@ -123,6 +123,8 @@ pub enum Command {
         page: u8,
         subpage: u8,
         control: u8,
+        /// The first parameter that is asked for.
+        pointer: u16,
         allocation: u32,
     },
     StartStop {
@@ -231,8 +233,45 @@ const fn invalid(byte: u16) -> Sense {
     Sense::cdb_field(byte, None)
 }
 
+/// The NACA bit of the CONTROL byte (SAM-5, section 5.2).
+const NACA: u8 = 0x04;
+
+/// Where the CONTROL byte of a command is, which its group says (SPC-4, section 4.2.5.1). `None`: of a length that is not its
+/// group's; there is no such command here.
+fn control_at(opcode: u8) -> Option<u16> {
+    match opcode >> 5 {
+        0 => Some(5),
+        1 | 2 => Some(9),
+        4 => Some(15),
+        5 => Some(11),
+        _ => None,
+    }
+}
+
 /// Takes a command, or says what is wrong with it. Source: SPC-4 chapter 6, SBC-3 chapter 5 (READ DEFECT DATA).
+///
+/// An error that would have to wait for the initiator's CLEAR ACA (NACA) cannot be had, as standard INQUIRY says (NORMACA): a
+/// command that asks for it is refused, whatever it is (SAM-5, section 5.2).
 pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
+    let taken = parse_fields(cdb);
+    if taken == Err(Sense::illegal(code::INVALID_OPCODE)) {
+        return taken;
+    }
+    let [opcode, ..] = cdb;
+    let control = control_at(*opcode).and_then(|at| Some((at, cdb.get(usize::from(at))?)));
+    match control {
+        Some((at, control)) if control & NACA != 0 => Err(Sense::cdb_field(at, Some(2))),
+        _ => taken,
+    }
+}
+
+/// Whether a command is answered although a unit attention waits, and where there is no logical unit: INQUIRY, REPORT LUNS and
+/// REQUEST SENSE, also those that are refused (SPC-4, section 4.2; SAM-5, section 5.14).
+pub fn ignores_attention(cdb: &[u8; CDB_LEN_BYTES]) -> bool {
+    matches!(cdb, [0x03 | 0x12 | 0xa0, ..])
+}
+
+fn parse_fields(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
     let byte = |at: usize| cdb.get(at).copied().unwrap_or(0);
     let half = |at| u16_at(cdb, at).unwrap_or(0);
     let word = |at| u32_at(cdb, at).unwrap_or(0);
@@ -455,6 +494,7 @@ pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
                 page: byte(2) & 0x3f,
                 subpage: byte(3),
                 control: byte(2) >> 6,
+                pointer: half(5),
                 allocation: half(7).into(),
             }
         }
@@ -593,14 +633,6 @@ pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
 }
 
 impl Command {
-    /// Whether it is answered although a unit attention waits (SPC-4, section 4.2; SAM-5, section 5.14).
-    pub fn ignores_attention(&self) -> bool {
-        matches!(
-            self,
-            Self::Inquiry { .. } | Self::ReportLuns { .. } | Self::RequestSense { .. }
-        )
-    }
-
     /// Whether it changes what lies on the medium.
     pub fn is_change(&self) -> bool {
         matches!(

@@ -6,15 +6,17 @@ pub const VENDOR: &[u8; 8] = b"CAIRN   ";
 pub const PRODUCT: &[u8; 16] = b"LUN             ";
 
 /// The pages that there are, in order.
-pub const VPD_PAGES: &[u8] = &[0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
+pub const VPD_PAGES: &[u8] = &[0x00, 0x80, 0x83, 0x86, 0x87, 0x88, 0x8f, 0xb0, 0xb1, 0xb2];
+/// Of an NAA designator of the format IEEE Registered Extended (SPC-4, section 7.8.6.6.5).
+pub const NAA_LEN_BYTES: usize = 16;
 
 /// Who a logical unit is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Four characters of the version.
     pub revision: [u8; 4],
-    /// NAA designator, locally assigned (type 3): its first four bits are 3.
-    pub naa: [u8; 8],
+    /// NAA designator: its first four bits are 6.
+    pub naa: [u8; NAA_LEN_BYTES],
     /// Printable; the same for ever.
     pub serial: String,
     /// The name of the target, in a session of which it is asked for.
@@ -101,32 +103,65 @@ pub fn extended_inquiry() -> Vec<u8> {
     page(0x86, &body)
 }
 
+// Code sets of designators.
+const BINARY: u8 = 1;
+const ASCII: u8 = 2;
+const UTF8: u8 = 3;
+/// Associations, with the bit that says that there is a protocol identifier.
+const OF_PORT: u8 = 0x90;
+const OF_TARGET: u8 = 0xa0;
+/// That of iSCSI.
+const PROTOCOL: u8 = 0x50;
+/// The type of SCSI name strings.
+const NAME: u8 = 0x08;
+
+fn designator(set: u8, kind: u8, name: &[u8]) -> Vec<u8> {
+    let set = match kind & 0x80 {
+        0 => set,
+        _ => PROTOCOL | set,
+    };
+    let mut bytes = vec![set, kind, 0, name.len() as u8];
+    bytes.extend(name);
+    bytes
+}
+
+/// A SCSI name string: NUL-terminated, padded to a multiple of four (SPC-4, section 7.8.6.11).
+fn name_string(text: &str) -> Vec<u8> {
+    let mut name = text.as_bytes().to_vec();
+    name.push(0);
+    name.resize(name.len().next_multiple_of(4), 0);
+    name
+}
+
+/// The name of a target port, which is that of its target and its group (RFC 7143, section 4.2.7.1).
+fn port_name(target_name: &str, port: u16) -> Vec<u8> {
+    name_string(&format!("{target_name},t,0x{port:04x}"))
+}
+
+/// Page 87, mode page policy: all of them are those of the logical unit, for all initiators and ports (SPC-4, section 7.8.9).
+pub fn mode_page_policy() -> Vec<u8> {
+    page(0x87, &[0x3f, 0xff, 0, 0])
+}
+
+/// Page 88, the ports of the target, by their relative identifiers (SPC-4, section 7.8.14).
+pub fn scsi_ports(target_name: &str, ports: &[u16]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for port in ports {
+        body.extend([0, 0]);
+        body.extend(port.to_be_bytes());
+        // It is no initiator port as well.
+        body.extend([0; 6]);
+        let name = designator(UTF8, OF_PORT | NAME, &port_name(target_name, *port));
+        body.extend((name.len() as u16).to_be_bytes());
+        body.extend(name);
+    }
+    page(0x88, &body)
+}
+
 /// Page 83: the logical unit's names, then those of port, group and target.
 pub fn device_identification(identity: &Identity) -> Vec<u8> {
-    const BINARY: u8 = 1;
-    const ASCII: u8 = 2;
-    const UTF8: u8 = 3;
-    // Associations and the protocol identifier of iSCSI.
-    const OF_PORT: u8 = 0x90;
-    const OF_TARGET: u8 = 0xa0;
-    const PROTOCOL: u8 = 0x50;
     let mut body = Vec::new();
-    let mut add = |set: u8, kind: u8, name: &[u8]| {
-        let set = if kind & 0x80 != 0 {
-            PROTOCOL | set
-        } else {
-            set
-        };
-        body.extend([set, kind, 0, name.len() as u8]);
-        body.extend(name);
-    };
-    let text = |text: &str| {
-        // NUL-terminated, padded to a multiple of four (SPC-4, section 7.8.6.11).
-        let mut name = text.as_bytes().to_vec();
-        name.push(0);
-        name.resize(name.len().next_multiple_of(4), 0);
-        name
-    };
+    let mut add = |set: u8, kind: u8, name: &[u8]| body.extend(designator(set, kind, name));
     add(BINARY, 0x03, &identity.naa);
     let mut vendor = VENDOR.to_vec();
     vendor.extend(identity.serial.as_bytes());
@@ -134,9 +169,10 @@ pub fn device_identification(identity: &Identity) -> Vec<u8> {
     let number = |number: u16| u32::from(number).to_be_bytes();
     add(BINARY, OF_PORT | 0x04, &number(identity.port.port));
     add(BINARY, OF_PORT | 0x05, &number(identity.port.group));
-    let port = format!("{},t,0x{:04x}", identity.target_name, identity.port.port);
-    add(UTF8, OF_PORT | 0x08, &text(&port));
-    add(UTF8, OF_TARGET | 0x08, &text(&identity.target_name));
+    let port = port_name(&identity.target_name, identity.port.port);
+    add(UTF8, OF_PORT | NAME, &port);
+    let target = name_string(&identity.target_name);
+    add(UTF8, OF_TARGET | NAME, &target);
     page(0x83, &body)
 }
 
@@ -168,7 +204,8 @@ pub fn device_characteristics() -> Vec<u8> {
     page(0xb1, &body)
 }
 
-/// Page B2: unmapping by UNMAP and both WRITE SAMEs, what is unmapped reads as zeros, thin.
-pub fn logical_block_provisioning() -> Vec<u8> {
-    page(0xb2, &[0, 0xe4, 0x02, 0])
+/// Page B2: unmapping by UNMAP and both WRITE SAMEs, what is unmapped reads as zeros, thin. `threshold_exponent`: the blocks of
+/// a threshold set, as a power of two (SBC-3, section 6.6.7).
+pub fn logical_block_provisioning(threshold_exponent: u8) -> Vec<u8> {
+    page(0xb2, &[threshold_exponent, 0xe4, 0x02, 0])
 }

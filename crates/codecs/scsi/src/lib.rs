@@ -21,7 +21,7 @@ mod token;
 
 pub use cdb::{
     Blocks, CDB_LEN_BYTES, Command, ModeAsked, OpcodesAsked, PersistentIn, PersistentOut,
-    PersistentOutAction, Sanitize, parse,
+    PersistentOutAction, Sanitize, ignores_attention, parse,
 };
 pub use copy::{
     COPY_INLINE_LEN_BYTES_MAX, COPY_SEGMENT_COUNT_MAX, COPY_TARGET_COUNT_MAX, CopyList,
@@ -33,20 +33,21 @@ pub use initiator::{
     write_16,
 };
 pub use inquiry::{
-    Alua, Identity, Limits, PRODUCT, PortGroup, VENDOR, VPD_PAGES, block_limits,
+    Alua, Identity, Limits, NAA_LEN_BYTES, PRODUCT, PortGroup, VENDOR, VPD_PAGES, block_limits,
     device_characteristics, device_identification, extended_inquiry, logical_block_provisioning,
-    standard_inquiry, supported_pages, unit_serial,
+    mode_page_policy, scsi_ports, standard_inquiry, supported_pages, unit_serial,
 };
 pub use lists::{
     PersistentParameters, UNMAP_DESCRIPTOR_COUNT_MAX, UnmapRange, parse_persistent_out,
     parse_set_target_port_groups, parse_unmap,
 };
-pub use mode::{ModeState, mode_select, mode_sense};
+pub use mode::{ModeState, Threshold, mode_select, mode_sense};
 pub use opcodes::{supported_opcode, supported_opcodes};
 pub use replies::{
-    LbaStatus, ReservationSeen, lba_status, log_sense, lun_bytes, lun_of_bytes, read_capacity_10,
-    read_capacity_16, report_capabilities, report_luns, report_target_port_groups,
-    report_task_management, reservation_descriptors, reservation_keys, reservation_of,
+    LbaStatus, ReservationSeen, SpaceSeen, lba_status, log_sense, lun_bytes, lun_of_bytes,
+    read_capacity_10, read_capacity_16, report_capabilities, report_luns,
+    report_target_port_groups, report_task_management, reservation_descriptors, reservation_keys,
+    reservation_of,
 };
 pub use sense::{Code, Field, Key, Sense, code};
 pub use token::{

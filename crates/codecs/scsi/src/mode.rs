@@ -3,6 +3,14 @@
 use crate::cdb::ModeAsked;
 use crate::sense::{Sense, code};
 
+/// A soft threshold on what a thin logical unit may take yet (SBC-4, section 6.5.9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Threshold {
+    pub is_enabled: bool,
+    /// In threshold sets, of as many blocks as page B2 says. Initiators are told when no more than these are left.
+    pub free_sets: u32,
+}
+
 /// What the pages say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModeState {
@@ -14,17 +22,31 @@ pub struct ModeState {
     pub read_only: bool,
     /// Sense data has the descriptor format; an initiator may set it.
     pub descriptor_sense: bool,
+    /// Initiators are told of thresholds at all (LBPERE); an initiator may set it.
+    pub tells_thresholds: bool,
+    /// An initiator may set it.
+    pub threshold: Threshold,
+    /// The one that the administrator set, which is the default.
+    pub threshold_default: Threshold,
     pub block_count: u64,
     pub block_len_bytes: u32,
 }
 
 const ALL_PAGES: u8 = 0x3f;
 const ALL_SUBPAGES: u8 = 0xff;
-const RECOVERY: u8 = 0x01;
-const CACHING: u8 = 0x08;
-const CONTROL: u8 = 0x0a;
-const EXCEPTIONS: u8 = 0x1c;
-const PAGES: [u8; 4] = [RECOVERY, CACHING, CONTROL, EXCEPTIONS];
+const RECOVERY: (u8, u8) = (0x01, 0);
+const CACHING: (u8, u8) = (0x08, 0);
+const CONTROL: (u8, u8) = (0x0a, 0);
+const EXCEPTIONS: (u8, u8) = (0x1c, 0);
+const PROVISIONING: (u8, u8) = (0x1c, 0x02);
+/// With their subpages.
+const PAGES: [(u8, u8); 5] = [RECOVERY, CACHING, CONTROL, EXCEPTIONS, PROVISIONING];
+/// Says of a page that it has a subpage, and a longer header.
+const SUBPAGE_FORMAT: u8 = 0x40;
+/// Where the only descriptor of the page of logical block provisioning begins.
+const THRESHOLD_AT: usize = 16;
+/// Of a threshold: it is one of what is available (as in page 0C of LOG SENSE), told of as that becomes less.
+const AVAILABLE: u8 = 0x01;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -33,45 +55,60 @@ enum Kind {
     Default,
 }
 
-fn page(number: u8, kind: Kind, state: &ModeState) -> Vec<u8> {
+fn page(number: (u8, u8), kind: Kind, state: &ModeState) -> Vec<u8> {
     let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let is_changeable = kind == Kind::Changeable;
-    let swp = match kind {
-        Kind::Current => state.software_protected,
+    // What an initiator may set.
+    let set = |current: bool, default: bool| match kind {
+        Kind::Current => current,
         Kind::Changeable => true,
-        Kind::Default => false,
-    };
-    let descriptor = match kind {
-        Kind::Current => state.descriptor_sense,
-        Kind::Changeable => true,
-        Kind::Default => false,
+        Kind::Default => default,
     };
     match number {
         RECOVERY => {
             let mut bytes = vec![0; 12];
-            (bytes[0], bytes[1]) = (RECOVERY, 10);
+            (bytes[0], bytes[1]) = (RECOVERY.0, 10);
             // Errors are repaired without being asked: AWRE, ARRE.
             bytes[2] = bit(!is_changeable, 0xc0);
+            let tells = set(state.tells_thresholds, state.threshold_default.is_enabled);
+            bytes[7] = bit(tells, 0x80);
             bytes
         }
         CACHING => {
             let mut bytes = vec![0; 20];
-            (bytes[0], bytes[1]) = (CACHING, 18);
+            (bytes[0], bytes[1]) = (CACHING.0, 18);
             bytes[2] = bit(!is_changeable && state.write_cache, 0x04);
             bytes
         }
         CONTROL => {
             let mut bytes = vec![0; 12];
-            (bytes[0], bytes[1]) = (CONTROL, 10);
-            bytes[2] = bit(descriptor, 0x04);
+            (bytes[0], bytes[1]) = (CONTROL.0, 10);
+            bytes[2] = bit(set(state.descriptor_sense, false), 0x04);
             // Commands may be reordered.
             bytes[3] = bit(!is_changeable, 0x10);
-            bytes[4] = bit(swp, 0x08);
+            bytes[4] = bit(set(state.software_protected, false), 0x08);
+            bytes
+        }
+        PROVISIONING => {
+            let mut bytes = vec![0; THRESHOLD_AT + 8];
+            let len_bytes = bytes.len() as u8 - 4;
+            (bytes[0], bytes[1]) = (SUBPAGE_FORMAT | PROVISIONING.0, PROVISIONING.1);
+            bytes[3] = len_bytes;
+            let (current, default) = (state.threshold, state.threshold_default);
+            // Of type "soft" and armed for decreases, which both are 0. All initiators are told.
+            bytes[THRESHOLD_AT] = bit(set(current.is_enabled, default.is_enabled), 0x80);
+            bytes[THRESHOLD_AT + 1] = bit(!is_changeable, AVAILABLE);
+            let sets = match kind {
+                Kind::Current => current.free_sets,
+                Kind::Changeable => u32::MAX,
+                Kind::Default => default.free_sets,
+            };
+            bytes[THRESHOLD_AT + 4..].copy_from_slice(&sets.to_be_bytes());
             bytes
         }
         _ => {
             let mut bytes = vec![0; 12];
-            (bytes[0], bytes[1]) = (EXCEPTIONS, 10);
+            (bytes[0], bytes[1]) = (EXCEPTIONS.0, 10);
             bytes
         }
     }
@@ -85,17 +122,22 @@ pub fn mode_sense(asked: &ModeAsked, state: &ModeState) -> Result<Vec<u8>, Sense
         2 => Kind::Default,
         _ => return Err(Sense::illegal(code::SAVING_NOT_SUPPORTED)),
     };
-    if asked.subpage != 0 && asked.subpage != ALL_SUBPAGES {
-        return Err(Sense::cdb_field(3, None));
-    }
+    let mut is_known = false;
     let mut pages = Vec::new();
     for number in PAGES {
-        if asked.page == number || asked.page == ALL_PAGES {
+        if asked.page != number.0 && asked.page != ALL_PAGES {
+            continue;
+        }
+        is_known = true;
+        if asked.subpage == number.1 || asked.subpage == ALL_SUBPAGES {
             pages.extend(page(number, kind, state));
         }
     }
     if pages.is_empty() {
-        return Err(Sense::cdb_field(2, Some(5)));
+        return Err(match is_known {
+            true => Sense::cdb_field(3, None),
+            false => Sense::cdb_field(2, Some(5)),
+        });
     }
     let mut descriptor = Vec::new();
     if !asked.no_block_descriptor {
@@ -155,28 +197,43 @@ pub fn mode_select(list: &[u8], is_long: bool, state: &ModeState) -> Result<Mode
     let mut changed = *state;
     while !rest.is_empty() {
         let at = (list.len() - rest.len()) as u16;
-        let [first, len, ..] = rest else {
+        let [first, second, ..] = rest else {
             return Err(too_short());
         };
-        let number = first & 0x3f;
-        if first & 0x40 != 0 || !PAGES.contains(&number) {
+        let has_subpage = first & SUBPAGE_FORMAT != 0;
+        let number = (first & 0x3f, if has_subpage { *second } else { 0 });
+        if !PAGES.contains(&number) || has_subpage != (number.1 != 0) {
             return Err(Sense::list_field(at));
         }
         let current = page(number, Kind::Current, state);
         let changeable = page(number, Kind::Changeable, state);
-        if usize::from(*len) + 2 != current.len() {
-            return Err(Sense::list_field(at + 1));
+        // All that says which page it is, and how long: it must be as it is, but for the bit that says whether it can be saved.
+        let head_len = if has_subpage { 4 } else { 2 };
+        let len_at = if has_subpage { 2 } else { 1 };
+        if rest.get(len_at..head_len) != current.get(len_at..head_len) {
+            return Err(Sense::list_field(at + len_at as u16));
         }
         let given = rest.get(..current.len()).ok_or_else(too_short)?;
-        for (index, byte) in given.iter().enumerate().skip(2) {
+        for (index, byte) in given.iter().enumerate().skip(head_len) {
             let (now, mask) = (current[index], changeable[index]);
             if (byte ^ now) & !mask != 0 {
                 return Err(Sense::list_field(at + index as u16));
             }
         }
-        if number == CONTROL {
-            changed.descriptor_sense = given.get(2).is_some_and(|byte| byte & 0x04 != 0);
-            changed.software_protected = given.get(4).is_some_and(|byte| byte & 0x08 != 0);
+        let has = |at: usize, bit: u8| given.get(at).is_some_and(|byte| byte & bit != 0);
+        match number {
+            RECOVERY => changed.tells_thresholds = has(7, 0x80),
+            CONTROL => {
+                changed.descriptor_sense = has(2, 0x04);
+                changed.software_protected = has(4, 0x08);
+            }
+            PROVISIONING => {
+                changed.threshold = Threshold {
+                    is_enabled: has(THRESHOLD_AT, 0x80),
+                    free_sets: crate::u32_at(given, THRESHOLD_AT + 4).unwrap_or(0),
+                };
+            }
+            _ => {}
         }
         rest = rest.get(current.len()..).unwrap_or_default();
     }

@@ -19,288 +19,318 @@ const fn known(opcode: u8, action: Option<u16>, usage: &'static [u8]) -> Known {
 }
 
 const ALL: u8 = 0xff;
+/// Of the CONTROL byte NACA is looked at, which must not be set.
+const CONTROL: u8 = 0x04;
 
-/// In order of opcode and service action. The first byte of a usage map is the opcode itself.
+/// In order of opcode and service action. The first byte of a usage map is the opcode itself, a service action is itself as well.
+/// What is ignored is 0 (SPC-4, section 6.35.3), as group numbers and IMMED of caches are, and so may be what is only refused.
 static KNOWN: &[Known] = &[
-    known(0x00, None, &[0x00, 0, 0, 0, 0, 0x07]),
-    known(0x03, None, &[0x03, 1, 0, 0, ALL, 0x07]),
-    known(0x08, None, &[0x08, 0x1f, ALL, ALL, ALL, 0x07]),
-    known(0x0a, None, &[0x0a, 0x1f, ALL, ALL, ALL, 0x07]),
-    known(0x12, None, &[0x12, 1, ALL, ALL, ALL, 0x07]),
-    known(0x15, None, &[0x15, 0x11, 0, 0, ALL, 0x07]),
-    known(0x16, None, &[0x16, 0, 0, 0, 0, 0x07]),
-    known(0x17, None, &[0x17, 0, 0, 0, 0, 0x07]),
-    known(0x1a, None, &[0x1a, 0x08, ALL, ALL, ALL, 0x07]),
-    known(0x1b, None, &[0x1b, 1, 0, 0x0f, 0xf7, 0x07]),
-    known(0x1d, None, &[0x1d, 0x04, 0, ALL, ALL, 0x07]),
-    known(0x1e, None, &[0x1e, 0, 0, 0, 3, 0x07]),
-    known(0x25, None, &[0x25, 0, ALL, ALL, ALL, ALL, 0, 0, 1, 0x07]),
+    known(0x00, None, &[0x00, 0, 0, 0, 0, CONTROL]),
+    known(0x03, None, &[0x03, 1, 0, 0, ALL, CONTROL]),
+    known(0x08, None, &[0x08, 0x1f, ALL, ALL, ALL, CONTROL]),
+    known(0x0a, None, &[0x0a, 0x1f, ALL, ALL, ALL, CONTROL]),
+    known(0x12, None, &[0x12, 1, ALL, ALL, ALL, CONTROL]),
+    known(0x15, None, &[0x15, 0x11, 0, 0, ALL, CONTROL]),
+    known(0x16, None, &[0x16, 0, 0, 0, 0, CONTROL]),
+    known(0x17, None, &[0x17, 0, 0, 0, 0, CONTROL]),
+    known(0x1a, None, &[0x1a, 0x08, ALL, ALL, ALL, CONTROL]),
+    known(0x1b, None, &[0x1b, 0, 0, 0, 0xf7, CONTROL]),
+    known(0x1d, None, &[0x1d, 0x04, 0, ALL, ALL, CONTROL]),
+    known(0x1e, None, &[0x1e, 0, 0, 0, 3, CONTROL]),
+    known(0x25, None, &[0x25, 0, ALL, ALL, ALL, ALL, 0, 0, 1, CONTROL]),
     known(
         0x28,
         None,
-        &[0x28, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+        &[0x28, 0xf8, ALL, ALL, ALL, ALL, 0, ALL, ALL, CONTROL],
     ),
     known(
         0x2a,
         None,
-        &[0x2a, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+        &[0x2a, 0xf8, ALL, ALL, ALL, ALL, 0, ALL, ALL, CONTROL],
     ),
     known(
         0x2e,
         None,
-        &[0x2e, 0xf2, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+        &[0x2e, 0xf2, ALL, ALL, ALL, ALL, 0, ALL, ALL, CONTROL],
     ),
     known(
         0x2f,
         None,
-        &[0x2f, 0xf6, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+        &[0x2f, 0xf6, ALL, ALL, ALL, ALL, 0, ALL, ALL, CONTROL],
     ),
     known(
         0x34,
         None,
-        &[0x34, 0x02, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+        &[0x34, 0, ALL, ALL, ALL, ALL, 0, ALL, ALL, CONTROL],
     ),
     known(
         0x35,
         None,
-        &[0x35, 0x02, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+        &[0x35, 0, ALL, ALL, ALL, ALL, 0, ALL, ALL, CONTROL],
     ),
-    known(0x37, None, &[0x37, 0, 0x1f, 0, 0, 0, 0, ALL, ALL, 0x07]),
+    known(0x37, None, &[0x37, 0, 0x1f, 0, 0, 0, 0, ALL, ALL, CONTROL]),
     known(
         0x41,
         None,
-        &[0x41, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+        &[0x41, 0xf8, ALL, ALL, ALL, ALL, 0, ALL, ALL, CONTROL],
     ),
-    known(0x42, None, &[0x42, 0, 0, 0, 0, 0, 0x3f, ALL, ALL, 0x07]),
+    known(0x42, None, &[0x42, 0, 0, 0, 0, 0, 0, ALL, ALL, CONTROL]),
     known(
         0x48,
         Some(0x02),
-        &[0x48, 0x82, 0, 0, 0, 0, 0, ALL, ALL, 0x07],
+        &[0x48, 0x82, 0, 0, 0, 0, 0, ALL, ALL, CONTROL],
+    ),
+    known(
+        0x48,
+        Some(0x1f),
+        &[0x48, 0x9f, 0, 0, 0, 0, 0, ALL, ALL, CONTROL],
     ),
     known(
         0x4d,
         None,
-        &[0x4d, 0, ALL, ALL, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x4d, 0, ALL, ALL, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
-    known(0x55, None, &[0x55, 0x11, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x56, None, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0x07]),
-    known(0x57, None, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0x07]),
-    known(0x5a, None, &[0x5a, 0x18, ALL, ALL, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x5e, Some(0), &[0x5e, 0x00, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x5e, Some(1), &[0x5e, 0x01, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x5e, Some(2), &[0x5e, 0x02, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x5e, Some(3), &[0x5e, 0x03, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
+    known(0x55, None, &[0x55, 0x11, 0, 0, 0, 0, 0, ALL, ALL, CONTROL]),
+    known(0x56, None, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, CONTROL]),
+    known(0x57, None, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, CONTROL]),
+    known(
+        0x5a,
+        None,
+        &[0x5a, 0x18, ALL, ALL, 0, 0, 0, ALL, ALL, CONTROL],
+    ),
+    known(
+        0x5e,
+        Some(0),
+        &[0x5e, 0x00, 0, 0, 0, 0, 0, ALL, ALL, CONTROL],
+    ),
+    known(
+        0x5e,
+        Some(1),
+        &[0x5e, 0x01, 0, 0, 0, 0, 0, ALL, ALL, CONTROL],
+    ),
+    known(
+        0x5e,
+        Some(2),
+        &[0x5e, 0x02, 0, 0, 0, 0, 0, ALL, ALL, CONTROL],
+    ),
+    known(
+        0x5e,
+        Some(3),
+        &[0x5e, 0x03, 0, 0, 0, 0, 0, ALL, ALL, CONTROL],
+    ),
     known(
         0x5f,
         Some(0),
-        &[0x5f, 0x00, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x5f, 0x00, ALL, 0, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
     known(
         0x5f,
         Some(1),
-        &[0x5f, 0x01, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x5f, 0x01, ALL, 0, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
     known(
         0x5f,
         Some(2),
-        &[0x5f, 0x02, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x5f, 0x02, ALL, 0, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
     known(
         0x5f,
         Some(3),
-        &[0x5f, 0x03, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x5f, 0x03, ALL, 0, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
     known(
         0x5f,
         Some(4),
-        &[0x5f, 0x04, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x5f, 0x04, ALL, 0, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
     known(
         0x5f,
         Some(5),
-        &[0x5f, 0x05, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x5f, 0x05, ALL, 0, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
     known(
         0x5f,
         Some(6),
-        &[0x5f, 0x06, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+        &[0x5f, 0x06, ALL, 0, 0, ALL, ALL, ALL, ALL, CONTROL],
     ),
     known(
         0x83,
         Some(0),
         &[
-            0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+            0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x83,
         Some(0x10),
         &[
-            0x83, 0x10, 0, 0, 0, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x83, 0x10, 0, 0, 0, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x83,
         Some(0x11),
         &[
-            0x83, 0x11, 0, 0, 0, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x83, 0x11, 0, 0, 0, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x84,
         Some(0),
         &[
-            0x84, 0x00, ALL, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+            0x84, 0x00, ALL, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x84,
         Some(3),
         &[
-            0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+            0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x84,
         Some(7),
         &[
-            0x84, 0x07, ALL, ALL, ALL, ALL, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+            0x84, 0x07, ALL, ALL, ALL, ALL, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x88,
         None,
         &[
-            0x88, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x88, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x89,
         None,
         &[
-            0x89, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0, 0, ALL, 0x3f, 0x07,
+            0x89, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0, 0, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x8a,
         None,
         &[
-            0x8a, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x8a, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x8b,
         None,
         &[
-            0x8b, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x8b, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x8e,
         None,
         &[
-            0x8e, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x8e, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x8f,
         None,
         &[
-            0x8f, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x8f, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x90,
         None,
         &[
-            0x90, 0x02, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x90, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x91,
         None,
         &[
-            0x91, 0x02, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x91, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x93,
         None,
         &[
-            0x93, 0xf9, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0x93, 0xf9, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0x9e,
         Some(0x10),
         &[
-            0x9e, 0x10, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 1, 0x07,
+            0x9e, 0x10, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 1, CONTROL,
         ],
     ),
     known(
         0x9e,
         Some(0x12),
         &[
-            0x9e, 0x12, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0x07,
+            0x9e, 0x12, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0xa0,
         None,
-        &[0xa0, 0, ALL, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+        &[0xa0, 0, ALL, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL],
     ),
     known(
         0xa3,
         Some(0x0a),
-        &[0xa3, 0xea, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+        &[0xa3, 0xea, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL],
     ),
     known(
         0xa3,
         Some(0x0c),
-        &[0xa3, 0x0c, 0x87, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0x07],
+        &[
+            0xa3, 0x0c, 0x87, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
+        ],
     ),
     known(
         0xa3,
         Some(0x0d),
-        &[0xa3, 0x0d, 0x80, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+        &[0xa3, 0x0d, 0x80, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL],
     ),
     known(
         0xa4,
         Some(0x0a),
-        &[0xa4, 0x0a, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+        &[0xa4, 0x0a, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL],
     ),
     known(
         0xa8,
         None,
         &[
-            0xa8, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0xa8, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0xaa,
         None,
         &[
-            0xaa, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0xaa, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0xae,
         None,
         &[
-            0xae, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0xae, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0xaf,
         None,
         &[
-            0xaf, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+            0xaf, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, CONTROL,
         ],
     ),
     known(
         0xb7,
         None,
-        &[0xb7, 0x1f, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+        &[0xb7, 0x1f, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, CONTROL],
     ),
 ];
 

@@ -171,34 +171,57 @@ pub fn reservation_descriptors(generation: u32, seen: &[ReservationSeen]) -> Vec
     bytes
 }
 
-/// LOG SENSE: which pages there are, how many blocks of the thin logical unit are used, no temperature that is known.
-pub fn log_sense(
-    page: u8,
-    subpage: u8,
-    used_units: u32,
-    free_units: u32,
-) -> Result<Vec<u8>, Sense> {
+/// What LOG SENSE tells of a thin logical unit, in threshold sets: of as many blocks as page B2 says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceSeen {
+    /// That it, and others, may take yet.
+    pub free_sets: u32,
+    /// That it takes.
+    pub used_sets: u32,
+}
+
+/// LOG SENSE: which pages there are, how much of the thin logical unit is used, no temperature that is known. `pointer`: the
+/// parameters from this one on.
+pub fn log_sense(page: u8, subpage: u8, pointer: u16, space: SpaceSeen) -> Result<Vec<u8>, Sense> {
     if subpage != 0 {
         return Err(Sense::cdb_field(3, None));
     }
-    let body = match page {
-        0x00 => vec![0x00, 0x0c, 0x0d, 0x2f],
-        // Available and used resources, of this logical unit's pool alone (SBC-3, section 6.4.4).
-        0x0c => {
-            let mut body = Vec::new();
-            for (parameter, units) in [(1_u16, free_units), (2, used_units)] {
-                body.extend(parameter.to_be_bytes());
-                body.extend([0x03, 8]);
-                body.extend(units.to_be_bytes());
-                body.extend([0x02, 0, 0, 0]);
-            }
-            body
-        }
+    // May be shared with other logical units, or is this one's (SBC-3, section 6.4.4.2).
+    const SHARED: u8 = 0x02;
+    const DEDICATED: u8 = 0x01;
+    let resource = |sets: u32, scope: u8| {
+        let mut value = sets.to_be_bytes().to_vec();
+        value.extend([scope, 0, 0, 0]);
+        value
+    };
+    let parameters: Vec<(u16, Vec<u8>)> = match page {
+        0x00 => Vec::new(),
+        // Available and used resources of logical block provisioning.
+        0x0c => vec![
+            (1, resource(space.free_sets, SHARED)),
+            (2, resource(space.used_sets, DEDICATED)),
+        ],
         // No sensor (FFh).
-        0x0d => vec![0, 0, 0x03, 2, 0, 0xff, 0, 1, 0x03, 2, 0, 0xff],
-        0x2f => vec![0, 0, 0x03, 4, 0, 0, 0xff, 0],
+        0x0d => vec![(0, vec![0, 0xff]), (1, vec![0, 0xff])],
+        0x2f => vec![(0, vec![0, 0, 0xff, 0])],
         _ => return Err(Sense::cdb_field(2, Some(5))),
     };
+    let last = parameters.last().map_or(0, |(code, _)| *code);
+    if pointer > last {
+        return Err(Sense::cdb_field(5, None));
+    }
+    let mut body = match page {
+        0x00 => vec![0x00, 0x0c, 0x0d, 0x2f],
+        _ => Vec::new(),
+    };
+    for (code, value) in parameters {
+        if code >= pointer {
+            body.extend(code.to_be_bytes());
+            // In binary, of the format that is a list.
+            body.extend([0x03, value.len() as u8]);
+            body.extend(value);
+        }
+    }
     let mut bytes = vec![page, 0];
     bytes.extend((body.len() as u16).to_be_bytes());
     bytes.extend(body);

@@ -64,6 +64,7 @@ pub mod code {
     pub const ALUA_STATE_CHANGED: Code = Code(0x2a, 0x06);
     pub const CAPACITY_CHANGED: Code = Code(0x2a, 0x09);
     pub const COMMANDS_CLEARED: Code = Code(0x2f, 0x00);
+    pub const SOFT_THRESHOLD_REACHED: Code = Code(0x38, 0x07);
     pub const SAVING_NOT_SUPPORTED: Code = Code(0x39, 0x00);
     pub const MEDIUM_NOT_PRESENT: Code = Code(0x3a, 0x00);
     pub const INQUIRY_CHANGED: Code = Code(0x3f, 0x03);

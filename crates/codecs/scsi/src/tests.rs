@@ -108,6 +108,155 @@ fn every_command_that_is_told_of_is_one_that_is_taken() {
     }
 }
 
+/// All commands that are told of, each as the command that has its opcode and service action and nothing else, with its usage map.
+fn told_of() -> Vec<([u8; CDB_LEN_BYTES], Vec<u8>)> {
+    let all = supported_opcodes(false);
+    let one = |told: &[u8]| {
+        let asked = OpcodesAsked {
+            with_timeouts: false,
+            options: 3,
+            opcode: told[0],
+            service_action: u16_at(told, 2).unwrap(),
+        };
+        let mut command = [0; CDB_LEN_BYTES];
+        command[0] = told[0];
+        if told[5] & 1 != 0 {
+            command[1] = told[3];
+        }
+        (command, supported_opcode(&asked).unwrap()[4..].to_vec())
+    };
+    all[4..].chunks(8).map(one).collect()
+}
+
+/// Of each command: a bit of its usage map is one that makes a difference, alone or beside another; a bit that is not in it
+/// makes none, or is refused (SPC-4, section 6.35.3).
+#[test]
+fn usage_maps_tell_which_bits_are_looked_at() {
+    // The cache keeps what it thinks best. MODE SENSE says that the bit may be set, and so do the maps (SBC-3, section 5.8).
+    const DPO: u8 = 0x10;
+    let has_dpo = |opcode: u8| {
+        matches!(
+            opcode,
+            0x28 | 0x2a | 0x2e | 0x2f | 0x88..=0x8b | 0x8e | 0x8f | 0xa8 | 0xaa | 0xae | 0xaf
+        )
+    };
+    let bits = |len: usize| (1..len).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit)));
+    for (command, usage) in told_of() {
+        let (opcode, has_action) = (command[0], command[1] != 0);
+        // Service action 0 has the field as well.
+        let has_field = has_action || matches!(opcode, 0x5e | 0x5f | 0x83 | 0x84);
+        let is_action = |at: usize, bit: u8| has_field && at == 1 && bit < 0x20;
+        let mut bases = vec![command];
+        for (at, bit) in bits(usage.len()) {
+            if !is_action(at, bit) && usage[at] & bit != 0 {
+                let mut base = command;
+                base[at] |= bit;
+                bases.push(base);
+            }
+        }
+        for (at, bit) in bits(usage.len()) {
+            if is_action(at, bit) {
+                assert_eq!(usage[at] & bit, command[at] & bit, "{command:02x?}");
+                continue;
+            }
+            let both = bases.iter().map(|base| {
+                let mut other = *base;
+                other[at] ^= bit;
+                (parse(base), parse(&other))
+            });
+            let both: Vec<_> = both.collect();
+            if usage[at] & bit == 0 {
+                let is_heeded = both
+                    .iter()
+                    .any(|(one, other)| one.is_ok() && other.is_ok() && one != other);
+                assert!(!is_heeded, "{command:02x?}: byte {at}, bit {bit:02x}");
+            } else if !(has_dpo(opcode) && at == 1 && bit == DPO) {
+                let is_heeded = both.iter().any(|(one, other)| one != other);
+                assert!(is_heeded, "{command:02x?}: byte {at}, bit {bit:02x}");
+            }
+        }
+    }
+}
+
+/// As standard INQUIRY says: NORMACA is 0 (SAM-5, section 5.2).
+#[test]
+fn no_command_may_ask_for_auto_contingent_allegiance() {
+    assert_eq!(
+        standard_inquiry(b"0001", true, Alua { explicit: false })[3] & 0x20,
+        0
+    );
+    for (mut command, usage) in told_of() {
+        if matches!(command[0], 0x15 | 0x55) {
+            command[1] = 0x10;
+        }
+        let at = usage.len() - 1;
+        // What was for linked commands is obsolete, and ignored.
+        command[at] = 0x03;
+        assert!(parse(&command).is_ok(), "{command:02x?}");
+        command[at] = 0x04;
+        let refused = Err(Sense::cdb_field(at as u16, Some(2)));
+        assert_eq!(parse(&command), refused, "{command:02x?}");
+    }
+    // It is told first that there is no such command.
+    let unknown = [0xff; CDB_LEN_BYTES];
+    assert_eq!(parse(&unknown), Err(Sense::illegal(code::INVALID_OPCODE)));
+}
+
+/// The designators of a page or a descriptor: code set with protocol, type with association, name.
+fn designators(mut bytes: &[u8]) -> Vec<(u8, u8, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let [set, kind, _, len, rest @ ..] = bytes {
+        let (name, rest) = rest.split_at(usize::from(*len));
+        found.push((*set, *kind, name.to_vec()));
+        bytes = rest;
+    }
+    found
+}
+
+#[test]
+fn a_logical_unit_tells_its_names_and_ports() {
+    let mut naa = [0; NAA_LEN_BYTES];
+    naa[0] = 0x6c;
+    let identity = Identity {
+        revision: *b"0.1 ",
+        naa,
+        serial: "3000000000000001".to_owned(),
+        target_name: "iqn.a:b".to_owned(),
+        port: PortGroup { port: 3, group: 3 },
+    };
+    let page = device_identification(&identity);
+    assert_eq!(u16_at(&page, 2), Some(page.len() as u16 - 4));
+    let want = vec![
+        (0x01, 0x03, naa.to_vec()),
+        (0x02, 0x01, b"CAIRN   3000000000000001".to_vec()),
+        (0x51, 0x94, vec![0, 0, 0, 3]),
+        (0x51, 0x95, vec![0, 0, 0, 3]),
+        (0x53, 0x98, b"iqn.a:b,t,0x0003\0\0\0\0".to_vec()),
+        (0x53, 0xa8, b"iqn.a:b\0".to_vec()),
+    ];
+    assert_eq!(designators(&page[4..]), want);
+
+    let page = scsi_ports("iqn.a:b", &[1, 0x102]);
+    assert_eq!(
+        (page[1], u16_at(&page, 2)),
+        (0x88, Some(page.len() as u16 - 4))
+    );
+    let mut rest = &page[4..];
+    for (port, name) in [(1, "iqn.a:b,t,0x0001"), (0x102, "iqn.a:b,t,0x0102")] {
+        assert_eq!((u16_at(rest, 2), u16_at(rest, 6)), (Some(port), Some(0)));
+        let len = usize::from(u16_at(rest, 10).unwrap());
+        let mut want = name.as_bytes().to_vec();
+        want.resize(20, 0);
+        assert_eq!(designators(&rest[12..12 + len]), [(0x53, 0x98, want)]);
+        rest = &rest[12 + len..];
+    }
+    assert!(rest.is_empty());
+
+    // All mode pages with their subpages, shared.
+    assert_eq!(mode_page_policy(), [0, 0x87, 0, 4, 0x3f, 0xff, 0, 0]);
+    assert!(VPD_PAGES.is_sorted());
+}
+
 #[test]
 fn luns_are_written_as_they_are_read() {
     for lun in [0, 1, 255, 256, 16383] {
@@ -179,6 +328,12 @@ fn state() -> ModeState {
         software_protected: false,
         read_only: false,
         descriptor_sense: false,
+        tells_thresholds: false,
+        threshold: Threshold::default(),
+        threshold_default: Threshold {
+            is_enabled: true,
+            free_sets: 0x0102_0304,
+        },
         block_count: 1 << 33,
         block_len_bytes: 512,
     }
@@ -215,6 +370,96 @@ fn mode_pages_are_changed_where_they_can_be() {
         ..asked
     };
     assert!(mode_sense(&unknown, &state()).is_err());
+}
+
+/// The page of thresholds is a subpage. It is asked for alone, with all subpages of its page, or with all there are.
+#[test]
+fn thresholds_are_told_and_set() {
+    let asked = |page, subpage, control| ModeAsked {
+        no_block_descriptor: true,
+        long_lba: false,
+        control,
+        page,
+        subpage,
+        is_long: true,
+    };
+    let pages =
+        |page, subpage| mode_sense(&asked(page, subpage, 0), &state()).map(|list| list.len() - 8);
+    let cases = [
+        ("alone", 0x1c, 0x02, Ok(24)),
+        ("its page", 0x1c, 0x00, Ok(12)),
+        ("both", 0x1c, 0xff, Ok(36)),
+        ("all pages", 0x3f, 0x00, Ok(12 + 20 + 12 + 12)),
+        ("all subpages", 0x3f, 0xff, Ok(12 + 20 + 12 + 12 + 24)),
+        (
+            "no such subpage",
+            0x1c,
+            0x01,
+            Err(Sense::cdb_field(3, None)),
+        ),
+        (
+            "no such page",
+            0x1d,
+            0x00,
+            Err(Sense::cdb_field(2, Some(5))),
+        ),
+    ];
+    for (name, page, subpage, want) in cases {
+        assert_eq!(pages(page, subpage), want, "{name}");
+    }
+    let default = mode_sense(&asked(0x1c, 0x02, 2), &state()).unwrap();
+    assert_eq!(default[8..12], [0x5c, 0x02, 0, 20]);
+    assert_eq!(default[24..], [0x80, 0x01, 0, 0, 1, 2, 3, 4]);
+    let recovery = mode_sense(&asked(0x01, 0, 2), &state()).unwrap();
+    assert_eq!(recovery[8 + 7], 0x80);
+
+    let mut list = mode_sense(&asked(0x3f, 0xff, 0), &state()).unwrap();
+    list[..2].copy_from_slice(&[0, 0]);
+    assert_eq!(mode_select(&list, true, &state()), Ok(state()));
+    let at = list.len() - 8;
+    list[8 + 7] = 0x80;
+    list[at] = 0x80;
+    list[at + 4..].copy_from_slice(&7_u32.to_be_bytes());
+    let want = ModeState {
+        tells_thresholds: true,
+        threshold: Threshold {
+            is_enabled: true,
+            free_sets: 7,
+        },
+        ..state()
+    };
+    assert_eq!(mode_select(&list, true, &state()), Ok(want));
+    // Of what is used there is no threshold, nor one of percents, nor one as space grows.
+    for (index, value) in [(at + 1, 0x02), (at, 0x88), (at, 0x81)] {
+        let mut other = list.clone();
+        other[index] = value;
+        let refused = mode_select(&other, true, &state());
+        assert_eq!(refused, Err(Sense::list_field(index as u16)));
+    }
+    for cut in 1..24 {
+        let short = &list[..list.len() - cut];
+        assert!(mode_select(short, true, &state()).is_err(), "{cut}");
+    }
+}
+
+#[test]
+fn log_pages_begin_with_the_parameter_that_is_asked_for() {
+    let space = SpaceSeen {
+        free_sets: 5,
+        used_sets: 6,
+    };
+    let log = |page, pointer| log_sense(page, 0, pointer, space);
+    let used = [0, 2, 0x03, 8, 0, 0, 0, 6, 0x01, 0, 0, 0];
+    let all = log(0x0c, 0).unwrap();
+    assert_eq!(all[..4], [0x0c, 0, 0, 24]);
+    assert_eq!(all[4..16], [0, 1, 0x03, 8, 0, 0, 0, 5, 0x02, 0, 0, 0]);
+    assert_eq!(all[16..], used);
+    assert_eq!(
+        log(0x0c, 2).unwrap(),
+        [&[0x0c, 0, 0, 12][..], &used].concat()
+    );
+    assert_eq!(log(0x0c, 3), Err(Sense::cdb_field(5, None)));
+    assert_eq!(log(0x00, 0).unwrap()[4..], [0x00, 0x0c, 0x0d, 0x2f]);
 }
 
 proptest! {
@@ -395,7 +640,7 @@ fn tokens_are_asked_for_or_refused() {
 fn tokens_come_back_as_they_were_made() {
     let token = RodToken {
         id: 0x0102_0304_0506_0708,
-        naa: [0x30, 1, 2, 3, 4, 5, 6, 7],
+        naa: [0x6c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
         block_len_bytes: 4096,
         len_bytes: 1 << 33,
         secret: [0xa5; 32],
@@ -403,8 +648,8 @@ fn tokens_come_back_as_they_were_made() {
     let bytes = token.encode();
     // Type and length; the descriptor of the logical unit, with its block length; 16 bytes of length.
     assert_eq!(bytes[..8], [0, 0x80, 0, 0, 0, 0, 1, 0xf8]);
-    assert_eq!(bytes[16..24], [0xe4, 0, 0, 0, 1, 3, 0, 8]);
-    assert_eq!(bytes[24..32], token.naa);
+    assert_eq!(bytes[16..24], [0xe4, 0, 0, 0, 1, 3, 0, 16]);
+    assert_eq!(bytes[24..40], token.naa);
     assert_eq!(bytes[44..48], [0, 0, 0x10, 0]);
     assert_eq!(bytes[48..64], (1_u128 << 33).to_be_bytes());
     let write = |flags: u8, token: &[u8], ranges: &[(u64, u32)]| {

@@ -3,6 +3,7 @@
 //! "representation of data" (SPC-4, sections 5.17, 6.29 and 7.8.17; SBC-3, sections 5.7, 5.44 and 6.6.5).
 
 use crate::cdb::Blocks;
+use crate::inquiry::NAA_LEN_BYTES;
 use crate::sense::{Key, Sense, code};
 use crate::{u16_at, u32_at, u64_at};
 
@@ -39,7 +40,7 @@ pub struct RodToken {
     /// Its number in the copy manager.
     pub id: u64,
     /// The logical unit that it was made of.
-    pub naa: [u8; 8],
+    pub naa: [u8; NAA_LEN_BYTES],
     pub block_len_bytes: u32,
     pub len_bytes: u64,
     /// Without it nobody can guess the rest.
@@ -59,7 +60,7 @@ impl RodToken {
         put(6, &TOKEN_REST_LEN_BYTES.to_be_bytes());
         put(8, &self.id.to_be_bytes());
         let [_, block @ ..] = self.block_len_bytes.to_be_bytes();
-        put(16, &[0xe4, 0, 0, 0, 1, 3, 0, 8]);
+        put(16, &[0xe4, 0, 0, 0, 1, 3, 0, NAA_LEN_BYTES as u8]);
         put(24, &self.naa);
         put(45, &block);
         // Of 16 bytes.

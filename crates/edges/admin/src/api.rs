@@ -930,6 +930,10 @@ pub struct VolumeView {
     pub node_failures_tolerated: Option<u32>,
     #[schema(value_type = String, example = "500 GiB")]
     pub size_limit: SizeLimit,
+    /// Up to where the size limit grows by itself as the volume fills.
+    #[schema(value_type = String, example = "2 TiB")]
+    #[serde(default)]
+    pub autogrow: SizeLimit,
     #[schema(value_type = String, example = "concurrent")]
     pub access_pattern: AccessPattern,
     #[schema(value_type = String, example = "lz4")]
@@ -1077,6 +1081,10 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "500GiB")]
     pub size_limit: Option<SizeLimit>,
+    /// none, or the size up to which the size limit grows by itself as the volume fills.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "2TiB")]
+    pub autogrow: Option<SizeLimit>,
     /// concurrent, streaming or random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "streaming")]

@@ -6,6 +6,17 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 
+/// What is set aside for a LUN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LunReserve {
+    /// Nothing: it takes space as it is written, if there is any.
+    #[default]
+    None,
+    /// All its size: others get no space that it needs.
+    Full,
+}
+
 /// Which group sees a LUN, and as which number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LunMapView {
@@ -21,12 +32,17 @@ pub struct LunView {
     pub size_bytes: u64,
     /// What it takes of the volume; a LUN is thin.
     pub used_bytes: u64,
+    #[serde(default)]
+    pub reserve: LunReserve,
     pub block_bytes: u32,
     /// Writes may be answered before they are stable.
     pub write_cache: bool,
     pub read_only: bool,
     pub online: bool,
-    /// The identity that hosts see: 16 hexadecimal digits.
+    /// Hosts are told when no more than this part of the volume's space is free; 0: they are not.
+    #[serde(default)]
+    pub soft_threshold_percent: u8,
+    /// The identity that hosts see, its NAA: 32 hexadecimal digits.
     pub naa: String,
     /// The target that it is behind.
     pub target: String,
@@ -55,6 +71,9 @@ pub struct LunCreate {
     pub block_bytes: Option<u32>,
     #[serde(default)]
     pub write_cache: bool,
+    /// Refused if there is not so much space, and in a cluster.
+    #[serde(default)]
+    pub reserve: LunReserve,
 }
 
 /// What to change about a LUN.
@@ -72,6 +91,12 @@ pub struct LunSet {
     pub read_only: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub online: Option<bool>,
+    /// Hosts are told when no more than this part of the volume's space is free, 1 to 99; 0: they are not told any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_threshold_percent: Option<u8>,
+    /// `none` gives free what is set aside for it. Only a new LUN can have space set aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<LunReserve>,
 }
 
 /// The clone to make of a LUN.

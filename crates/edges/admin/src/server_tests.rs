@@ -68,6 +68,7 @@ fn view(name: &VolumeName) -> VolumeView {
         disk_failures_tolerated: 2,
         node_failures_tolerated: None,
         size_limit: cairn_config::SizeLimit::None,
+        autogrow: cairn_config::SizeLimit::None,
         access_pattern: cairn_config::AccessPattern::Random,
         compression: cairn_config::Compression::Zstd(3),
         dedupe: cairn_config::Dedupe::On,

@@ -202,12 +202,16 @@ pub struct RestoredView {
     pub bytes: u64,
 }
 
-/// Schedules of a volume's snapshots.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// When snapshots of a volume come and go by themselves; what is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SchedulesSet {
     /// `hourly 24, daily 7, six-hourly 10 (0 */6 * * *)`, or `none`.
-    pub schedules: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedules: Option<String>,
+    /// With less of the pool free the oldest snapshot is deleted, one after the other: 1 to 90; 0 for never. Locked ones stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autodelete_percent: Option<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -216,6 +220,9 @@ pub struct SchedulesView {
     /// As it is set: empty for none.
     pub text: String,
     pub schedules: Vec<ScheduleView>,
+    /// With less of the pool free the oldest snapshot is deleted; 0: none is deleted for that.
+    #[serde(default)]
+    pub autodelete_percent: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

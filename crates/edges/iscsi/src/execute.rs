@@ -32,6 +32,8 @@ const WRITE_SAME_LEN_BYTES_MAX: u64 = TRANSFER_LEN_BYTES_MAX;
 pub(crate) const OPTIMAL_LEN_BYTES: u64 = 1 << 20;
 pub(crate) const GRANULE_LEN_BYTES: u64 = 4096;
 const COMPARE_BLOCKS_MAX: u8 = 255;
+/// What available and used space is told in: a power of two of either length of blocks.
+pub(crate) const THRESHOLD_SET_BYTES: u64 = 1 << 20;
 /// Longest parameter list.
 const LIST_LEN_BYTES_MAX: u64 = 16 << 10;
 pub(crate) static WHO: Credentials = Credentials::ROOT;
@@ -200,6 +202,11 @@ fn limits(block_len_bytes: u32) -> scsi::Limits {
     }
 }
 
+/// Whole threshold sets in so many bytes, as many as the field can say.
+pub(crate) fn threshold_sets(bytes: u64) -> u32 {
+    u32::try_from(bytes / THRESHOLD_SET_BYTES).unwrap_or(u32::MAX)
+}
+
 /// What a command is, checked as far as it can be before its data comes.
 #[derive(Clone, Copy, Debug)]
 pub struct Checked {
@@ -211,7 +218,7 @@ pub struct Checked {
 /// Checks a command. The attention that waits for the nexus is told first.
 pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outcome> {
     let parsed = scsi::parse(cdb);
-    let ignores = parsed.as_ref().is_ok_and(Command::ignores_attention);
+    let ignores = scsi::ignores_attention(cdb);
     if !ignores && let Some(attention) = unit.take_attention(nexus) {
         return Err(Sense::attention(attention).into());
     }
@@ -379,6 +386,10 @@ pub async fn execute(
     let took = clock.monotonic().saturating_sub(begun);
     if let Some(durations) = durations {
         durations.note(took);
+    }
+    // What is written takes space; hosts ask of paths on which nothing is written whether they are there.
+    if checked.command.is_change() || checked.command == Command::TestUnitReady {
+        unit.watch_space().await;
     }
     place.activity.note(&activity::Done {
         operation: operation(&checked.command),
@@ -583,6 +594,7 @@ impl Work<'_> {
             Command::LogSense {
                 page,
                 subpage,
+                pointer,
                 allocation,
                 ..
             } => {
@@ -599,14 +611,13 @@ impl Work<'_> {
                     .space()
                     .await
                     .map_err(|error| self.read_error(error))?;
-                // In units of 1 MiB, the threshold exponent of zero says that there is no other.
-                let units = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
-                let bytes = scsi::log_sense(
-                    page,
-                    subpage,
-                    units(attr.used_bytes),
-                    units(space.free_bytes),
-                )?;
+                let seen = scsi::SpaceSeen {
+                    free_sets: threshold_sets(space.free_bytes),
+                    used_sets: threshold_sets(
+                        attr.used_bytes.next_multiple_of(THRESHOLD_SET_BYTES),
+                    ),
+                };
+                let bytes = scsi::log_sense(page, subpage, pointer, seen)?;
                 Ok(Outcome::reply(bytes, allocation))
             }
             Command::ReadDefectData {
@@ -747,8 +758,11 @@ impl Work<'_> {
                     self.punch(0..lun.size_bytes).await?;
                     Ok(Outcome::good())
                 }
-                Sanitize::ExitFailureMode => Ok(Outcome::good()),
-                Sanitize::BlockErase => Err(Sense::cdb_field(7, None).into()),
+                // No erasure leaves the LUN in a state that is to be left.
+                Sanitize::ExitFailureMode if list_len_bytes == 0 => Ok(Outcome::good()),
+                Sanitize::BlockErase | Sanitize::ExitFailureMode => {
+                    Err(Sense::cdb_field(7, None).into())
+                }
                 Sanitize::Overwrite | Sanitize::CryptographicErase => {
                     Err(Sense::cdb_field(1, Some(4)).into())
                 }
@@ -775,7 +789,7 @@ impl Work<'_> {
     }
 
     fn inquiry(&self, page: Option<u8>) -> Result<Vec<u8>, Sense> {
-        let naa = self.lun.naa.to_be_bytes();
+        let naa = self.lun.naa_bytes();
         let identity = || scsi::Identity {
             revision: self.place.revision,
             naa,
@@ -798,10 +812,20 @@ impl Work<'_> {
             Some(0x80) => scsi::unit_serial(&identity()),
             Some(0x83) => scsi::device_identification(&identity()),
             Some(0x86) => scsi::extended_inquiry(),
+            Some(0x87) => scsi::mode_page_policy(),
+            Some(0x88) => {
+                let ports = self.place.port_groups().into_iter();
+                let ports: Vec<u16> = ports.map(|(group, _)| group).collect();
+                scsi::scsi_ports(&self.place.target_name, &ports)
+            }
             Some(0x8f) => scsi::third_party_copy(&token_limits(self.lun.block_len_bytes)),
             Some(0xb0) => scsi::block_limits(&limits(self.lun.block_len_bytes)),
             Some(0xb1) => scsi::device_characteristics(),
-            Some(0xb2) => scsi::logical_block_provisioning(),
+            Some(0xb2) => {
+                let block = u64::from(self.lun.block_len_bytes).max(1);
+                let exponent = (THRESHOLD_SET_BYTES / block).max(1).ilog2();
+                scsi::logical_block_provisioning(exponent as u8)
+            }
             Some(_) => return Err(Sense::cdb_field(2, None)),
         })
     }
@@ -863,6 +887,7 @@ pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
         Ok(Command::RequestSense { allocation, .. }) => {
             Outcome::reply(absent.fixed().to_vec(), allocation)
         }
+        Err(refused) if scsi::ignores_attention(cdb) => refused.into(),
         _ => absent.into(),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: which targets there are, who is connected, that sessions see changes. Must not know: PDUs, commands.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use cairn_base::{Ino, VolumeId};
 use cairn_codec_scsi::code;
 use cairn_fs::Fs;
 use cairn_qos::{Gate, Shaper};
-use cairn_san::{Initiator, San, SanError};
+use cairn_san::{Initiator, San, SanError, Seen};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, watch};
 
@@ -40,7 +40,13 @@ pub struct Target {
     units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
     /// Grows when what initiators see may have changed.
     version: AtomicU64,
+    /// What sessions saw since they began, with the initiator of each.
+    seen: Mutex<BTreeMap<u64, SeenBySession>>,
+    seen_next: AtomicU64,
 }
+
+/// An initiator's name; numbers, and the identities of the LUNs that had them.
+type SeenBySession = (String, BTreeSet<(u16, u64)>);
 
 /// Where commands on a volume are counted: before they begin, and when they have ended.
 struct Counted {
@@ -362,6 +368,8 @@ impl Target {
             cluster,
             units: RwLock::default(),
             version: AtomicU64::new(1),
+            seen: Mutex::default(),
+            seen_next: AtomicU64::new(1),
         };
         target.follow().await?;
         Ok(target)
@@ -373,6 +381,25 @@ impl Target {
 
     pub fn units(&self) -> Vec<Arc<Unit>> {
         self.units.read().values().cloned().collect()
+    }
+
+    /// What initiators that are logged in saw in their sessions. A LUN that is mapped must not get the number of another.
+    pub fn seen(&self) -> Seen {
+        let mut all = Seen::new();
+        for (initiator, numbers) in self.seen.lock().values() {
+            all.entry(initiator.clone()).or_default().extend(numbers);
+        }
+        all
+    }
+
+    /// Notes what a session sees now beside what it saw before.
+    fn note_seen(&self, session: u64, initiator: &str, place: &Place) {
+        let mut all = self.seen.lock();
+        let (_, seen) = all
+            .entry(session)
+            .or_insert_with(|| (initiator.to_owned(), BTreeSet::new()));
+        let now = place.units.iter();
+        seen.extend(now.map(|(number, unit)| (*number, unit.lun().naa)));
     }
 
     /// Makes logical units of LUNs that are new, and tells those of others what changed. To be called after each change.
@@ -418,10 +445,23 @@ impl Target {
     }
 }
 
-/// Four characters of the version.
+/// The program's version as the four characters of a product revision.
 pub fn revision() -> [u8; 4] {
+    revision_of(
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        env!("CARGO_PKG_VERSION_MINOR"),
+    )
+}
+
+/// `1.12`; where that is too long, without the dot, and then with as much of its end as fits.
+fn revision_of(major: &str, minor: &str) -> [u8; 4] {
+    let mut text = format!("{major}.{minor}");
+    if text.len() > 4 {
+        text = format!("{major}{minor}");
+    }
+    let shown = text.get(text.len().saturating_sub(4)..).unwrap_or_default();
     let mut revision = *b"    ";
-    for (place, byte) in revision.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+    for (place, byte) in revision.iter_mut().zip(shown.bytes()) {
         *place = byte;
     }
     revision
@@ -435,6 +475,8 @@ pub struct View {
     nexus: Nexus,
     version: u64,
     place: Arc<Place>,
+    /// Its place among what sessions saw.
+    seen: u64,
 }
 
 impl View {
@@ -444,7 +486,10 @@ impl View {
         for unit in place.units.values() {
             unit.nexus_begins(&nexus);
         }
+        let seen = target.seen_next.fetch_add(1, Ordering::Relaxed);
+        target.note_seen(seen, initiator, &place);
         Self {
+            seen,
             target,
             initiator: initiator.to_owned(),
             group,
@@ -465,6 +510,7 @@ impl View {
 
     fn renew(&mut self) {
         let now = Arc::new(self.target.place(&self.initiator, self.group));
+        self.target.note_seen(self.seen, &self.initiator, &now);
         let before = std::mem::replace(&mut self.place, Arc::clone(&now));
         let is_in = |place: &Place, unit: &Arc<Unit>| {
             place.units.values().any(|other| Arc::ptr_eq(unit, other))
@@ -492,8 +538,27 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
+        self.target.seen.lock().remove(&self.seen);
         for unit in self.place.units.values() {
             unit.nexus_ends(&self.nexus);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_revision_is_the_version() {
+        for (major, minor, want) in [
+            ("0", "1", b"0.1 "),
+            ("1", "12", b"1.12"),
+            ("12", "3", b"12.3"),
+            ("12", "34", b"1234"),
+            ("123", "45", b"2345"),
+        ] {
+            assert_eq!(&revision_of(major, minor), want, "{major}.{minor}");
         }
     }
 }

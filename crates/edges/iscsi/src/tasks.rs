@@ -189,14 +189,16 @@ impl SessionTask {
         let is_exact = |work: &Result<(Arc<Unit>, Checked), Outcome>| match work {
             Ok((_, checked)) => match checked.command {
                 Command::Write { .. } | Command::WriteAndVerify { .. } => true,
-                Command::CompareAndWrite { .. } => sent == out_len,
+                // Both blocks of each pair; the one block that is repeated, which is not the first of several, or none
+                // (SBC-3, WRITE SAME: "a single logical block is transferred").
+                Command::CompareAndWrite { .. } | Command::WriteSame { .. } => sent == out_len,
                 _ => accept == out_len,
             },
             Err(_) => true,
         };
         // More than twice the blocks would be a length that the command cannot say.
         if work.is_ok() && !is_exact(&work) {
-            // Less comes than the command is about: nothing of it is written.
+            // Less comes than the command is about, or what is not of it: nothing of it is written.
             work = Err(Outcome::failed(Sense::illegal(code::INVALID_FIELD_IN_CDB)));
         }
         let mut pass = None;

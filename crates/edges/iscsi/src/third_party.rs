@@ -81,7 +81,7 @@ impl<'a> Work<'a> {
                 .place
                 .units
                 .values()
-                .find(|unit| unit.lun().naa.to_be_bytes()[..] == name[..]);
+                .find(|unit| unit.lun().naa_bytes()[..] == name[..]);
             let unreachable = Sense::new(Key::CopyAborted, code::COPY_TARGET_UNREACHABLE);
             targets.push(named.ok_or(unreachable)?.clone());
         }
@@ -258,6 +258,10 @@ impl<'a> Work<'a> {
         let making = self.place.tokens.begin(self.nexus.initiator());
         let making = making.ok_or(scsi::too_many_tokens())?;
         let fs = self.unit.san.fs();
+        // What a token shares stays when the LUN overwrites it, for which no space is set aside: hosts copy by themselves.
+        if fs.reserved_bytes(self.lun.ino) > 0 {
+            return Err(scsi::too_many_tokens());
+        }
         let failed = |error| self.write_error(error);
         let mut file = fs.make_unnamed(&WHO).map_err(failed)?;
         {
@@ -274,7 +278,12 @@ impl<'a> Work<'a> {
             0 => tokens::INACTIVITY,
             seconds => Duration::from_secs(seconds.into()),
         };
-        Ok(making.finish(file, self.lun.naa, self.lun.block_len_bytes, inactivity))
+        Ok(making.finish(
+            file,
+            self.lun.naa_bytes(),
+            self.lun.block_len_bytes,
+            inactivity,
+        ))
     }
 
     /// WRITE USING TOKEN.

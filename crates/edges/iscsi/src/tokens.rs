@@ -13,7 +13,7 @@ use std::time::Duration;
 use cairn_base::Ino;
 use cairn_base::env::Env;
 use cairn_codec_iscsi::same_bytes;
-use cairn_codec_scsi::{RodToken, RodTokenBytes};
+use cairn_codec_scsi::{NAA_LEN_BYTES, RodToken, RodTokenBytes};
 use cairn_fs::Unnamed;
 use parking_lot::Mutex;
 
@@ -192,7 +192,7 @@ impl Making<'_> {
     pub fn finish(
         self,
         file: Unnamed,
-        naa: u64,
+        naa: [u8; NAA_LEN_BYTES],
         block_len_bytes: u32,
         inactivity: Duration,
     ) -> RodTokenBytes {
@@ -201,7 +201,7 @@ impl Making<'_> {
         tokens.env.entropy.fill(&mut secret);
         let bytes = RodToken {
             id: self.id,
-            naa: naa.to_be_bytes(),
+            naa,
             block_len_bytes,
             len_bytes: file.len_bytes(),
             secret,

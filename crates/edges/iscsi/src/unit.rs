@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_codec_scsi::{Code, ModeState, TokenResult, code};
+use cairn_codec_scsi::{Code, ModeState, Threshold, TokenResult, code};
 use cairn_qos::{Client, Part};
 use cairn_san::{Lun, San, SanError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::execute::{THRESHOLD_SET_BYTES, threshold_sets};
 use crate::reservation::{Effects, Reservations};
 use crate::target::PORT_GROUP;
 
@@ -23,6 +24,8 @@ const SESSION: &str = ",i,0x";
 const TARGET_PORT: &str = ",t,0x";
 /// Attentions that wait for one nexus; it has seen none of so many, and misses nothing by fewer.
 const ATTENTION_COUNT_MAX: usize = 8;
+/// How often it is looked how much space there is yet, where somebody wants to be told.
+const SPACE_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Copies by token of one nexus whose results are kept, those under way included.
 const TOKEN_COPIES_MAX: usize = 32;
 
@@ -100,6 +103,12 @@ struct State {
     reservations: Reservations,
     software_protected: bool,
     descriptor_sense: bool,
+    /// What an initiator set in place of the administrator's threshold: whether any is told, and this one.
+    threshold: Option<(bool, Threshold)>,
+    /// The threshold was reached and told, and there is no more space since.
+    is_below: bool,
+    /// When it was looked last how much space there is, on the monotonic clock.
+    space_looked: Option<Duration>,
     tasks: BTreeMap<u64, Running>,
     task_next: u64,
 }
@@ -169,6 +178,8 @@ pub struct Unit {
     keeps_all: bool,
     /// Reservations are written down one change after the other.
     keeping: tokio::sync::Mutex<()>,
+    /// Bytes that the volume takes in all, when that was looked at last.
+    room_bytes: AtomicU64,
     pub counters: Counters,
 }
 
@@ -240,6 +251,7 @@ impl Unit {
             reservations,
             ..State::default()
         };
+        let room_bytes = san.fs().space().await?.total_bytes;
         Ok(Arc::new(Self {
             san,
             lun: RwLock::new(Arc::new(lun)),
@@ -247,6 +259,7 @@ impl Unit {
             order: tokio::sync::RwLock::default(),
             keeps_all,
             keeping: tokio::sync::Mutex::default(),
+            room_bytes: AtomicU64::new(room_bytes),
             counters: Counters::default(),
         }))
     }
@@ -261,15 +274,35 @@ impl Unit {
         if before.size_bytes != lun.size_bytes {
             self.attention_of_all(None, code::CAPACITY_CHANGED);
         }
-        if before.write_cache != lun.write_cache || before.read_only != lun.read_only {
+        let has_other_threshold = before.soft_threshold_percent != lun.soft_threshold_percent;
+        if has_other_threshold {
+            let mut state = self.state.lock();
+            (state.threshold, state.is_below) = (None, false);
+        }
+        if before.write_cache != lun.write_cache
+            || before.read_only != lun.read_only
+            || has_other_threshold
+        {
             self.attention_of_all(None, code::MODE_CHANGED);
         }
     }
 
     pub fn mode(&self) -> ModeState {
         let lun = self.lun();
+        let percent = u64::from(lun.soft_threshold_percent);
+        let room_sets = self.room_bytes.load(Ordering::Relaxed) / THRESHOLD_SET_BYTES;
+        let sets = room_sets.saturating_mul(percent) / 100;
+        let threshold_default = Threshold {
+            is_enabled: percent > 0,
+            free_sets: u32::try_from(sets).unwrap_or(u32::MAX),
+        };
         let state = self.state.lock();
+        let of_lun = (threshold_default.is_enabled, threshold_default);
+        let (tells_thresholds, threshold) = state.threshold.unwrap_or(of_lun);
         ModeState {
+            tells_thresholds,
+            threshold,
+            threshold_default,
             write_cache: lun.write_cache,
             software_protected: state.software_protected,
             read_only: lun.read_only,
@@ -280,17 +313,50 @@ impl Unit {
     }
 
     pub fn set_mode(&self, nexus: &Nexus, mode: &ModeState) {
+        let before = self.mode();
+        if before == *mode {
+            return;
+        }
         {
             let mut state = self.state.lock();
-            if (state.software_protected, state.descriptor_sense)
-                == (mode.software_protected, mode.descriptor_sense)
-            {
-                return;
-            }
             state.software_protected = mode.software_protected;
             state.descriptor_sense = mode.descriptor_sense;
+            let asked = (mode.tells_thresholds, mode.threshold);
+            if (before.tells_thresholds, before.threshold) != asked {
+                state.threshold = Some(asked);
+                // It is told of once again, and looked at with the next command.
+                (state.is_below, state.space_looked) = (false, None);
+            }
         }
         self.attention_of_all(Some(nexus), code::MODE_CHANGED);
+    }
+
+    /// Looks how much space there is, once in a while, and tells all initiators when that has come down to the threshold.
+    /// They are told again after there was more.
+    pub async fn watch_space(&self) {
+        let mode = self.mode();
+        if !mode.tells_thresholds || !mode.threshold.is_enabled {
+            return;
+        }
+        let now = self.san.env().clock.monotonic();
+        {
+            let mut state = self.state.lock();
+            let is_fresh = |at: Duration| now.saturating_sub(at) < SPACE_LOOK_INTERVAL;
+            if state.space_looked.is_some_and(is_fresh) {
+                return;
+            }
+            state.space_looked = Some(now);
+        }
+        // Whose space cannot be told has not come down.
+        let Ok(space) = self.san.fs().space().await else {
+            return;
+        };
+        self.room_bytes.store(space.total_bytes, Ordering::Relaxed);
+        let is_below = threshold_sets(space.free_bytes) <= self.mode().threshold.free_sets;
+        let was_below = std::mem::replace(&mut self.state.lock().is_below, is_below);
+        if is_below && !was_below {
+            self.attention_of_all(None, code::SOFT_THRESHOLD_REACHED);
+        }
     }
 
     pub fn has_descriptor_sense(&self) -> bool {
@@ -427,6 +493,7 @@ impl Unit {
             state.reservations.reset();
             state.software_protected = false;
             state.descriptor_sense = false;
+            state.threshold = None;
         }
         self.abort(|_| true, None).await;
         self.attention_of_all(None, attention);

@@ -15,7 +15,7 @@ use cairn_iscsi::{Running, Settings, Shared, Target, Targets};
 use cairn_iscsi_client::{Error, IscsiUrl, Session, SessionSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_qos::Shaper;
-use cairn_san::LunSpec;
+use cairn_san::{LunSpec, Seen};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::MemDisk;
@@ -62,12 +62,16 @@ async fn target(env: &Env, targets: &Arc<Targets>) -> Arc<Target> {
         size_bytes: 64 << 20,
         block_len_bytes: BLOCK_LEN_BYTES as u32,
         write_cache: false,
+        is_reserved: false,
     };
     let san = &target.san;
     san.create(spec).await.unwrap();
     let initiators = [INITIATOR.to_owned()].into();
-    san.igroup_set("hosts", initiators, None).await.unwrap();
-    san.map("disk", "hosts", None).await.unwrap();
+    let seen = Seen::new();
+    san.igroup_set("hosts", initiators, None, &seen)
+        .await
+        .unwrap();
+    san.map("disk", "hosts", None, &seen).await.unwrap();
     target.follow().await.unwrap();
     target
 }

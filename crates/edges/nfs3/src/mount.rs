@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::{View, VolumeId};
+use cairn_base::{Ino, View, VolumeId};
 use cairn_codec_nfs::mount::{
     Call, ExportEntry, MountEntry, MountErrno, MountError, MountOk, PROGRAM, Procedure, VERSION_1,
     VERSION_3,
@@ -16,7 +16,7 @@ use cairn_codec_nfs::mount::{
 use cairn_codec_nfs::mount::{HANDLE_V1_LEN_BYTES, Reply as Results};
 use cairn_codec_rpc::{AcceptStatus, Array, AuthFlavor, CallHeader, Encode, List, Reader};
 use cairn_exports::{HANDLE_LEN_BYTES, Target, caller};
-use cairn_fs::{Credentials, FileKind, FsError};
+use cairn_fs::{Credentials, FileKind, Fs, FsError, FsView, SNAPSHOTS_NAME, access};
 use cairn_rpc_server::{Handler, Peer, Program, Reply, Started, StartedCall, Transport};
 use parking_lot::Mutex;
 
@@ -285,7 +285,7 @@ fn success<T: Encode>(xid: u32, results: &T) -> Reply {
 }
 
 /// What a path names: `/` the pseudo root, `/VOLUME` the root of a volume, `/VOLUME/DIR/...` a
-/// directory in it that `user`, squashed, may reach.
+/// directory in it that `user`, squashed, may reach, and `.snapshot/NAME` in any of these the same as that snapshot shows it.
 async fn find(
     session: &Session,
     user: Option<&Credentials>,
@@ -327,25 +327,83 @@ async fn find(
         );
     };
     let who = grant.rule.who(user);
-    let mut ino = grant.fs.root();
+    let mut at = Reached {
+        view: FsView::clone(&grant.fs),
+        dir: grant.fs.root(),
+        lists_snapshots: false,
+    };
     for name in names {
         if name == b".." {
             return Err(MountError::Inval);
         }
         // Not as root, as `mountd` does: that would show what is in directories that the caller may not
         // search, and give out handles of what is below them. The last directory need not be searchable.
-        let found = grant.fs.lookup(&who, ino, name).await;
-        let (attr, _) = found.map_err(|error| mount_error(&error))?;
-        if attr.kind != FileKind::Directory {
-            return Err(MountError::NotDir);
-        }
-        ino = attr.ino;
+        let next = at.next(&grant.fs, &who, name).await;
+        at = next.map_err(|error| mount_error(&error))?;
     }
-    Ok(Target::Inode {
-        volume: grant.volume,
-        view: View::Live,
-        ino,
+    let volume = grant.volume;
+    Ok(match at.lists_snapshots {
+        true => Target::Snapshots {
+            volume,
+            dir: at.dir,
+        },
+        false => Target::Inode {
+            volume,
+            view: at.view.view(),
+            ino: at.dir,
+        },
     })
+}
+
+/// The directory that a path has come to.
+struct Reached {
+    /// Where it is read.
+    view: FsView,
+    dir: Ino,
+    /// It is the directory of its snapshots.
+    lists_snapshots: bool,
+}
+
+impl Reached {
+    /// Goes on to a directory in it, as LOOKUP does.
+    async fn next(self, fs: &Fs, who: &Credentials, name: &[u8]) -> Result<Self, FsError> {
+        if self.lists_snapshots {
+            must_search(fs, who, self.dir).await?;
+            let found = fs.snapshot(name).ok_or(FsError::NotFound)?;
+            let view = fs.in_view(found.view())?;
+            // A directory is in no snapshot from before it was made.
+            view.attr(self.dir).await?;
+            return Ok(Self {
+                view,
+                lists_snapshots: false,
+                ..self
+            });
+        }
+        match self.view.lookup(who, self.dir, name).await {
+            Ok((attr, _)) if attr.kind != FileKind::Directory => Err(FsError::NotDirectory),
+            Ok((attr, _)) => Ok(Self {
+                dir: attr.ino,
+                ..self
+            }),
+            Err(FsError::NotFound) if self.view.view().is_live() && name == SNAPSHOTS_NAME => {
+                must_search(fs, who, self.dir).await?;
+                Ok(Self {
+                    lists_snapshots: true,
+                    ..self
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// That `who` may look up names in the directory, as it is now.
+pub(crate) async fn must_search(fs: &Fs, who: &Credentials, dir: Ino) -> Result<(), FsError> {
+    let (allowed, _) = fs.access(who, dir, access::LOOKUP).await?;
+    match allowed & access::LOOKUP {
+        0 => Err(FsError::AccessDenied),
+        _ => Ok(()),
+    }
 }
 
 fn mount_error(error: &FsError) -> MountError {

@@ -600,7 +600,7 @@ impl LargeWrite {
         };
         let session = Arc::new(session);
         let xid = self.request.xid;
-        let target = self.request.target(self.request.ino);
+        let target = self.request.own_target();
         let found = session.find(target).map(|object| session.place(object));
         let place = match found {
             Ok(Ok(place)) => place,

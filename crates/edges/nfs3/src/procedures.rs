@@ -12,14 +12,15 @@ use cairn_codec_nfs::v3::{
 use cairn_codec_rpc::{DecodeError, Encode, Writer};
 use cairn_exports::HANDLE_LEN_BYTES;
 use cairn_fs::{
-    DirEntry, DirPage, FILE_LEN_BYTES_MAX, Fs, FsError, FsView, LINK_COUNT_MAX, Made,
+    Attr, DirEntry, FILE_LEN_BYTES_MAX, Fs, FsError, FsView, LINK_COUNT_MAX, Made,
     NAME_LEN_BYTES_MAX, NodeKind, SNAPSHOTS_NAME, SetAttr, Stability, TRANSFER_LEN_BYTES_MAX, Wcc,
     access,
 };
 use cairn_rpc_server::{Reply, ReplyFuture};
 
+use crate::mount;
 use crate::nfs_program::data_start;
-use crate::session::Request;
+use crate::session::{Request, Shown};
 use crate::v3_values;
 
 /// Most bytes of a READDIR or READDIRPLUS reply, whatever the client asks for.
@@ -281,6 +282,13 @@ impl Encode for ReadResults {
 
 type Name = Box<[u8]>;
 
+/// A page of a directory, and how each of its entries is shown.
+struct Page {
+    dir: Attr,
+    entries: Vec<(Shown, DirEntry)>,
+    eof: bool,
+}
+
 impl Request {
     /// Attributes of `ino` for the reply of a procedure that failed.
     async fn post_op(&self, ino: cairn_base::Ino) -> PostOpAttr {
@@ -491,36 +499,48 @@ impl Request {
 
     /// That who asks may look up names in the directory, as it is now.
     async fn must_search(&self) -> Result<(), FsError> {
-        let (allowed, _) = self
-            .fs()
-            .access(&self.who, self.ino, access::LOOKUP)
-            .await?;
-        if allowed & access::LOOKUP == 0 {
-            return Err(FsError::AccessDenied);
-        }
-        Ok(())
+        mount::must_search(self.fs(), &self.who, self.ino).await
     }
 
     /// A page of the directory, or of its snapshots, oldest first, in which it was.
-    async fn page(&self, cookie: u64, limit: usize, with_attr: bool) -> Result<DirPage, FsError> {
+    async fn page(&self, cookie: u64, limit: usize, with_attr: bool) -> Result<Page, FsError> {
         let view = self.view();
         if !self.lists_snapshots {
             let page = view.read_dir(&self.who, self.ino, cookie, limit, with_attr);
-            return page.await;
+            let shown = self.shown();
+            return page.await.map(|page| Page {
+                dir: page.dir,
+                entries: page
+                    .entries
+                    .into_iter()
+                    .map(|entry| (shown, entry))
+                    .collect(),
+                eof: page.eof,
+            });
         }
         let dir = view.attr(self.ino).await?;
-        let (allowed, _) = view.access(&self.who, self.ino, access::READ).await?;
+        let wanted = access::READ | access::LOOKUP;
+        let (allowed, _) = view.access(&self.who, self.ino, wanted).await?;
         if allowed & access::READ == 0 {
             return Err(FsError::AccessDenied);
         }
-        let entry = |name: &[u8], cookie| DirEntry {
-            ino: self.ino,
-            name: name.into(),
-            cookie,
-            attr: None,
+        // As in other directories, nobody learns here what a LOOKUP would refuse.
+        let has_attr = with_attr && allowed & access::LOOKUP != 0;
+        let entry = |shown, name: &[u8], cookie, attr| {
+            let entry = DirEntry {
+                ino: self.ino,
+                name: name.into(),
+                cookie,
+                attr: has_attr.then_some(attr),
+            };
+            (shown, entry)
         };
-        let mut entries = vec![entry(b".", 1), entry(b"..", 2)];
-        entries.retain(|entry| entry.cookie > cookie);
+        // Above it is the directory, as it is now.
+        let mut entries = vec![
+            entry(Shown::Snapshots, b".", 1, dir),
+            entry(Shown::In(View::Live), b"..", 2, dir),
+        ];
+        entries.retain(|(_, entry)| entry.cookie > cookie);
         let mut eof = true;
         for snapshot in self.fs().snapshots() {
             let at = snapshot.generation.0.saturating_add(2);
@@ -535,12 +555,12 @@ impl Request {
                 continue;
             };
             match shown.attr(self.ino).await {
-                Ok(_) => entries.push(entry(&snapshot.name, at)),
+                Ok(attr) => entries.push(entry(Shown::In(shown.view()), &snapshot.name, at, attr)),
                 Err(FsError::Stale) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(DirPage { dir, entries, eof })
+        Ok(Page { dir, entries, eof })
     }
 
     async fn access(self, wanted: u32) -> Reply {
@@ -818,9 +838,9 @@ impl Request {
         let attributes = Some(self.attr(&page.dir));
         let listed = Reply::listing(self.xid, |to| {
             let mut writer = DirWriter::readdir(to, &attributes, COOKIE_VERIFIER, count_bytes)?;
-            let fitted = page.entries.iter().take_while(|entry| {
+            let fitted = page.entries.iter().take_while(|(shown, entry)| {
                 writer.push(&v3::Entry {
-                    fileid: self.fileid(entry.ino),
+                    fileid: shown.fileid(entry.ino),
                     name: (&*entry.name).into(),
                     cookie: entry.cookie,
                 })
@@ -855,14 +875,15 @@ impl Request {
                 args.dir_count_bytes,
                 count_bytes,
             )?;
-            let fitted = page.entries.iter().take_while(|entry| {
+            let fitted = page.entries.iter().take_while(|(shown, entry)| {
+                let attr = entry.attr.as_ref();
                 writer.push_plus(&v3::EntryPlus {
-                    fileid: self.fileid(entry.ino),
+                    fileid: shown.fileid(entry.ino),
                     name: (&*entry.name).into(),
                     cookie: entry.cookie,
-                    attributes: entry.attr.as_ref().map(|attr| self.attr(attr)),
+                    attributes: attr.map(|attr| self.attr_as(*shown, attr)),
                     // A user who may not search here gets neither.
-                    handle: entry.attr.as_ref().map(|_| self.handle(entry.ino)),
+                    handle: attr.map(|_| self.handle_as(*shown, entry.ino)),
                 })
             });
             let fitted = fitted.count();

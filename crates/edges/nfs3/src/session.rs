@@ -18,8 +18,10 @@ use cairn_rpc_server::{
 use crate::service::Service;
 use crate::v3_values;
 
-/// From this bit on a fileid says in which view an inode is read; inode numbers stay below it.
-const FILEID_VIEW_SHIFT: u32 = 44;
+/// From this bit on a fileid says how an inode is shown; the numbers of inodes of one volume differ below it only.
+const FILEID_SHOWN_SHIFT: u32 = 44;
+/// The largest number that fits above that bit: of the directories of snapshots.
+const FILEID_SHOWN_MAX: u64 = u64::MAX >> FILEID_SHOWN_SHIFT;
 const WRITE_BITS: u32 = 0o222;
 
 /// What a handle names in a volume that is here.
@@ -28,6 +30,28 @@ pub struct Place {
     pub snapshot: Option<FsView>,
     pub ino: Ino,
     pub lists_snapshots: bool,
+}
+
+/// How an inode is shown: as it is in a view, or as the directory of its snapshots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    In(View),
+    Snapshots,
+}
+
+impl Shown {
+    /// The number that an inode has where it is shown so. Clients take two directories of one number, one below the other, for a
+    /// loop, and keep one set of attributes and bytes for a number: so each view of an inode has its own, for as long as there
+    /// is that snapshot. Generations are counted round after a million of them.
+    pub fn fileid(self, ino: Ino) -> u64 {
+        let shown = match self {
+            Self::In(View::Live) => 0,
+            Self::In(view) => 1 + (view.number() - 1) % (FILEID_SHOWN_MAX - 1),
+            Self::Snapshots => FILEID_SHOWN_MAX,
+        };
+        // Inodes of a clone have its number among those bits, all of them the same one.
+        ino.0 ^ shown << FILEID_SHOWN_SHIFT
+    }
 }
 
 /// One client over one connection, with what it may use. Replaced when the exports change.
@@ -192,15 +216,11 @@ impl Request {
         }
     }
 
-    pub fn target(&self, ino: Ino) -> Target {
-        if self.lists_snapshots {
-            let volume = self.volume();
-            return Target::Snapshots { volume, dir: ino };
-        }
-        Target::Inode {
-            volume: self.volume(),
-            view: self.snapshot.as_ref().map_or(View::Live, FsView::view),
-            ino,
+    /// How what the call's first handle names is shown.
+    pub fn shown(&self) -> Shown {
+        match self.lists_snapshots {
+            true => Shown::Snapshots,
+            false => Shown::In(self.snapshot.as_ref().map_or(View::Live, FsView::view)),
         }
     }
 
@@ -233,30 +253,42 @@ impl Request {
         self.grant().volume
     }
 
+    /// A handle of an inode that is shown as that of the call is.
     pub fn handle(&self, ino: Ino) -> v3::FileHandle {
-        self.session.seal(self.target(ino))
+        self.handle_as(self.shown(), ino)
     }
 
-    pub fn attr(&self, attr: &Attr) -> v3::FileAttr {
-        let mut shown = v3_values::attr(self.volume(), attr);
-        shown.fileid = self.fileid(attr.ino);
-        if self.lists_snapshots {
-            shown.mode &= !WRITE_BITS;
-            let changed = v3_values::time(self.fs().snapshots_changed());
-            (shown.mtime, shown.ctime) = (changed, changed);
+    pub fn handle_as(&self, shown: Shown, ino: Ino) -> v3::FileHandle {
+        self.session.seal(self.target_as(shown, ino))
+    }
+
+    /// What a handle of what the call's first handle names is made of.
+    pub fn own_target(&self) -> Target {
+        self.target_as(self.shown(), self.ino)
+    }
+
+    fn target_as(&self, shown: Shown, ino: Ino) -> Target {
+        let volume = self.volume();
+        match shown {
+            Shown::In(view) => Target::Inode { volume, view, ino },
+            Shown::Snapshots => Target::Snapshots { volume, dir: ino },
         }
-        shown
     }
 
-    /// The number that an inode has where it is read. Clients take two directories of one number, one below the other, for a
-    /// loop: what snapshots show has the generation in its upper bits.
-    pub fn fileid(&self, ino: Ino) -> u64 {
-        let view = match (self.lists_snapshots, &self.snapshot) {
-            (true, _) => u64::MAX,
-            (false, Some(snapshot)) => snapshot.view().number(),
-            (false, None) => 0,
-        };
-        ino.0 | view << FILEID_VIEW_SHIFT
+    /// Attributes of an inode that is shown as that of the call is.
+    pub fn attr(&self, attr: &Attr) -> v3::FileAttr {
+        self.attr_as(self.shown(), attr)
+    }
+
+    pub fn attr_as(&self, shown: Shown, attr: &Attr) -> v3::FileAttr {
+        let mut told = v3_values::attr(self.volume(), attr);
+        told.fileid = shown.fileid(attr.ino);
+        if shown == Shown::Snapshots {
+            told.mode &= !WRITE_BITS;
+            let changed = v3_values::time(self.fs().snapshots_changed());
+            (told.mtime, told.ctime) = (changed, changed);
+        }
+        told
     }
 
     /// The inode that a second handle of a change names. It must be on the same volume, which changes in its live view
@@ -272,5 +304,47 @@ impl Request {
             Object::Elsewhere { .. } => Err(v3::ErrorStatus::XDev),
             Object::PseudoRoot => Err(v3::ErrorStatus::RoFs),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::{Branch, Generation};
+
+    use super::*;
+
+    /// In one volume no two things that are shown have one number; those of the volume as it is now are its inodes' own.
+    #[test]
+    fn each_view_of_an_inode_has_a_number_of_its_own() {
+        let generations = [
+            1,
+            2,
+            15,
+            16,
+            17,
+            255,
+            256,
+            4096,
+            65_535,
+            FILEID_SHOWN_MAX - 1,
+        ];
+        let snapshots = generations.map(|number| Shown::In(View::Snapshot(Generation(number))));
+        let all = [Shown::In(View::Live), Shown::Snapshots];
+        for branch in [Branch::MAIN, Branch(1), Branch(16), Branch::LAST] {
+            let mut seen = std::collections::BTreeSet::new();
+            for ino in [1, 2, 16, 1 << 20, (1 << FILEID_SHOWN_SHIFT) - 1] {
+                let ino = Ino(ino).in_branch(branch);
+                assert_eq!(Shown::In(View::Live).fileid(ino), ino.0);
+                for shown in all.iter().chain(&snapshots) {
+                    assert!(
+                        seen.insert(shown.fileid(ino)),
+                        "{shown:?} of {ino}, {branch}"
+                    );
+                }
+            }
+        }
+        // Generations that do not fit are counted round, past the numbers that mean something else.
+        let past = Shown::In(View::Snapshot(Generation(FILEID_SHOWN_MAX)));
+        assert_eq!(past.fileid(Ino(5)), snapshots[0].fileid(Ino(5)));
     }
 }

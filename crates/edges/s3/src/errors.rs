@@ -95,17 +95,78 @@ fn of_file_system(error: &FsError) -> (S3ErrorCode, Option<http::StatusCode>) {
         FsError::NameTooLong => (S3ErrorCode::KeyTooLongError, None),
         FsError::FileTooLarge => (S3ErrorCode::EntityTooLarge, None),
         FsError::AttributeTooLarge => (S3ErrorCode::MetadataTooLarge, None),
+        // The last is a name of something that is neither a file nor a directory: a device or a symbolic link of an NFS client.
         FsError::NotDirectory
         | FsError::IsDirectory
         | FsError::Exists
         | FsError::NotEmpty
-        | FsError::CrossTree => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
+        | FsError::CrossTree
+        | FsError::NotSupported => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
+        // Like a quota: to send the request again does not help.
+        FsError::TooManyLinks => (custom("LimitExceeded"), Some(http::StatusCode::FORBIDDEN)),
+        // Somebody else changed the file meanwhile.
+        FsError::NotSync => (S3ErrorCode::OperationAborted, None),
         FsError::Invalid => (S3ErrorCode::InvalidArgument, None),
-        FsError::TooManyLinks
-        | FsError::BadCookie
-        | FsError::NotSync
-        | FsError::NotSupported
-        | FsError::NoAttribute
-        | FsError::Io(_) => (S3ErrorCode::InternalError, None),
+        // Damage, a failed disk, or a bug: no limit of files is among these.
+        FsError::BadCookie | FsError::NoAttribute | FsError::Io(_) => {
+            (S3ErrorCode::InternalError, None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::Ino;
+    use http::StatusCode;
+
+    use super::*;
+
+    /// A client that is told 500 sends its request again and again, which helps against none of the limits.
+    #[test]
+    fn errors_of_files_have_codes_of_s3() {
+        let text = || "disk 3".to_owned();
+        let cases: &[(FsError, &str, u16)] = &[
+            (FsError::NotFound, "NoSuchKey", 404),
+            (FsError::Stale, "NoSuchKey", 404),
+            (FsError::Exists, "KeyConflict", 409),
+            (FsError::NotDirectory, "KeyConflict", 409),
+            (FsError::IsDirectory, "KeyConflict", 409),
+            (FsError::NotEmpty, "KeyConflict", 409),
+            (FsError::CrossTree, "KeyConflict", 409),
+            (FsError::NotSupported, "KeyConflict", 409),
+            (FsError::NotOwner, "AccessDenied", 403),
+            (FsError::AccessDenied, "AccessDenied", 403),
+            (FsError::ReadOnly, "AccessDenied", 403),
+            (FsError::NameTooLong, "KeyTooLongError", 400),
+            (FsError::Invalid, "InvalidArgument", 400),
+            (FsError::NoSpace, "InsufficientStorage", 507),
+            (FsError::QuotaExceeded, "QuotaExceeded", 403),
+            (FsError::TooManyLinks, "LimitExceeded", 403),
+            (FsError::FileTooLarge, "EntityTooLarge", 400),
+            (FsError::AttributeTooLarge, "MetadataTooLarge", 400),
+            (FsError::NotSync, "OperationAborted", 409),
+            (FsError::TryLater, "ServiceUnavailable", 503),
+            (FsError::Fenced, "ServiceUnavailable", 503),
+            (FsError::NotOwn(Ino(7)), "ServiceUnavailable", 503),
+            (FsError::Unreachable(text()), "SlowDown", 503),
+            (FsError::BadCookie, "InternalError", 500),
+            (FsError::NoAttribute, "InternalError", 500),
+            (FsError::Io(text()), "InternalError", 500),
+        ];
+        for (error, code, status) in cases {
+            let told = told(ObjectError::Fs(error.clone()));
+            assert_eq!(told.code().as_str(), *code, "{error:?}");
+            let want = StatusCode::from_u16(*status).expect("a status");
+            assert_eq!(told.status_code(), Some(want), "{error:?}");
+        }
+    }
+
+    /// Paths of keys have limits of their own, which are known before a file is asked.
+    #[test]
+    fn limits_of_keys_have_codes_of_s3() {
+        for error in [PathError::TooLong, PathError::PartTooLong] {
+            let told = told(ObjectError::Path(error));
+            assert_eq!(told.code().as_str(), "KeyTooLongError");
+        }
     }
 }

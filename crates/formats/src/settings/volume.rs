@@ -324,6 +324,10 @@ pub enum SizeLimit {
 }
 
 impl SizeLimit {
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::None => None,
@@ -375,6 +379,9 @@ serde_as_word!(SizeLimit);
 pub struct VolumeSettings {
     pub protection: Protection,
     pub size_limit: SizeLimit,
+    /// Up to where the size limit grows by itself as the volume fills.
+    #[serde(default, skip_serializing_if = "SizeLimit::is_none")]
+    pub autogrow: SizeLimit,
     pub access_pattern: AccessPattern,
     pub compression: Compression,
     #[serde(default, skip_serializing_if = "Dedupe::is_off")]
@@ -388,6 +395,22 @@ pub struct VolumeSettings {
 }
 
 impl VolumeSettings {
+    /// What is wrong with how the size limit is to grow.
+    pub fn problem_of_autogrow(&self) -> Option<String> {
+        match (self.autogrow, self.size_limit) {
+            (SizeLimit::None, _) => None,
+            (SizeLimit::Bytes(_), SizeLimit::None) => Some(
+                "a volume without a size limit has nothing that could grow by itself: set a size limit as well"
+                    .to_owned(),
+            ),
+            (SizeLimit::Bytes(bound), SizeLimit::Bytes(limit)) if bound < limit => Some(format!(
+                "the volume is to grow by itself up to {}, which is less than its size limit of {}",
+                self.autogrow, self.size_limit
+            )),
+            (SizeLimit::Bytes(_), SizeLimit::Bytes(_)) => None,
+        }
+    }
+
     /// All protections that some of its data asks for.
     pub fn protections(&self) -> impl Iterator<Item = Protection> {
         let others = self.directory_protections.iter();
@@ -401,6 +424,7 @@ impl Default for VolumeSettings {
         Self {
             protection: Protection::Default,
             size_limit: SizeLimit::None,
+            autogrow: SizeLimit::None,
             access_pattern: AccessPattern::Concurrent,
             // Cheap enough to leave on: the probe gives up early on data that does not compress.
             compression: Compression::Lz4,

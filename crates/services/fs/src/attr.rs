@@ -294,6 +294,7 @@ impl Shared {
         for flight in &mut state.flights {
             flight.cut(size_bytes);
         }
+        state.fresh.remove(size_bytes..u64::MAX);
         self.sync_pending(state);
         self.dirty.add(cleared);
     }

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -59,6 +59,8 @@ impl Held {
 #[derive(Debug)]
 pub struct DirtyBudget {
     held: Held,
+    /// What is set aside for files of the volumes, in bytes on disks ([`crate::reserve`]).
+    reserved_bytes: AtomicU64,
     bytes_max: u64,
     account_count: AtomicUsize,
     less: Notify,
@@ -70,11 +72,17 @@ impl DirtyBudget {
     pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
             held: Held::default(),
+            reserved_bytes: AtomicU64::new(0),
             bytes_max,
             account_count: AtomicUsize::new(0),
             less: Notify::new(),
             press: Notify::new(),
         })
+    }
+
+    /// Bytes on disks that are set aside for files of the volumes.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of data held now.
@@ -105,6 +113,8 @@ impl DirtyBudget {
 pub(crate) struct DirtyAccount {
     held: Held,
     budget: Arc<DirtyBudget>,
+    /// What of the budget's is set aside for files of this volume.
+    reserved_bytes: AtomicU64,
     /// Locked over each change: what was given back is not counted again.
     is_closed: Mutex<bool>,
     /// Nothing flushes any more, so there is nothing to wait for.
@@ -124,6 +134,7 @@ impl DirtyAccount {
         Self {
             held: Held::default(),
             budget,
+            reserved_bytes: AtomicU64::new(0),
             is_closed: Mutex::new(false),
             has_ended: AtomicBool::new(false),
             no_space: Mutex::new(None),
@@ -142,6 +153,7 @@ impl DirtyAccount {
         let mut is_closed = self.is_closed.lock();
         if !std::mem::replace(&mut *is_closed, true) {
             self.budget.held.add(-self.held.load());
+            self.replace_reserved(0);
             self.budget.account_count.fetch_sub(1, Ordering::Relaxed);
             self.budget.less.notify_waiters();
         }
@@ -159,6 +171,25 @@ impl DirtyAccount {
 
     pub fn budget(&self) -> &DirtyBudget {
         &self.budget
+    }
+
+    /// Says how much of the disks is set aside for files of this volume now.
+    pub fn set_reserved(&self, bytes: u64) {
+        if self.reserved_bytes.load(Ordering::Relaxed) == bytes {
+            return;
+        }
+        let is_closed = self.is_closed.lock();
+        if !*is_closed {
+            self.replace_reserved(bytes);
+        }
+    }
+
+    /// With the lock held.
+    fn replace_reserved(&self, bytes: u64) {
+        let all = &self.budget.reserved_bytes;
+        all.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.reserved_bytes.swap(bytes, Ordering::Relaxed);
+        all.fetch_sub(before, Ordering::Relaxed);
     }
 
     pub fn add(&self, delta: Load) {

@@ -309,6 +309,7 @@ impl Fs {
                 sequence,
                 buffer_len_bytes: u64::from(count_bytes),
             };
+            state.note_fresh(offset..end, before.size_bytes);
             let added = state.dirty.insert(offset, run);
             shared.dirty.add(added);
             shared.sync_pending(&mut state);

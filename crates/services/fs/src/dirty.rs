@@ -27,8 +27,9 @@ pub struct Run {
 const SHARED_PART_MIN: u64 = 4;
 
 /// Memory that a run of bytes takes beside them, about: its part of a node of the map, which is half full where runs
-/// come in order (130 bytes), and the two allocations that a small buffer needs (32 bytes each).
-const RUN_MEMORY_BYTES: i64 = 192;
+/// come in order (130 bytes), and the two allocations that a small buffer needs (32 bytes each); and what says that it is on top
+/// of what is stored ([`crate::inode::State::fresh`]), where it lies alone.
+const RUN_MEMORY_BYTES: i64 = 224;
 const _: () = assert!(size_of::<Run>() + size_of::<u64>() <= 72);
 
 /// Data in memory and the runs that it consists of, or a change of them.

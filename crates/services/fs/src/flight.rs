@@ -228,7 +228,8 @@ impl Shared {
         for job in &jobs {
             let mut of_job: Vec<Piece> = Vec::new();
             let mut policy = self.policy_of(&job.inode).await;
-            if !may_share {
+            // A reserved file shares its records with no other.
+            if !may_share || self.is_reserved(job.inode.ino) {
                 policy.dedupe = Dedupe::Off;
             }
             let is_tiny = is_tiny(job) && !encoder.is_encrypting();
@@ -522,6 +523,7 @@ impl Shared {
             state.stable_size_bytes,
         );
         let mut change = Change::default();
+        let from = *at;
         let end_max = insert_extents(&mut state, placed, limit, at, &mut change);
         let is_last = *at == u64::MAX;
         if !is_last && change.is_empty() {
@@ -552,6 +554,19 @@ impl Shared {
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
         put_sharers(inode.ino, placed, &change, &mut batch);
         let shared = shared_segments(placed);
+        // Before they count as stored: never twice, and nowhere for a moment. What is dirty there again replaces these.
+        for Placed { cut, .. } in placed {
+            let end = (cut.start + cut.len_bytes).min(*at);
+            state.fresh.remove(cut.start.max(from)..end);
+        }
+        if is_last {
+            // Also what came to be a hole.
+            let runs = Arc::clone(&state.flights[index].runs);
+            for (start, run) in runs.iter() {
+                state.fresh.remove(*start..*start + run.data.len() as u64);
+            }
+        }
+        self.sync_pending(&mut state);
         let submitted = self.submit_change_sharing(&mut state, &change, batch, &shared);
         let refused = match submitted {
             None => Some(Ok(Landing::Gone)),

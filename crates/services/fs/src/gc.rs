@@ -349,7 +349,8 @@ impl Shared {
     /// How much garbage there may be, and the room that this depends on.
     pub(crate) fn limits(&self, live_bytes: u64) -> (Limits, Room) {
         let code = self.code().unwrap_or_else(|_| self.segments.default_code());
-        let usable = self.segments.usable(code);
+        // What is set aside for files is no room for garbage.
+        let usable = self.usable(code);
         let room = Room {
             total_bytes: usable.total_bytes,
             free_bytes: usable.free_bytes,

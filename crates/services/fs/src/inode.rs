@@ -25,7 +25,9 @@ use crate::extents::ExtentMap;
 use crate::perm::Guarded;
 use crate::policy::Found;
 use crate::quota::Charged;
-use crate::types::{Attr, FileKind, FsError, PreAttr, Wcc};
+use crate::ranges::RangeSet;
+use crate::reserve::Reserved;
+use crate::types::{Attr, FileKind, FsError, LINK_COUNT_MAX, PreAttr, Wcc};
 
 /// The kind as the file service names it.
 pub(crate) fn kind_of(kind: InodeKind) -> FileKind {
@@ -81,6 +83,14 @@ pub(crate) struct State {
     /// they are durable: who wrote them keeps them until COMMIT.
     pub journaled: Ticket,
     pub dirty: DirtyMap,
+    /// Of the bytes in memory and in flights: those that come on top of what the extents have, as far as that is known. It
+    /// is known of all of them but for those that are written inside of a file whose extents are not in memory; these are
+    /// taken to replace what is there, until they are extents.
+    pub fresh: RangeSet,
+    /// What the volume counts of them.
+    pub fresh_counted_bytes: u64,
+    /// What is set aside for it.
+    pub reserved: Option<Arc<Reserved>>,
     /// What quotas count of the bytes in memory.
     pub charged: Option<Box<Charged>>,
     /// The last journal entry of this inode.
@@ -175,6 +185,9 @@ impl State {
             changed: Ticket::NONE,
             journaled: Ticket::NONE,
             dirty: DirtyMap::default(),
+            fresh: RangeSet::default(),
+            fresh_counted_bytes: 0,
+            reserved: None,
             charged: None,
             journal_last: LogPosition(0),
             sequence: 0,
@@ -269,6 +282,26 @@ impl State {
         }
     }
 
+    /// Refuses one more link: to a file at the most that one has, to a directory where the count would not fit its field.
+    pub fn require_room_for_link(&self) -> Result<(), FsError> {
+        let most = match self.record.kind {
+            InodeKind::Directory => u32::MAX,
+            _ => LINK_COUNT_MAX,
+        };
+        match self.record.nlink < most {
+            true => Ok(()),
+            false => Err(FsError::TooManyLinks),
+        }
+    }
+
+    /// The links that clients see. The record keeps the true count, so that it is right again as directories go.
+    fn shown_link_count(&self) -> u32 {
+        match self.record.kind {
+            InodeKind::Directory if self.record.nlink > LINK_COUNT_MAX => 1,
+            _ => self.record.nlink,
+        }
+    }
+
     pub fn guarded(&self) -> Guarded {
         Guarded {
             kind: kind_of(self.record.kind),
@@ -284,7 +317,7 @@ impl State {
             ino,
             kind: kind_of(record.kind),
             mode: record.mode,
-            nlink: record.nlink,
+            nlink: self.shown_link_count(),
             uid: record.uid,
             gid: record.gid,
             size_bytes: if record.kind == InodeKind::Directory {
@@ -292,13 +325,33 @@ impl State {
             } else {
                 record.size_bytes
             },
-            used_bytes: record.used_bytes + self.dirty.len_bytes() + self.flying_bytes(),
+            used_bytes: record.used_bytes + self.fresh.len_bytes(),
             device_major: record.device_major,
             device_minor: record.device_minor,
             atime: record.atime,
             mtime: record.mtime,
             ctime: record.ctime,
         }
+    }
+
+    /// Notes which bytes of a write come on top of what is stored. `size_before`: of the file before it; nothing is stored from
+    /// there on.
+    pub fn note_fresh(&mut self, range: Range<u64>, size_before: u64) {
+        if self.record.used_bytes == 0 {
+            self.fresh.add(range);
+            return;
+        }
+        let inside = range.start..range.end.min(size_before);
+        self.fresh.add(range.start.max(size_before)..range.end);
+        if inside.start >= inside.end || !self.extents.is_loaded(&inside) {
+            return;
+        }
+        let mut at = inside.start;
+        for extent in self.extents.touching(inside.clone()) {
+            self.fresh.add(at..extent.start.max(at));
+            at = at.max(extent.end);
+        }
+        self.fresh.add(at..inside.end);
     }
 
     /// Tells when the flights that have bytes of a range are over.

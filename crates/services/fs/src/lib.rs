@@ -40,8 +40,10 @@ mod place;
 mod policy;
 mod punch;
 mod quota;
+mod ranges;
 mod rename;
 mod requests;
+mod reserve;
 mod revert;
 mod rewrite;
 mod room;
@@ -76,6 +78,7 @@ pub use policy::{ApplyFailure, ApplyView, POLICY_COUNT_MAX, PolicyFailure, Polic
 pub use punch::Allocation;
 pub use quota::{QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaCounts, QuotaLimits, QuotaView};
 pub use requests::REQUESTS_KEPT;
+pub use reserve::RESERVED_FILES_MAX;
 pub use rewrite::REWRITE_SEGMENTS_MAX;
 pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
 pub use secrets::{KeptSecret, SecretError};

@@ -669,8 +669,8 @@ impl Shared {
         require(who, parent.guarded(), WRITE | EXECUTE)?;
         self.require_serving()?;
         self.require_pool_space(METADATA_BYTES)?;
-        if kind == FileKind::Directory && parent.record.nlink >= LINK_COUNT_MAX {
-            return Err(FsError::TooManyLinks);
+        if kind == FileKind::Directory {
+            parent.require_room_for_link()?;
         }
         let mut record = new_record(who, parent, kind, set)?;
         record.tree = self.quotas.inherited(&parent.record);
@@ -936,9 +936,7 @@ impl Shared {
             return Err(FsError::Exists);
         }
         require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
-        if locked.of(ino).record.nlink >= LINK_COUNT_MAX {
-            return Err(FsError::TooManyLinks);
-        }
+        locked.of(ino).require_room_for_link()?;
         self.require_serving()?;
         self.require_pool_space(METADATA_BYTES)?;
         if is_other_tree {

@@ -148,6 +148,7 @@ impl Shared {
         state.extents.forget(&range);
         if !planted::is(Bug::HoleForgetsDirty) {
             let cleared = state.dirty.clear(range.clone());
+            state.fresh.remove(range.clone());
             self.sync_pending(&mut state);
             self.dirty.add(cleared);
         }

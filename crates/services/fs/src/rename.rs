@@ -214,8 +214,8 @@ impl Shared {
             if granted(who, moved_guard) & WRITE == 0 {
                 return Err(FsError::AccessDenied);
             }
-            if m.replaced.is_none() && locked.of(m.to_dir).record.nlink >= LINK_COUNT_MAX {
-                return Err(FsError::TooManyLinks);
+            if m.replaced.is_none() {
+                locked.of(m.to_dir).require_room_for_link()?;
             }
         }
 

@@ -25,6 +25,9 @@ pub(crate) struct PoolSpace {
     pub free_bytes: u64,
     /// The same for data of the directories whose protection takes most.
     free_bytes_least: u64,
+    /// What is set aside for files ([`crate::reserve`]), which is not free for others; and what is free with it.
+    pub reserved_bytes: u64,
+    pub free_bytes_beside: u64,
 }
 
 impl Shared {
@@ -88,17 +91,20 @@ impl Shared {
             .is_some_and(|at| now.saturating_sub(at) < SPACE_CHECK_INTERVAL);
         if !fresh {
             let code = self.code().unwrap_or_else(|_| self.segments.default_code());
-            let usable = self.segments.usable(code);
+            self.tell_reserved(code);
+            let usable = self.usable(code);
             let asked = self.policies.protections();
             let of_asked = asked.iter().filter_map(|own| {
                 let code = self.code_of(Some(own)).ok()?;
-                Some(self.segments.usable(code).free_bytes)
+                Some(self.usable(code).free_bytes)
             });
             *space = PoolSpace {
                 at: Some(now),
                 total_bytes: usable.total_bytes,
                 free_bytes: usable.free_bytes,
                 free_bytes_least: of_asked.fold(usable.free_bytes, u64::min),
+                reserved_bytes: self.reserved_under(code),
+                free_bytes_beside: self.segments.usable(code).free_bytes,
             };
         }
         *space

@@ -64,7 +64,7 @@ impl Unnamed {
     /// it must be allowed to read them.
     ///
     /// A file that is written to meanwhile may be found at several moments. [`FsError::Invalid`] if the file ends before the
-    /// range does, [`FsError::TryLater`] if it is written to all the time.
+    /// range does, or has space set aside for it, [`FsError::TryLater`] if it is written to all the time.
     pub async fn share(
         &mut self,
         from: &FsView,
@@ -112,7 +112,7 @@ impl Fs {
     ///
     /// A long range is taken over in steps: after a crash, the first part of it may be there alone. Who writes to either file
     /// meanwhile may find its bytes taken over or not. [`FsError::Invalid`] if either file ends before its range does, or the
-    /// two ranges are of one file and overlap; [`FsError::TryLater`] if one of them is written to all the time.
+    /// two ranges are of one file and overlap, or a file has space set aside for it; [`FsError::TryLater`] if one of them is written to all the time.
     pub async fn share_over(
         &self,
         who: &Credentials,
@@ -184,6 +184,10 @@ impl Shared {
         start: u64,
         into: &Destination<'_>,
     ) -> Result<(), FsError> {
+        // A record that another file has stays when it is overwritten, for which no space is set aside.
+        if self.is_reserved(source.inode.ino) || self.is_reserved(into.inode.ino) {
+            return Err(FsError::Invalid);
+        }
         let end = into
             .at
             .checked_add(source.end - start)
@@ -318,7 +322,8 @@ impl Shared {
         }
         // They are read from the metadata when they are needed.
         state.extents.forget_all();
-        let cleared = state.dirty.clear(range);
+        let cleared = state.dirty.clear(range.clone());
+        state.fresh.remove(range);
         self.sync_pending(state);
         self.dirty.add(cleared);
         match into.is_new {

@@ -520,7 +520,7 @@ impl Shared {
         }
         // It can stay as it is.
         let code = self.code()?;
-        if self.segments.usable(code).free_bytes < bytes_max.saturating_mul(4) {
+        if self.usable(code).free_bytes < bytes_max.saturating_mul(4) {
             return Ok(false);
         }
         let moving = self.move_victims(id, of_files, To::Disks);
@@ -557,7 +557,7 @@ impl Shared {
         };
         // It can stay as it is, and what garbage collection and deletions need is theirs.
         let code = self.code()?;
-        let free_bytes = self.segments.usable(code).free_bytes;
+        let free_bytes = self.usable(code).free_bytes;
         if free_bytes < moved_bytes.saturating_mul(4) {
             let why = format!(
                 "no room to part files that go to the tier from others: {moved_bytes} bytes are to be written anew, and {free_bytes} are free; delete data or add a disk"
@@ -804,7 +804,7 @@ impl Shared {
         let needed: u64 = chosen.iter().map(|(_, live_bytes)| live_bytes).sum();
         let code = self.code()?;
         // Not of what garbage collection and deletions need: the copies are made as theirs are.
-        let free_bytes = self.segments.usable(code).free_bytes;
+        let free_bytes = self.usable(code).free_bytes;
         if free_bytes < needed.saturating_mul(2) {
             return Ok(Some(format!(
                 "no room to write data anew: {needed} bytes at a time, and {free_bytes} are free; delete data or add a disk"
@@ -994,7 +994,7 @@ impl Shared {
             .sum();
         let code = self.code()?;
         // There is no need for it: the data can be read where it is.
-        if self.segments.usable(code).free_bytes < bytes.saturating_mul(4) {
+        if self.usable(code).free_bytes < bytes.saturating_mul(4) {
             return Ok(());
         }
         let count = hot.len() as u64;

@@ -11,7 +11,8 @@ pub const NAME_LEN_BYTES_MAX: usize = 255;
 pub const SNAPSHOTS_NAME: &[u8] = b".snapshot";
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
-/// Most hard links to one inode.
+/// Most hard links to a file, and most that a directory shows. A directory with more of them, one for each directory in it,
+/// shows one link, which programs that count on links read as "not counted" (ext4's `dir_nlink`, btrfs).
 pub const LINK_COUNT_MAX: u32 = 65_000;
 /// One past the last byte a file can hold: 8 EiB - 1, as `off_t` has it.
 pub const FILE_LEN_BYTES_MAX: u64 = i64::MAX as u64;
@@ -86,6 +87,7 @@ pub struct Attr {
     pub kind: FileKind,
     /// Permission bits with set-uid, set-gid and sticky: 0..=0o7777.
     pub mode: u32,
+    /// Hard links; 1 of a directory with more than [`LINK_COUNT_MAX`].
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,

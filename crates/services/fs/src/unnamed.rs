@@ -588,6 +588,7 @@ impl Shared {
                 sequence: state.sequence,
                 buffer_len_bytes: data.len() as u64,
             };
+            state.note_fresh(0..data.len() as u64, 0);
             self.dirty.add(state.dirty.insert(0, run));
             self.sync_pending(state);
             let written = &self.counters.written_bytes;
@@ -652,7 +653,11 @@ impl Shared {
             // What came in after the last flush would be lost, and answered with the old verifier.
             self.require_serving()?;
             let room = self.require_room(inode, range).await?;
-            self.require_pool_space(count_bytes)?;
+            let reserved = inode.lock().reserved.clone();
+            match reserved {
+                Some(reserved) => self.require_reserved_space(&reserved, count_bytes)?,
+                None => self.require_pool_space(count_bytes)?,
+            }
             if self.dirty.admit(more).await {
                 return Ok(room);
             }

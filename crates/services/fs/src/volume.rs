@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
@@ -32,6 +32,7 @@ use crate::orphans::Orphans;
 use crate::policy::Policies;
 use crate::quota::{Quotas, owner_of};
 use crate::requests::Requests;
+use crate::reserve::Reservations;
 use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
@@ -314,6 +315,9 @@ pub(crate) struct Shared {
     /// Changes while the volume is open.
     extents_max: AtomicUsize,
     pub dirty: DirtyAccount,
+    /// Bytes in memory that come on top of what is stored, of the store's own volume ([`crate::inode::State::fresh`]).
+    pub fresh_bytes: AtomicI64,
+    pub(crate) reservations: Reservations,
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
     pub read_ahead_permits: Arc<Semaphore>,
@@ -464,6 +468,8 @@ impl Fs {
             extent_count: ExtentCount::default(),
             extents_max: AtomicUsize::new(extents_max),
             dirty: DirtyAccount::new(dirty),
+            fresh_bytes: AtomicI64::new(0),
+            reservations: Reservations::default(),
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
@@ -495,7 +501,8 @@ impl Fs {
             // It is deleted, and others are in its store.
             false => Ok(()),
         };
-        if let Err(error) = read.and_then(|()| fs.shared.replay(journal)) {
+        let read = read.and_then(|()| fs.shared.replay(journal));
+        if let Err(error) = read.and_then(|()| fs.shared.load_reservations()) {
             // It holds the metadata open, which could not be opened again then.
             fs.shared.segments.close_volume(volume);
             return Err(error);
@@ -668,15 +675,32 @@ impl Fs {
         }
     }
 
+    /// Bytes that files of the volume have, with those that are in memory yet: what its size limit is compared with.
+    pub fn used_bytes(&self) -> u64 {
+        let fresh = self.shared.fresh_bytes.load(Ordering::Relaxed);
+        let fresh = u64::try_from(fresh).unwrap_or(0);
+        self.counts().file_bytes.saturating_add(fresh)
+    }
+
+    /// Room in the pool under the volume's protection, whatever limits the volume has: in all, and free.
+    pub fn pool_room(&self) -> (u64, u64) {
+        let shared = &self.shared;
+        shared.forget_space();
+        let space = shared.pool_space();
+        let pending = shared.dirty.budget().bytes();
+        (space.total_bytes, space.free_bytes.saturating_sub(pending))
+    }
+
     /// Room in the volume: what the pool can still take under the volume's protection, or what its
     /// size limit leaves, whichever is less.
     pub async fn space(&self) -> Result<VolumeSpace, FsError> {
         let shared = &self.shared;
         let counts = self.counts();
-        // Whoever asks wants to know how it is now.
+        // Whoever asks wants to know how it is now. In the pool all that is written takes space, also in place of what is there,
+        // until that is collected; of the limit only what is not there yet.
         shared.forget_space();
         let view = shared.pool_space();
-        let dirty = shared.dirty.bytes();
+        let fresh = u64::try_from(shared.fresh_bytes.load(Ordering::Relaxed)).unwrap_or(0);
         let pending = shared.dirty.budget().bytes();
         let mut total_bytes = view.total_bytes;
         let mut free_bytes = view.free_bytes.saturating_sub(pending);
@@ -684,7 +708,7 @@ impl Fs {
         // That of the store's own volume.
         if let Some(limit) = limit.filter(|_| self.branch().is_main()) {
             total_bytes = total_bytes.min(limit);
-            let used = counts.file_bytes.saturating_add(dirty);
+            let used = counts.file_bytes.saturating_add(fresh);
             free_bytes = free_bytes.min(limit.saturating_sub(used));
         }
         Ok(VolumeSpace {
@@ -1039,6 +1063,9 @@ impl Shared {
                 sequence: state.sequence,
             };
             let added_bytes = run.data.len();
+            let range = entry.offset..entry.offset.saturating_add(added_bytes as u64);
+            let size_before = state.record.size_bytes;
+            state.note_fresh(range, size_before);
             let added = state.dirty.insert(entry.offset, run);
             self.dirty.add(added);
             self.sync_pending(&mut state);

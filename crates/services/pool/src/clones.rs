@@ -68,6 +68,7 @@ impl Pool {
             name: name.clone(),
             settings: VolumeSettings {
                 size_limit: SizeLimit::None,
+                autogrow: SizeLimit::None,
                 ..store.settings
             },
             created: self.env.clock.now(),

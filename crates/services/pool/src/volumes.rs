@@ -208,6 +208,9 @@ impl Pool {
         let mut state = PoolState::clone(&self.state());
         state.check_new(name)?;
         self.require_code(&settings)?;
+        if let Some(problem) = settings.problem_of_autogrow() {
+            return Err(ChangeFailure::Impossible(problem));
+        }
         let id = state.take_volume_id();
         let volume = PoolVolume {
             id,
@@ -312,6 +315,7 @@ impl Pool {
         if store.is_none() {
             asked.settings = VolumeSettings {
                 size_limit: SizeLimit::None,
+                autogrow: SizeLimit::None,
                 ..in_store
             };
         }
@@ -325,6 +329,9 @@ impl Pool {
                 "the settings of clone \"{name}\" are those of volume \"{}\", in whose store it is; only its class can be changed",
                 head.name
             )));
+        }
+        if let Some(problem) = settings.problem_of_autogrow() {
+            return Err(ChangeFailure::Impossible(problem));
         }
         if is_clone && settings.size_limit != before.size_limit {
             return Err(ChangeFailure::Impossible(format!(

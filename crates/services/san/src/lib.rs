@@ -11,13 +11,15 @@ mod records;
 mod volume;
 
 pub use cairn_formats::settings::OsType;
-pub use records::{Chap, Igroup, Initiator, KeptChap, KeptInitiator, Lun, SanError};
+pub use records::{Chap, Igroup, Initiator, KeptChap, KeptInitiator, Lun, SanError, Seen};
 pub use volume::{LunChange, LunSpec, San};
 
 /// LUNs of one volume.
 pub const LUN_COUNT_MAX: usize = 1024;
 /// Numbers that a LUN can have for an initiator: 0 to 1023, which every host finds.
 pub const LUN_NUMBER_MAX: u16 = 1023;
+/// With more of a volume's space free nobody wants to be told of it.
+pub const SOFT_THRESHOLD_PERCENT_MAX: u8 = 99;
 pub const IGROUP_COUNT_MAX: usize = 256;
 pub const INITIATORS_PER_IGROUP_MAX: usize = 64;
 /// Initiators with secrets.

@@ -47,7 +47,7 @@ pub struct Lun {
 /// What the file of a LUN carries beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LunRecord {
-    /// Its identity for hosts, the same for ever: NAA, locally assigned.
+    /// Its identity for hosts, the same for ever: the end of its NAA ([`Self::naa_bytes`]), and its serial number.
     pub naa: u64,
     pub block_len_bytes: u32,
     /// Writes are answered before they are stable.
@@ -55,6 +55,8 @@ pub struct LunRecord {
     pub created_seconds: i64,
     pub read_only: bool,
     pub online: bool,
+    /// Hosts are told when no more than this part of the volume's space is free; 0: they are not.
+    pub soft_threshold_percent: u8,
     /// Its number for each group.
     pub maps: BTreeMap<String, u16>,
 }
@@ -78,6 +80,8 @@ pub struct AccessRecord {
     read_only: bool,
     online: bool,
     #[serde(default)]
+    soft_threshold_percent: u8,
+    #[serde(default)]
     maps: BTreeMap<String, u16>,
 }
 
@@ -88,6 +92,7 @@ impl LunRecord {
             version: VERSION,
             read_only: false,
             online: false,
+            soft_threshold_percent: 0,
             maps: BTreeMap::new(),
         });
         Self {
@@ -97,8 +102,17 @@ impl LunRecord {
             created_seconds: kind.created_seconds,
             read_only: access.read_only,
             online: access.online,
+            soft_threshold_percent: access.soft_threshold_percent,
             maps: access.maps,
         }
+    }
+
+    /// Its NAA designator: of the format IEEE Registered Extended (6), which all hosts prefer to others (SPC-4, section
+    /// 7.8.6.6.5). The company has no identifier of IEEE's; [`NAA_COMPANY`] is one that is locally administered, so that
+    /// nobody else's can be the same. After 36 bits of zeros comes the number that was drawn when the LUN was made.
+    pub fn naa_bytes(&self) -> [u8; 16] {
+        let head = 0x6_u64 << 60 | u64::from(NAA_COMPANY) << 36;
+        (u128::from(head) << 64 | u128::from(self.naa)).to_be_bytes()
     }
 
     pub fn kind(&self) -> KindRecord {
@@ -116,6 +130,7 @@ impl LunRecord {
             version: VERSION,
             read_only: self.read_only,
             online: self.online,
+            soft_threshold_percent: self.soft_threshold_percent,
             maps: self.maps.clone(),
         }
     }
@@ -134,6 +149,9 @@ impl Lun {
         self.size_bytes / u64::from(self.block_len_bytes.max(1))
     }
 }
+
+/// What initiators that are logged in saw since then, by their names: numbers, and the identities of the LUNs that had them.
+pub type Seen = BTreeMap<String, BTreeSet<(u16, u64)>>;
 
 /// A group of initiators that see the same LUNs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,6 +219,9 @@ pub struct TargetRecord {
 }
 
 pub const VERSION: u32 = 1;
+/// Stands for who made a LUN in its name. Of the first octet, CAh, the second bit from the end says that it is locally
+/// administered (IEEE 802, section 8.4).
+const NAA_COMPANY: u32 = 0xca_1a_00;
 
 /// Reads a record of a version that is known.
 pub fn decode<T: for<'a> Deserialize<'a>>(what: &str, bytes: &[u8]) -> Result<T, SanError> {
@@ -251,6 +272,7 @@ mod tests {
             created_seconds: 7,
             read_only: true,
             online: true,
+            soft_threshold_percent: 20,
             maps: BTreeMap::from([("hosts".to_owned(), 3)]),
         };
         let (kind, access) = (encode(&lun.kind()).unwrap(), encode(&lun.access()).unwrap());
@@ -268,6 +290,18 @@ mod tests {
         // What a restore brings back is for nobody.
         let read = LunRecord::new(kind, None);
         assert!(!read.online && read.maps.is_empty());
+    }
+
+    #[test]
+    fn names_for_hosts_are_of_nobody_else() {
+        let stored =
+            br#"{"version":1,"naa":3458764513820540929,"block_len_bytes":512,"created_seconds":1}"#;
+        let record = LunRecord::new(decode("a", stored).unwrap(), None);
+        let naa = record.naa_bytes();
+        let text: String = naa.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(text, "6ca1a000000000003000000000000001");
+        // Locally administered, and of one: no identifier that IEEE gives out.
+        assert_eq!((NAA_COMPANY >> 16) & 0x03, 0x02);
     }
 
     #[test]

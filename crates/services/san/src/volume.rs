@@ -38,6 +38,8 @@ pub struct LunSpec {
     pub size_bytes: u64,
     pub block_len_bytes: u32,
     pub write_cache: bool,
+    /// All its space is set aside for it.
+    pub is_reserved: bool,
 }
 
 /// What to change about a LUN.
@@ -49,6 +51,10 @@ pub struct LunChange {
     pub write_cache: Option<bool>,
     pub read_only: Option<bool>,
     pub online: Option<bool>,
+    /// At most [`SOFT_THRESHOLD_PERCENT_MAX`]; 0: none.
+    pub soft_threshold_percent: Option<u8>,
+    /// No space is set aside for it any more.
+    pub unreserve: bool,
 }
 
 #[derive(Default)]
@@ -170,7 +176,10 @@ impl San {
                 let kind = match self.fs.xattr(&WHO, entry.ino, OF_LUN).await {
                     Ok(kind) => decode(&what, &kind)?,
                     // Its making broke off: nobody was told of it.
-                    Err(FsError::NoAttribute) => continue,
+                    Err(FsError::NoAttribute) => {
+                        self.fs.unreserve(entry.ino).await?;
+                        continue;
+                    }
                     Err(error) => return Err(error.into()),
                 };
                 let access = match self.fs.xattr(&WHO, entry.ino, OF_ACCESS).await {
@@ -394,9 +403,12 @@ impl San {
             let found = found
                 .ok_or_else(|| SanError::Invalid(format!("there is no snapshot {snapshot}")))?;
             let view = self.fs.in_view(found.view())?;
+            if let Ok(lun) = self.lun(from) {
+                self.require_unreserved(&lun, "cloned")?;
+            }
             return self.clone_from(&view, folder, from, name).await;
         }
-        self.lun(from)?;
+        self.require_unreserved(&self.lun(from)?, "cloned")?;
         let mut random = [0; 6];
         self.env.entropy.fill(&mut random);
         let unique: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -471,6 +483,7 @@ impl San {
                 "LUN {name} is online: hosts would go on with what they have of it in memory"
             )));
         }
+        self.require_unreserved(&lun, "restored")?;
         let folder = self.folder().await?;
         let found = self.fs.snapshot(snapshot.as_bytes());
         let found =
@@ -517,7 +530,7 @@ impl San {
         Ok(lun)
     }
 
-    /// An identity for hosts: NAA, locally assigned.
+    /// An identity for hosts.
     fn new_naa(&self) -> u64 {
         let mut random = [0; 8];
         self.env.entropy.fill(&mut random);
@@ -547,12 +560,20 @@ impl San {
             .await?;
         let ino = made.attr.ino;
         self.resize_file(ino, spec.size_bytes).await?;
+        if spec.is_reserved
+            && let Err(error) = self.fs.reserve(ino, spec.size_bytes).await
+        {
+            // Without its record it is no LUN, should it stay; the next one of its name takes its place.
+            let _ = self.fs.remove(&WHO, folder, spec.name.as_bytes()).await;
+            return Err(not_reserved(error, spec.size_bytes));
+        }
         let record = LunRecord {
             naa: self.new_naa(),
             block_len_bytes: spec.block_len_bytes,
             write_cache: spec.write_cache,
             read_only: false,
             online: true,
+            soft_threshold_percent: 0,
             created_seconds: self.env.clock.now().seconds,
             maps: BTreeMap::new(),
         };
@@ -567,6 +588,17 @@ impl San {
         };
         self.state.write().luns.insert(spec.name, lun.clone());
         Ok(lun)
+    }
+
+    /// A LUN with space set aside shares no records with others: what both have is not free when it is overwritten.
+    fn require_unreserved(&self, lun: &Lun, what: &str) -> Result<(), SanError> {
+        match self.fs.reserved_bytes(lun.ino) {
+            0 => Ok(()),
+            _ => Err(SanError::Conflict(format!(
+                "space is set aside for LUN {}: it is not {what}, as it would share its blocks then",
+                lun.name
+            ))),
+        }
     }
 
     async fn resize_file(&self, ino: Ino, size_bytes: u64) -> Result<(), SanError> {
@@ -590,7 +622,28 @@ impl San {
                 )));
             }
         }
+        if let Some(percent) = change.soft_threshold_percent
+            && percent > SOFT_THRESHOLD_PERCENT_MAX
+        {
+            return Err(SanError::Invalid(format!(
+                "a soft threshold is 1 to {SOFT_THRESHOLD_PERCENT_MAX} percent of the volume's space, or 0 for none, not {percent}"
+            )));
+        }
+        let reserved_bytes = self.fs.reserved_bytes(lun.ino);
+        if change.unreserve {
+            self.fs.unreserve(lun.ino).await?;
+        } else if let Some(size_bytes) = change.size_bytes
+            && reserved_bytes > 0
+            && size_bytes > lun.size_bytes
+        {
+            // Before it is larger: else it could be written to.
+            let reserved = self.fs.reserve(lun.ino, size_bytes).await;
+            reserved.map_err(|error| not_reserved(error, size_bytes))?;
+        }
         let mut record = lun.record.clone();
+        record.soft_threshold_percent = change
+            .soft_threshold_percent
+            .unwrap_or(record.soft_threshold_percent);
         record.write_cache = change.write_cache.unwrap_or(record.write_cache);
         record.read_only = change.read_only.unwrap_or(record.read_only);
         record.online = change.online.unwrap_or(record.online);
@@ -603,6 +656,9 @@ impl San {
         lun.record = record;
         if let Some(size_bytes) = change.size_bytes {
             self.resize_file(lun.ino, size_bytes).await?;
+            if reserved_bytes > size_bytes && !change.unreserve {
+                self.fs.reserve(lun.ino, size_bytes).await?;
+            }
             lun.size_bytes = size_bytes;
         }
         self.state.write().luns.insert(name.to_owned(), lun.clone());
@@ -621,23 +677,33 @@ impl San {
         let folder = self.folder().await?;
         self.fs.remove(&WHO, folder, name.as_bytes()).await?;
         self.state.write().luns.remove(name);
+        // It is gone, and nothing is set aside for it any more: the next start finds that, if this is not kept now.
+        let _ = self.fs.unreserve(lun.ino).await;
         Ok(())
     }
 
     /// Lets a group see a LUN, as the first number that is free if none is given. Returns the number.
+    ///
+    /// `seen`: by initiators that are logged in. A number under which one of them saw another LUN is not free: its host has a
+    /// device of that number until it logs out, and would write to this LUN what is meant for the other.
     pub async fn map(
         &self,
         name: &str,
         igroup: &str,
         number: Option<u16>,
+        seen: &Seen,
     ) -> Result<u16, SanError> {
         let _turn = self.turn.lock().await;
         let mut lun = self.lun(name)?;
-        let taken = {
+        let (taken, held) = {
             let state = self.state.read();
             let members = state.igroups.get(igroup);
             let members = members.ok_or_else(|| SanError::NoIgroup(igroup.to_owned()))?;
-            state.numbers_of(&members.initiators, igroup, name)
+            let initiators = &members.initiators;
+            (
+                state.numbers_of(initiators, igroup, name),
+                held_numbers(seen, initiators, lun.naa),
+            )
         };
         if let Some(number) = lun.maps.get(igroup) {
             return Err(SanError::Conflict(format!(
@@ -656,11 +722,20 @@ impl San {
                         "initiators of group {igroup} see LUN {other} as number {number}"
                     )));
                 }
+                None if held.contains(&number) => {
+                    return Err(SanError::Conflict(format!(
+                        "an initiator of group {igroup} that is logged in saw another LUN as number {number}: choose another number, or log its host out of the target"
+                    )));
+                }
                 None => number,
             },
             None => (0..=LUN_NUMBER_MAX)
-                .find(|number| !taken.contains_key(number))
-                .ok_or_else(|| SanError::Conflict(format!("group {igroup} has no number left")))?,
+                .find(|number| !taken.contains_key(number) && !held.contains(number))
+                .ok_or_else(|| {
+                    SanError::Conflict(format!(
+                        "group {igroup} has no number left that none of its initiators sees, or saw since it logged in"
+                    ))
+                })?,
         };
         if taken.values().any(|other| other == name) {
             return Err(SanError::Conflict(format!(
@@ -686,12 +761,13 @@ impl San {
         Ok(())
     }
 
-    /// Makes a group, or replaces its initiators.
+    /// Makes a group, or replaces its initiators. `seen`: as for [`Self::map`], of new members.
     pub async fn igroup_set(
         &self,
         name: &str,
         initiators: BTreeSet<String>,
         os: Option<OsType>,
+        seen: &Seen,
     ) -> Result<Igroup, SanError> {
         let _turn = self.turn.lock().await;
         check_name(name)?;
@@ -714,10 +790,21 @@ impl San {
             }
             // A new member may see the same number through another group.
             let others = state.numbers_of(&igroup.initiators, name, "");
+            let before = state.igroups.get(name).map(|before| &before.initiators);
+            let is_new = |initiator: &&String| {
+                before.is_none_or(|before| !before.contains(initiator.as_str()))
+            };
+            let new: BTreeSet<String> = igroup.initiators.iter().filter(is_new).cloned().collect();
             for lun in state.luns.values() {
                 let Some(number) = lun.maps.get(name) else {
                     continue;
                 };
+                if held_numbers(seen, &new, lun.naa).contains(number) {
+                    return Err(SanError::Conflict(format!(
+                        "a new initiator of group {name} that is logged in saw another LUN as number {number}, which LUN {} has: log its host out of the target",
+                        lun.name
+                    )));
+                }
                 if let Some(other) = others.get(number).filter(|other| **other != lun.name) {
                     return Err(SanError::Conflict(format!(
                         "an initiator would see both LUN {} and LUN {other} as number {number}",
@@ -869,6 +956,27 @@ impl State {
         }
         numbers
     }
+}
+
+fn not_reserved(error: FsError, size_bytes: u64) -> SanError {
+    match error {
+        FsError::NoSpace => SanError::Conflict(format!(
+            "{size_bytes} bytes cannot be set aside: so much is not free in the pool, beside what is set aside for other LUNs"
+        )),
+        FsError::QuotaExceeded => SanError::Conflict(format!(
+            "{size_bytes} bytes cannot be set aside: a quota of the volume leaves less"
+        )),
+        error => error.into(),
+    }
+}
+
+/// Numbers under which any of `initiators` saw another LUN than the one with this identity.
+fn held_numbers(seen: &Seen, initiators: &BTreeSet<String>, naa: u64) -> BTreeSet<u16> {
+    let of = initiators
+        .iter()
+        .filter_map(|initiator| seen.get(initiator));
+    let others = of.flatten().filter(|(_, other)| *other != naa);
+    others.map(|(number, _)| *number).collect()
 }
 
 fn check_chap(chap: &Chap) -> Result<(), SanError> {

@@ -29,7 +29,12 @@ pub struct Schedules {
     pub all: Vec<Schedule>,
     /// When they were set: nothing was due before.
     pub since_seconds: i64,
+    /// With less of the pool free the oldest snapshot goes; 0: none goes for that.
+    pub autodelete_percent: u8,
 }
+
+/// Most of a pool that can be asked to be kept free at the cost of snapshots.
+pub const AUTODELETE_PERCENT_MAX: u8 = 90;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,6 +42,8 @@ struct Record {
     version: u32,
     since_seconds: i64,
     schedules: String,
+    #[serde(default)]
+    autodelete_percent: u8,
 }
 
 /// What a look at the schedules did.
@@ -44,6 +51,8 @@ struct Record {
 pub struct Done {
     pub taken: Vec<String>,
     pub deleted: Vec<String>,
+    /// The oldest, for want of space.
+    pub deleted_for_space: Option<String>,
     /// Those of clones that were being made when the volume was closed.
     pub left_by_clones: Vec<String>,
     /// What was not done, with its snapshot and why. The next look tries again.
@@ -72,6 +81,7 @@ pub async fn schedules(fs: &Fs) -> Result<Schedules, ScheduleFailure> {
     Ok(Schedules {
         all: parse(&record.schedules).map_err(|error| damaged(error.to_string()))?,
         since_seconds: record.since_seconds,
+        autodelete_percent: record.autodelete_percent,
     })
 }
 
@@ -81,20 +91,48 @@ pub async fn set_schedules(
     all: Vec<Schedule>,
     now: Timestamp,
 ) -> Result<Schedules, ScheduleFailure> {
+    let autodelete_percent = match schedules(fs).await {
+        Ok(known) => known.autodelete_percent,
+        // They are set anew.
+        Err(ScheduleFailure::Damaged(_)) => 0,
+        Err(error) => return Err(error),
+    };
+    let set = Schedules {
+        all,
+        since_seconds: now.seconds,
+        autodelete_percent,
+    };
+    store(fs, &set).await?;
+    Ok(set)
+}
+
+/// Has the oldest snapshots go when no more than this part of the pool is free, up to [`AUTODELETE_PERCENT_MAX`]; 0: never. Durable
+/// when this returns.
+pub async fn set_autodelete(fs: &Fs, percent: u8) -> Result<Schedules, ScheduleFailure> {
+    if percent > AUTODELETE_PERCENT_MAX {
+        return Err(ScheduleError::Autodelete(percent).into());
+    }
+    let set = Schedules {
+        autodelete_percent: percent,
+        ..schedules(fs).await?
+    };
+    store(fs, &set).await?;
+    Ok(set)
+}
+
+async fn store(fs: &Fs, set: &Schedules) -> Result<(), ScheduleFailure> {
     let record = Record {
         version: VERSION,
-        since_seconds: now.seconds,
-        schedules: text(&all),
+        since_seconds: set.since_seconds,
+        schedules: text(&set.all),
+        autodelete_percent: set.autodelete_percent,
     };
     let encoded =
         serde_json::to_vec(&record).map_err(|error| ScheduleFailure::Damaged(error.to_string()))?;
     let hidden = fs.make_hidden_folder().await?;
     fs.set_xattr(&WHO, hidden, KEY, &encoded, XattrMode::Any)
         .await?;
-    Ok(Schedules {
-        all,
-        since_seconds: now.seconds,
-    })
+    Ok(())
 }
 
 /// Deletes what clones left, takes what is due, then deletes what is too much: also where the pool is full, and nothing can be taken. A snapshot that
@@ -129,7 +167,39 @@ pub async fn keep(fs: &Fs, now: Timestamp) -> Result<Done, ScheduleFailure> {
             }
         }
     }
+    if is_short_of_space(fs, schedules.autodelete_percent)
+        && let Some(name) = oldest(&fs.snapshots())
+    {
+        let deleted = fs.delete_snapshot(&name).await;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        match deleted {
+            Ok(()) => done.deleted_for_space = Some(name),
+            // Locked or deleted meanwhile.
+            Err(SnapshotFailure::Refused(_)) => {}
+            Err(error) => done.failed.push((name, error)),
+        }
+    }
     Ok(done)
+}
+
+/// Whether less than so many percent of the pool are free, or will be. What deleted snapshots held comes back after a while: it
+/// is freed, and then collected. Nothing more goes before that.
+fn is_short_of_space(fs: &Fs, percent: u8) -> bool {
+    if percent == 0 || fs.snapshot_freeing().snapshots > 0 {
+        return false;
+    }
+    let (total_bytes, free_bytes) = fs.pool_room();
+    let free_bytes = free_bytes.saturating_add(fs.gc_backlog().bytes());
+    u128::from(free_bytes) * 100 < u128::from(total_bytes) * u128::from(percent)
+}
+
+/// The oldest that may be deleted for want of space: not a locked one, one that a clone began from, or one that is there for
+/// something that is being done.
+fn oldest(all: &[Snapshot]) -> Option<Vec<u8>> {
+    let mut may_go = all.iter().filter(|snapshot| {
+        !snapshot.is_locked && snapshot.clones.is_empty() && !snapshot.schedule.starts_with(b".")
+    });
+    may_go.next().map(|snapshot| snapshot.name.to_vec())
 }
 
 /// The snapshots that a schedule took, the oldest first.
@@ -220,6 +290,32 @@ mod tests {
             let got = due(&schedule, &of_schedule, since, Timestamp::new(now, 0));
             assert_eq!(got.as_deref(), want, "{what}");
         }
+    }
+
+    #[test]
+    fn the_oldest_that_nobody_needs_goes_for_want_of_space() {
+        let of_clone = Snapshot {
+            clones: vec![cairn_base::VolumeId(7)],
+            ..snapshot("b", 2, false)
+        };
+        let under_way = Snapshot {
+            schedule: ".clone.1".into(),
+            ..snapshot("c", 3, false)
+        };
+        let by_hand = Snapshot {
+            schedule: "".into(),
+            ..snapshot("d", 4, false)
+        };
+        let all = [
+            snapshot("a", 1, true),
+            of_clone,
+            under_way,
+            by_hand,
+            snapshot("e", 5, false),
+        ];
+        assert_eq!(oldest(&all), Some(b"d".to_vec()));
+        assert_eq!(oldest(&all[..3]), None);
+        assert_eq!(oldest(&[]), None);
     }
 
     #[test]

@@ -15,7 +15,10 @@ mod schedule;
 
 pub use clone::{CloneFailure, clone};
 pub use diff::{DIFF_IDLE_MAX, DIFF_PAGE_MAX, DIFFS_MAX, DiffFailure, DiffPage, Diffs};
-pub use keeper::{Done, ScheduleFailure, Schedules, keep, schedules, set_schedules};
+pub use keeper::{
+    AUTODELETE_PERCENT_MAX, Done, ScheduleFailure, Schedules, keep, schedules, set_autodelete,
+    set_schedules,
+};
 pub use restore::{RestoreFailure, Restored, kept_name, restore};
 pub use schedule::{
     KEEP_MAX, SCHEDULE_COUNT_MAX, SCHEDULE_NAME_LEN_BYTES_MAX, Schedule, ScheduleError, parse, text,

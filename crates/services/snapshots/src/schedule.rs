@@ -52,6 +52,11 @@ pub enum ScheduleError {
     Twice(String),
     #[error("a volume has at most {SCHEDULE_COUNT_MAX} schedules")]
     TooMany,
+    #[error(
+        "snapshots are deleted when less than 1 to {max} percent of the pool is free, or never (0), not at {0}",
+        max = crate::AUTODELETE_PERCENT_MAX
+    )]
+    Autodelete(u8),
 }
 
 /// One schedule.

@@ -781,6 +781,81 @@ fn nothing_can_be_called_snapshot() {
     assert_eq!(client.lookup(snapshots, "file"), Err(ErrorStatus::NoEnt));
 }
 
+/// Each entry of `.snapshot` is a directory of its own: to who lists it, who looks it up and who mounts it.
+#[test]
+fn snapshots_are_directories_of_their_own() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let dir = make_dir(&mut client, root, "dir");
+    let below = make_dir(&mut client, dir, "below");
+    let file = client.create(below, "file");
+    client.write(file, 0, b"old").unwrap();
+    for name in ["first", "second"] {
+        let main = server.main.clone();
+        server.run(async move { main.take_snapshot(name.as_bytes(), b"").await.unwrap() });
+    }
+    client.write(file, 0, b"new").unwrap();
+    make_dir(&mut client, dir, "later");
+
+    let snapshots = client.lookup(dir, ".snapshot").unwrap();
+    let page = ok!(
+        client.nfs(Call::ReadDirPlus(v3::ReadDirPlusArgs {
+            dir: snapshots,
+            cookie: 0,
+            cookie_verifier: [0; 8],
+            dir_count_bytes: 4096,
+            max_count_bytes: 4096,
+        })),
+        ReadDirPlus
+    );
+    let entries = page.entries.0;
+    let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+    let want: [v3::Name<'_>; 4] = [".".into(), "..".into(), "first".into(), "second".into()];
+    assert_eq!(names, want);
+    let first = client.lookup(snapshots, "first").unwrap();
+    let second = client.lookup(snapshots, "second").unwrap();
+    let mut fileids = std::collections::BTreeSet::new();
+    for (entry, handle) in entries.iter().zip([snapshots, dir, first, second]) {
+        let told = client.getattr(handle).unwrap();
+        assert_eq!(entry.handle, Some(handle), "{:?}", entry.name);
+        assert_eq!(entry.attributes, Some(told), "{:?}", entry.name);
+        assert_eq!(entry.fileid, told.fileid, "{:?}", entry.name);
+        assert_eq!(told.fsid, client.getattr(root).unwrap().fsid);
+        assert!(fileids.insert(entry.fileid), "{:?}", entry.name);
+    }
+    // READDIR tells the same numbers, and pages of a snapshot have those of its view.
+    assert_eq!(list(&mut client, snapshots, 4096, false).len(), 4);
+    assert_eq!(list(&mut client, first, 4096, true).len(), 3);
+
+    let mut mounted = |path: &'static str| match client.mount(mount::Call::Mount(path.into())) {
+        mount::Reply::Mount(result) => result.map(|found| found.handle),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(mounted("/main/dir/.snapshot"), Ok(snapshots));
+    assert_eq!(mounted("/main/dir/.snapshot/first"), Ok(first));
+    assert_eq!(mounted("/main/.snapshot/second/dir"), Ok(second));
+    let old_below = mounted("/main/dir/.snapshot/first/below").unwrap();
+    for (path, want) in [
+        ("/main/.snapshot/none", mount::MountError::NoEnt),
+        // It was not there then.
+        ("/main/dir/later/.snapshot/first", mount::MountError::NoEnt),
+        ("/main/.snapshot/first/.snapshot", mount::MountError::NoEnt),
+        (
+            "/main/.snapshot/first/dir/below/file",
+            mount::MountError::NotDir,
+        ),
+        ("/main/dir/.snapshot/..", mount::MountError::Inval),
+    ] {
+        assert_eq!(mounted(path), Err(want), "{path}");
+    }
+    let old = client.lookup(old_below, "file").unwrap();
+    assert_eq!(client.read(old, 0, 10), b"old");
+    let refused = err!(client.nfs(write_call(old, 0, b"x")), Write);
+    assert_eq!(refused.status, ErrorStatus::RoFs);
+    assert_eq!(client.read(file, 0, 10), b"new");
+}
+
 #[test]
 fn export_tells_a_client_of_its_own_rules_alone() {
     let server = Server::start();

@@ -510,6 +510,8 @@ fn every_procedure_is_done_as_the_squashed_user() {
         "/main/locked/inside",
         "/main/locked/file",
         "/main/locked/none",
+        "/main/locked/.snapshot",
+        "/main/locked/.snapshot/open",
     ];
     assert_eq!(mounted(&mut root_user, mount_paths[0]), Ok(inside));
     let places = ["place-0", "place-1", "place-2", "place-3", "place-4"];

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cairn_meta::{Owner, QuotaLimit, UsageRecord};
 use smallvec::SmallVec;
 
-use super::{Domain, Domains, Limits, owner_of};
+use super::{Domain, Domains, Limits, is_branch, owner_of};
 use crate::inode::{Inode, State};
 use crate::types::FsError;
 use crate::volume::Shared;
@@ -23,6 +23,10 @@ use crate::volume::Shared;
 pub(crate) struct Charged {
     domains: Domains,
     bytes: u64,
+    /// Of these: what comes on top of what is stored.
+    fresh_bytes: u64,
+    /// Of these: what is set aside for it.
+    reserved_bytes: u64,
 }
 
 /// Bytes that were let in and are not in memory yet; they are pending until this is dropped.
@@ -45,6 +49,18 @@ impl Drop for Room {
 fn add_pending(domains: &Domains, delta: i64) {
     for domain in domains.iter() {
         domain.add_pending(delta);
+    }
+}
+
+fn add_fresh(domains: &Domains, delta: i64) {
+    for domain in domains.iter() {
+        domain.add_fresh(delta);
+    }
+}
+
+fn add_reserved(domains: &Domains, delta: i64) {
+    for domain in domains.iter() {
+        domain.add_reserved(delta);
     }
 }
 
@@ -71,7 +87,7 @@ impl Domain {
         let mut verdict = Verdict::default();
         let pending = match more.with_pending {
             true => self.pending_bytes(),
-            false => 0,
+            false => self.reserved_bytes(),
         };
         let more_bytes = pending.saturating_add(more.bytes);
         let used = Self::used_bytes(&limits, usage);
@@ -206,7 +222,14 @@ impl Shared {
         if !self.quotas.has_limits() {
             return Ok(Room { held: None });
         }
-        let owner = owner_of(&inode.lock().record);
+        let owner = {
+            let state = inode.lock();
+            // It counts already.
+            if state.reserved.is_some() && range.end <= state.record.size_bytes {
+                return Ok(Room { held: None });
+            }
+            owner_of(&state.record)
+        };
         let domains = self.quotas.domains_of(owner);
         if domains.is_empty() {
             return Ok(Room { held: None });
@@ -218,6 +241,16 @@ impl Shared {
             return Ok(room);
         }
         self.wait_for_room(inode, range, &domains).await
+    }
+
+    /// Lets in so many bytes of an owner that are not in memory, or refuses them.
+    pub(crate) fn room_of(self: &Arc<Self>, owner: Owner, bytes: u64) -> Result<Room, FsError> {
+        if !self.quotas.has_limits() {
+            return Ok(Room { held: None });
+        }
+        let domains = self.quotas.domains_of(owner);
+        let room = self.reserve(&domains, bytes);
+        room.map_err(|domain| self.refuse(&domain))
     }
 
     fn reserve(self: &Arc<Self>, domains: &Domains, bytes: u64) -> Result<Room, Arc<Domain>> {
@@ -282,10 +315,17 @@ impl Shared {
 
     /// Follows a change of what an inode has in memory, of its owner, or of its tree. Before who waits is woken.
     pub(crate) fn sync_pending(&self, state: &mut State) {
+        let reserved = state.reserved.as_ref();
+        let left = reserved.map_or(0, |reserved| {
+            reserved.follow(state.record.used_bytes, state.removed)
+        });
+        let fresh_bytes = state.fresh.len_bytes().max(left);
+        self.count_fresh(state, fresh_bytes);
         if state.charged.is_none() && !self.quotas.has_limits() {
             return;
         }
-        let bytes = state.dirty.len_bytes() + state.flying_bytes();
+        // What is set aside for a file is pending until the file has it.
+        let bytes = (state.dirty.len_bytes() + state.flying_bytes()).max(left);
         let domains = match self.quotas.has_limits() && bytes > 0 {
             true => Some(self.quotas.domains_of(owner_of(&state.record))),
             false => None,
@@ -293,13 +333,36 @@ impl Shared {
         // The new ones first: nothing is let in meanwhile for want of them.
         if let Some(domains) = &domains {
             add_pending(domains, bytes as i64);
+            add_fresh(domains, fresh_bytes as i64);
+            add_reserved(domains, left as i64);
         }
         if let Some(before) = state.charged.take() {
             add_pending(&before.domains, -(before.bytes as i64));
+            add_fresh(&before.domains, -(before.fresh_bytes as i64));
+            add_reserved(&before.domains, -(before.reserved_bytes as i64));
         }
+        let charged = |domains| Charged {
+            domains,
+            bytes,
+            fresh_bytes,
+            reserved_bytes: left,
+        };
         state.charged = domains
             .filter(|domains| !domains.is_empty())
-            .map(|domains| Box::new(Charged { domains, bytes }));
+            .map(|domains| Box::new(charged(domains)));
+    }
+
+    /// Counts for the volume what comes on top of what is stored. A clone in its store is another volume.
+    fn count_fresh(&self, state: &mut State, fresh_bytes: u64) {
+        let now = match is_branch(state.record.tree) {
+            true => 0,
+            false => fresh_bytes,
+        };
+        let before = std::mem::replace(&mut state.fresh_counted_bytes, now);
+        let delta = now as i64 - before as i64;
+        if delta != 0 {
+            self.fresh_bytes.fetch_add(delta, Ordering::Relaxed);
+        }
     }
 }
 

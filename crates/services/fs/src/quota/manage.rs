@@ -180,7 +180,7 @@ impl Fs {
             let view = shared.view_of(domain.key);
             let limit_of = |limit: &QuotaLimit| limit.hard.or(limit.soft);
             if let Some(limit) = limit_of(&view.limits.bytes) {
-                let used = view.used_bytes().saturating_add(domain.pending_bytes());
+                let used = view.used_bytes().saturating_add(domain.fresh_bytes());
                 space.total_bytes = space.total_bytes.min(limit);
                 space.free_bytes = space.free_bytes.min(limit.saturating_sub(used));
             }
@@ -274,7 +274,11 @@ impl Shared {
     pub(crate) fn sync_all_pending(&self) {
         self.inodes.visit(|inode| {
             let mut state = inode.lock();
-            if state.charged.is_some() || !state.dirty.is_empty() || !state.flights.is_empty() {
+            if state.charged.is_some()
+                || state.reserved.is_some()
+                || !state.dirty.is_empty()
+                || !state.flights.is_empty()
+            {
                 self.sync_pending(&mut state);
             }
         });

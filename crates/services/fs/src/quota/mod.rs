@@ -87,6 +87,10 @@ pub(crate) struct Domain {
     limits: RwLock<Limits>,
     /// Bytes in memory, or let in, that may come to use more.
     pending_bytes: AtomicI64,
+    /// Of the pending bytes: what is set aside for files, which no flush makes less.
+    reserved_bytes: AtomicI64,
+    /// Bytes in memory that will be used beside what is: what is known to replace others is not among them.
+    fresh_bytes: AtomicI64,
     /// When soft limits were passed, in seconds since 1970; 0: they are not.
     bytes_since: AtomicU64,
     files_since: AtomicU64,
@@ -103,6 +107,8 @@ impl Domain {
             key,
             limits: RwLock::new(limits),
             pending_bytes: AtomicI64::new(0),
+            reserved_bytes: AtomicI64::new(0),
+            fresh_bytes: AtomicI64::new(0),
             bytes_since: AtomicU64::new(grace.bytes_since.unwrap_or(0)),
             files_since: AtomicU64::new(grace.files_since.unwrap_or(0)),
             near: Semaphore::new(1),
@@ -117,6 +123,23 @@ impl Domain {
 
     pub fn pending_bytes(&self) -> u64 {
         self.pending_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// What comes beside what is used when all that is in memory is stored.
+    pub fn fresh_bytes(&self) -> u64 {
+        self.fresh_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    fn add_reserved(&self, delta: i64) {
+        self.reserved_bytes.fetch_add(delta, Ordering::Relaxed);
+    }
+
+    fn add_fresh(&self, delta: i64) {
+        self.fresh_bytes.fetch_add(delta, Ordering::Relaxed);
     }
 
     fn add_pending(&self, delta: i64) {

@@ -17,6 +17,7 @@ mod paths;
 mod policy;
 mod quota;
 mod requests;
+mod reserve;
 mod revert;
 mod rewrite;
 mod share;

@@ -1,0 +1,220 @@
+//! Files whose space is set aside.
+
+use std::pin::pin;
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_fs::*;
+use cairn_testkit::Rng;
+use futures_util::FutureExt;
+
+use crate::world::*;
+
+const MIB: u64 = 1 << 20;
+const DISK_BYTES: u64 = 512 * MIB;
+const LEN_BYTES: u64 = 32 * MIB;
+/// A write that has to wait for a collection is tried again so often, once a second.
+const PATIENCE: u32 = 300;
+
+async fn make(fs: &Fs, name: &str, size_bytes: u64) -> Ino {
+    let set = SetAttr {
+        size_bytes: Some(size_bytes),
+        ..SetAttr::default()
+    };
+    let mode = CreateMode::Guarded(set);
+    let made = fs.create(&ROOT_USER, ROOT_INO, name.as_bytes(), mode).await;
+    made.unwrap().attr.ino
+}
+
+/// Bytes that no compression makes less. Time goes on while the write waits.
+async fn write(world: &World, ino: Ino, mib: u64, rng: &mut Rng) -> Result<(), FsError> {
+    let data = Bytes::from(rng.bytes(MIB as usize));
+    let fs = &world.fs;
+    let mut writing = pin!(fs.write(&ROOT_USER, ino, mib * MIB, data, Stability::Unstable));
+    for _ in 0..PATIENCE {
+        if let Some(written) = writing.as_mut().now_or_never() {
+            return written.map(|_| ());
+        }
+        world.run_for(1).await;
+    }
+    panic!("MiB {mib} is not written");
+}
+
+/// As an initiator does: what it is told to try later it tries again, and an error is one.
+async fn write_patiently(world: &World, ino: Ino, mib: u64, rng: &mut Rng) {
+    for _ in 0..PATIENCE {
+        match write(world, ino, mib, rng).await {
+            Err(FsError::TryLater) => world.run_for(1).await,
+            written => return written.unwrap(),
+        }
+    }
+    panic!("MiB {mib} still has to wait");
+}
+
+/// Writes to a file until there is no space for it; how many MiB it has.
+async fn fill(world: &World, ino: Ino, rng: &mut Rng) -> u64 {
+    let mut count = 0;
+    loop {
+        match write(world, ino, count, rng).await {
+            Ok(()) => count += 1,
+            Err(FsError::NoSpace) => {
+                // What is on its way, or garbage, may leave some.
+                world.run_for(5).await;
+                if write(world, ino, count, rng).await == Err(FsError::NoSpace) {
+                    return count;
+                }
+                count += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_reserved_file_finds_space_in_a_full_pool() {
+    block_on(async {
+        let mut rng = Rng::new(1);
+        let world = World::with_capacity(1, 1, DISK_BYTES).await;
+        let reserved = make(&world.fs, "reserved", LEN_BYTES).await;
+        world.fs.reserve(reserved, LEN_BYTES).await.unwrap();
+        let other = make(&world.fs, "other", 0).await;
+        let filled = fill(&world, other, &mut rng).await;
+        assert!(filled > 0);
+        for mib in 0..LEN_BYTES / MIB {
+            write_patiently(&world, reserved, mib, &mut rng).await;
+        }
+        // Over a restart, and in place of what is there.
+        let world = world.restart(2).await;
+        assert_eq!(world.fs.reserved_bytes(reserved), LEN_BYTES);
+        for mib in 0..LEN_BYTES / MIB {
+            write_patiently(&world, reserved, mib, &mut rng).await;
+        }
+        world.fs.commit(&ROOT_USER, reserved, 0, 0).await.unwrap();
+        // What nobody needs any more is everybody's.
+        world.fs.unreserve(reserved).await.unwrap();
+        assert_eq!(world.fs.reserved_bytes(reserved), 0);
+        world.fs.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_not_set_aside() {
+    block_on(async {
+        let world = World::with_capacity(3, 1, DISK_BYTES).await;
+        let fs = &world.fs;
+        let free = fs.space().await.unwrap().free_bytes;
+        let file = make(fs, "file", 2 * DISK_BYTES).await;
+        assert_eq!(fs.reserve(file, free).await, Err(FsError::NoSpace));
+        assert_eq!(fs.reserved_bytes(file), 0);
+        // Metadata takes a little meanwhile.
+        assert!(fs.space().await.unwrap().free_bytes + 4 * MIB >= free);
+        fs.reserve(file, LEN_BYTES).await.unwrap();
+        let left = fs.space().await.unwrap().free_bytes;
+        assert!(left <= free - LEN_BYTES);
+        // More for the same file is a change; another finds what is left.
+        assert_eq!(fs.reserve(file, free).await, Err(FsError::NoSpace));
+        assert_eq!(fs.reserved_bytes(file), LEN_BYTES);
+        let second = make(fs, "second", LEN_BYTES).await;
+        assert_eq!(fs.reserve(second, left + MIB).await, Err(FsError::NoSpace));
+        fs.reserve(second, MIB).await.unwrap();
+        assert_eq!(fs.reserve(ROOT_INO, MIB).await, Err(FsError::NotSupported));
+        fs.unreserve(file).await.unwrap();
+        fs.unreserve(second).await.unwrap();
+        fs.unreserve(second).await.unwrap();
+        assert!(fs.space().await.unwrap().free_bytes + 8 * MIB >= free);
+        fs.close().await.unwrap();
+    });
+}
+
+/// A quota counts what is set aside: others are refused what would leave too little, and the file itself is not.
+#[test]
+fn what_is_set_aside_counts_for_quotas() {
+    block_on(async {
+        let mut rng = Rng::new(4);
+        let world = World::with_capacity(4, 1, DISK_BYTES).await;
+        let fs = &world.fs;
+        let policy = Policy {
+            size_limit_bytes: Some(16 * MIB),
+            ..fs.policy()
+        };
+        fs.set_policy(policy).unwrap();
+        let file = make(fs, "file", 12 * MIB).await;
+        assert_eq!(
+            fs.reserve(file, 17 * MIB).await,
+            Err(FsError::QuotaExceeded)
+        );
+        fs.reserve(file, 12 * MIB).await.unwrap();
+        let free = async || fs.space().await.unwrap().free_bytes;
+        assert_eq!(free().await, 4 * MIB);
+        let other = make(fs, "other", 0).await;
+        for mib in 0..4 {
+            write(&world, other, mib, &mut rng).await.unwrap();
+        }
+        assert_eq!(
+            write(&world, other, 4, &mut rng).await,
+            Err(FsError::QuotaExceeded)
+        );
+        for mib in 0..12 {
+            write(&world, file, mib, &mut rng).await.unwrap();
+            assert_eq!(free().await, 0);
+        }
+        // In place of what is there.
+        write(&world, file, 3, &mut rng).await.unwrap();
+        world.run_for(10).await;
+        assert_eq!(free().await, 0);
+        fs.close().await.unwrap();
+    });
+}
+
+/// It would have to be overwritten as a whole beside what the snapshot keeps, for which there is no room.
+#[test]
+fn a_snapshot_that_leaves_too_little_is_refused() {
+    block_on(async {
+        let mut rng = Rng::new(5);
+        let world = World::with_capacity(5, 1, DISK_BYTES).await;
+        let fs = &world.fs;
+        let file = make(fs, "file", LEN_BYTES).await;
+        fs.reserve(file, LEN_BYTES).await.unwrap();
+        for mib in 0..LEN_BYTES / MIB {
+            write_patiently(&world, file, mib, &mut rng).await;
+        }
+        fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
+        fs.take_snapshot(b"fits", b"").await.unwrap();
+        let other = make(fs, "other", 0).await;
+        fill(&world, other, &mut rng).await;
+        // All of the file can be overwritten once more, as it is then; after that there is no room for another.
+        for mib in 0..LEN_BYTES / MIB {
+            write_patiently(&world, file, mib, &mut rng).await;
+        }
+        fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
+        let refused = fs.take_snapshot(b"too-much", b"").await;
+        assert_eq!(refused.unwrap_err(), SnapshotFailure::Fs(FsError::NoSpace));
+        fs.close().await.unwrap();
+    });
+}
+
+/// Records that others have, too, would stay when they are overwritten.
+#[test]
+fn a_reserved_file_shares_nothing() {
+    block_on(async {
+        let mut rng = Rng::new(6);
+        let world = World::with_capacity(6, 1, DISK_BYTES).await;
+        let fs = &world.fs;
+        let file = make(fs, "file", 4 * MIB).await;
+        let other = make(fs, "other", 4 * MIB).await;
+        fs.reserve(file, 4 * MIB).await.unwrap();
+        for ino in [file, other] {
+            write(&world, ino, 0, &mut rng).await.unwrap();
+            fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        }
+        for (from, into) in [(file, other), (other, file)] {
+            let shared = fs.share_over(&ROOT_USER, from, 0..MIB, into, 0).await;
+            assert_eq!(shared, Err(FsError::Invalid));
+        }
+        fs.unreserve(file).await.unwrap();
+        fs.share_over(&ROOT_USER, file, 0..MIB, other, 0)
+            .await
+            .unwrap();
+        fs.close().await.unwrap();
+    });
+}
