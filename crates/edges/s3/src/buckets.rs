@@ -345,8 +345,8 @@ pub fn lifecycle(rules: Vec<LifecycleRule>) -> Vec<Rule> {
         let prefix = Some(rule.prefix).filter(|prefix| !prefix.is_empty());
         let mut tags = tag_set(rule.tags);
         let others = [prefix.is_some(), larger.is_some(), smaller.is_some()];
-        let count = others.iter().filter(|is_there| **is_there).count();
-        let filter = match tags.len() + count {
+        let other_count = others.iter().filter(|is_there| **is_there).count();
+        let filter = match tags.len() + other_count {
             0 => LifecycleRuleFilter {
                 prefix: Some(String::new()),
                 ..LifecycleRuleFilter::default()

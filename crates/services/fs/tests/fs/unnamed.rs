@@ -444,8 +444,8 @@ fn only_a_file_as_it_was_seen_is_removed() {
                 }
                 _ => {
                     let mut other = filled(fs, 1000, 2).await;
-                    let placed = other.place(&ROOT_USER, &placing(name, &[]));
-                    placed.await.unwrap();
+                    let placing = placing(name, &[]);
+                    other.place(&ROOT_USER, &placing).await.unwrap();
                 }
             }
             let removed = fs.remove_unchanged(&ROOT_USER, ROOT_INO, name, seen).await;
