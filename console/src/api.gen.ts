@@ -312,6 +312,43 @@ export interface paths {
         patch: operations["address_pool_change"];
         trace?: never;
     };
+    "/api/v1/cluster/authority": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Which authority certificates of nodes are of, and how far another one has taken its place. */
+        get: operations["cluster_authority"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster/authority/rotation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Has another authority take the place of the one that certificates of nodes are of. The nodes do it by themselves, one step after
+         *     the other, while clients work. If that runs already, it is shown.
+         */
+        post: operations["cluster_authority_rotate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster/backups": {
         parameters: {
             query?: never;
@@ -442,6 +479,23 @@ export interface paths {
         put?: never;
         /** Makes a ticket with which one node can join the cluster. */
         post: operations["cluster_ticket"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/disk-place": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What a folder of the server's machine is on, or would be: to be looked at before it becomes a disk. Nothing is made. */
+        get: operations["disk_place"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2086,6 +2140,40 @@ export interface components {
             /** @description Nodes that did not answer, and why: what was asked of them is not here. */
             silent?: components["schemas"]["SilentNode"][];
         };
+        /**
+         * @description What all nodes do now, in this order.
+         * @enum {string}
+         */
+        AuthorityPhase: "make" | "trust" | "renew" | "drop" | "done";
+        AuthorityRotation: {
+            /** Format: int64 */
+            begun_seconds: number;
+            /** Format: int64 */
+            ended_seconds?: number | null;
+            /** @description The one that takes its place, once it is made. */
+            new?: string | null;
+            /** @description The authority that goes, as above. */
+            old: string;
+            phase: components["schemas"]["AuthorityPhase"];
+            /** @description What keeps the node that answers from its next step. */
+            problem?: string | null;
+            /** @description The nodes that this phase waits for. */
+            waits_for: components["schemas"]["AuthorityWait"][];
+        };
+        /** @description Which authority certificates of nodes are of, and how far another one has taken its place. */
+        AuthorityView: {
+            /** @description The authority of the certificate of the node that answers: SHA-256 of its own certificate, as hexadecimal digits. */
+            authority: string;
+            rotation?: components["schemas"]["AuthorityRotation"] | null;
+        };
+        AuthorityWait: {
+            /** @description It is not there, and nothing goes on without it until it is, or is removed. */
+            away: boolean;
+            /** @description The node's name. */
+            node: string;
+            /** @description What it has to do. */
+            what: string;
+        };
         BalanceMove: {
             /** Format: int64 */
             bytes_per_second: number;
@@ -2334,6 +2422,8 @@ export interface components {
         };
         /** @description A read cache to make, in a folder by its path on the server. */
         CacheAdd: {
+            /** @description Make the folder if it does not exist. The folder that it is in has to be there. */
+            create?: boolean;
             path: string;
             /**
              * Format: int64
@@ -2600,6 +2690,8 @@ export interface components {
         };
         /** @description A disk to add: an empty folder, by its path on the server. */
         DiskAdd: {
+            /** @description Make the folder if it does not exist. The folder that it is in has to be there. */
+            create?: boolean;
             /**
              * @description What kind of device it is: hdd, ssd or nvme; any says nothing.
              * @example nvme
@@ -2627,8 +2719,29 @@ export interface components {
             /** @description How many there are on all pages; only where a page was asked for. */
             total?: number;
         };
+        /** @description What a folder of the server's machine is on, which is to become a disk: to be looked at before it does. */
+        DiskPlace: {
+            /** @description What is mounted there: "/dev/sdb1". */
+            device: string;
+            /** @description Whether the folder is there. What else is said of it is of the folder that it would be in then. */
+            exists: boolean;
+            /** @description The kind of file system: "xfs". */
+            file_system: string;
+            /** Format: int64 */
+            free_bytes: number;
+            /** @description Where that is mounted; "/" is the file system of the machine itself. */
+            mount_point: string;
+            /** @description Where it is, with links followed. */
+            path: string;
+            /** @description Disks of the pool on this server that are on the same drive: they are lost together. */
+            shares_with: string[];
+            /** Format: int64 */
+            total_bytes: number;
+        };
         /** @description A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server. */
         DiskReplace: {
+            /** @description Make the folder if it does not exist. The folder that it is in has to be there. */
+            create?: boolean;
             path: string;
             /** @description Take it although it was a disk of Cairn's, and delete what is on it. */
             wipe?: boolean;
@@ -3119,6 +3232,8 @@ export interface components {
              */
             block_bytes?: number | null;
             name: string;
+            /** @description Refused if there is not so much space, and in a cluster. */
+            reserve?: components["schemas"]["LunReserve"];
             /** Format: int64 */
             size_bytes: number;
             /** @example main */
@@ -3146,6 +3261,11 @@ export interface components {
             /** Format: int32 */
             number: number;
         };
+        /**
+         * @description What is set aside for a LUN.
+         * @enum {string}
+         */
+        LunReserve: "none" | "full";
         /** @description What a LUN is to have again. */
         LunRestore: {
             /** @description The snapshot of the volume. */
@@ -3155,10 +3275,16 @@ export interface components {
         LunSet: {
             online?: boolean | null;
             read_only?: boolean | null;
+            reserve?: components["schemas"]["LunReserve"] | null;
             /** @description A smaller size is meant: what lies beyond it is gone. */
             shrink?: boolean;
             /** Format: int64 */
             size_bytes?: number | null;
+            /**
+             * Format: int32
+             * @description Hosts are told when no more than this part of the volume's space is free, 1 to 99; 0: they are not told any more.
+             */
+            soft_threshold_percent?: number | null;
             write_cache?: boolean | null;
         };
         LunView: {
@@ -3167,15 +3293,21 @@ export interface components {
             /** Format: int64 */
             created_seconds: number;
             maps: components["schemas"]["LunMapView"][];
-            /** @description The identity that hosts see: 16 hexadecimal digits. */
+            /** @description The identity that hosts see, its NAA: 32 hexadecimal digits. */
             naa: string;
             name: string;
             online: boolean;
             /** @description Where hosts find the target, `ADDRESS:PORT` each, of all nodes; empty where iSCSI is not served yet. */
             portals?: string[];
             read_only: boolean;
+            reserve?: components["schemas"]["LunReserve"];
             /** Format: int64 */
             size_bytes: number;
+            /**
+             * Format: int32
+             * @description Hosts are told when no more than this part of the volume's space is free; 0: they are not.
+             */
+            soft_threshold_percent?: number;
             /** @description The target that it is behind. */
             target: string;
             /**
@@ -3644,9 +3776,17 @@ export interface components {
         PoolView: {
             /** Format: int64 */
             created_seconds: number;
+            /** Format: int32 */
+            device_failures_tolerated?: number | null;
             /**
              * Format: int32
-             * @description Disks that can be lost without losing such data.
+             * @description Drives that bear the disks, and how many of them can be lost now without losing such data. Only where several disks are on
+             *     one drive, which are lost together.
+             */
+            devices?: number | null;
+            /**
+             * Format: int32
+             * @description Disks that can be lost now without losing such data: those that are lost already are not among them.
              */
             disk_failures_tolerated: number;
             /** Format: int64 */
@@ -3667,7 +3807,7 @@ export interface components {
             reserve_bytes: number;
             /**
              * Format: int64
-             * @description Raw bytes of the disks that are there.
+             * @description Raw bytes of the disks that are there. Disks on one file system have its space once.
              */
             total_bytes: number;
         };
@@ -3923,12 +4063,22 @@ export interface components {
             /** Format: int64 */
             snapshots: number;
         };
-        /** @description Schedules of a volume's snapshots. */
+        /** @description When snapshots of a volume come and go by themselves; what is left out stays as it is. */
         SchedulesSet: {
+            /**
+             * Format: int32
+             * @description With less of the pool free the oldest snapshot is deleted, one after the other: 1 to 90; 0 for never. Locked ones stay.
+             */
+            autodelete_percent?: number | null;
             /** @description `hourly 24, daily 7, six-hourly 10 (0 *\/6 * * *)`, or `none`. */
-            schedules: string;
+            schedules?: string | null;
         };
         SchedulesView: {
+            /**
+             * Format: int32
+             * @description With less of the pool free the oldest snapshot is deleted; 0: none is deleted for that.
+             */
+            autodelete_percent?: number;
             schedules: components["schemas"]["ScheduleView"][];
             /** @description As it is set: empty for none. */
             text: string;
@@ -4537,6 +4687,11 @@ export interface components {
              */
             access_pattern?: string | null;
             /**
+             * @description none, or the size up to which the size limit grows by itself as the volume fills.
+             * @example 2TiB
+             */
+            autogrow?: string | null;
+            /**
              * @description none, or the name of a class of service.
              * @example gold
              */
@@ -4692,6 +4847,11 @@ export interface components {
             /** @example concurrent */
             access_pattern: string;
             /**
+             * @description Up to where the size limit grows by itself as the volume fills.
+             * @example 2 TiB
+             */
+            autogrow?: string;
+            /**
              * @description The class of service, or none.
              * @example gold
              */
@@ -4774,7 +4934,7 @@ export interface components {
          * @description Which warning it is.
          * @enum {string}
          */
-        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "etcd_plain" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "read_cache_unused";
+        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "etcd_plain" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "shared_device" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "pool_full" | "volume_full" | "volume_low" | "key_away" | "tier_away" | "memory_over" | "scrub_overdue" | "read_cache_unused";
         /** @description One thing that an operator should know now. */
         WarningView: {
             /**
@@ -6941,6 +7101,148 @@ export interface operations {
             };
         };
     };
+    cluster_authority: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuthorityView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    cluster_authority_rotate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuthorityView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     cluster_backup: {
         parameters: {
             query?: never;
@@ -7696,6 +7998,82 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    disk_place: {
+        parameters: {
+            query: {
+                path: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiskPlace"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -29,7 +29,10 @@ class Revocation(ClusterTest):
         cluster = self.cluster(4, netns="no")
         with_member = {member["name"] for member in cluster.status()["etcd"]["members"]}
         leaving, = set(cluster.names) - with_member
-        return cluster, leaving, cluster.others(leaving)
+        staying = cluster.others(leaving)
+        knows = lambda: len(etcd.members(self.folder(cluster, staying[0]))) == len(staying)
+        harness.wait_until(knows, NODE_SECONDS_MAX, f"that {staying[0]} has all members in its folder")
+        return cluster, leaving, staying
 
     def await_drained(self, cluster, name):
         def drained():
@@ -56,6 +59,14 @@ class Revocation(ClusterTest):
     def keys(self, cluster, node):
         name = json.loads((self.folder(cluster, node) / "cluster.json").read_text())["cluster_name"]
         return PREFIX + name.encode() + b"/"
+
+    def reads_the_map(self, identity, url, prefix):
+        """Whether a member gives it the map; one that starts again, or has no leader, gives nobody anything."""
+        try:
+            with etcd.Client(identity, url) as client:
+                return b"generation" in client.get(prefix + b"cluster")
+        except (etcd.Lost, etcd.Refused):
+            return False
 
     def check_refused(self, client, prefix):
         """Nothing is read, written or deleted."""
@@ -190,8 +201,9 @@ class Revocation(ClusterTest):
             for node in staying:
                 kept = self.scratch / f"kept-{node}-{index}"
                 kept.mkdir()
-                with etcd.Client(etcd.Identity(self.folder(cluster, node), kept), urls[0][0]) as client:
-                    self.assertIn(b"generation", client.get(prefix + b"cluster"), what)
+                identity = etcd.Identity(self.folder(cluster, node), kept)
+                reads = lambda who=identity: self.reads_the_map(who, urls[0][0], prefix)
+                harness.wait_until(reads, NODE_SECONDS_MAX, f"that {node} reads the map after the removal of {what}")
             self.assertNotIn(leaving, {node["name"] for node in cluster.status()["nodes"]}, what)
             load.await_progress()
             if index < KILLED_COUNT:

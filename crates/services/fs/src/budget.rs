@@ -353,10 +353,10 @@ mod tests {
 
     #[test]
     fn runs_take_memory_and_are_no_data() {
-        let budget = DirtyBudget::new(1000);
+        let budget = DirtyBudget::new(1160);
         let account = DirtyAccount::new(budget.clone());
         account.add(Load::of(4, 4));
-        assert_eq!((account.bytes(), account.memory_bytes()), (4, 4 * 193));
+        assert_eq!((account.bytes(), account.memory_bytes()), (4, 4 * 225));
         let admits = |load| account.admit(load).now_or_never();
         assert_eq!(admits(Load::of(36, 1)), Some(true));
         assert_eq!(admits(Load::of(37, 1)), None);

@@ -791,6 +791,7 @@ fn snapshots_are_directories_of_their_own() {
     let below = make_dir(&mut client, dir, "below");
     let file = client.create(below, "file");
     client.write(file, 0, b"old").unwrap();
+    ok!(client.nfs(commit_all(file)), Commit);
     for name in ["first", "second"] {
         let main = server.main.clone();
         server.run(async move { main.take_snapshot(name.as_bytes(), b"").await.unwrap() });

@@ -835,7 +835,8 @@ async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
         );
     };
     // One at a time.
-    changed(map.set_rotation(None, &begun).await);
+    let other = RotationRecord::begin("another".to_owned(), now);
+    changed(map.set_rotation(None, &other).await);
     let first = map.rotation().await.unwrap().unwrap();
     assert_eq!(first.value, begun);
     let made = begun.made("new".to_owned(), one).noted(one, true);
