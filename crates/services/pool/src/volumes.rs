@@ -55,6 +55,8 @@ fn damaged_primary(meta: &MetaStore, mut disks: Vec<DiskId>) -> Option<DiskId> {
 impl Pool {
     /// Opens all volumes. One that cannot be opened is reported and does not stop the others.
     pub async fn open_volumes(&self) {
+        // First: what is kept of a disk is not there for the volumes to fill.
+        self.keep_room().await;
         let state = self.state();
         for volume in &state.volumes {
             let count = state.volumes.len();
@@ -83,6 +85,9 @@ impl Pool {
     ) -> Result<Fs, String> {
         // Before anything of it is taken from others.
         let key = self.key_of(volume)?;
+        // On a full disk, too, a start writes a file of the log and opens a state that writes some of its own. An opening that
+        // fails for want of them may have used up one of the terms that the log can name.
+        self.make_room_to_open().await;
         let mut terms = 0;
         loop {
             let opened = self.open_on(volume, count, key.clone(), disks.clone(), left.clone());
@@ -96,6 +101,11 @@ impl Pool {
                 Err(OpenError { why, damaged, .. }) => (why, damaged),
             };
             let Some(damaged) = damaged else {
+                // Each time less is left to give up, so this ends.
+                if self.make_room_to_open().await {
+                    tracing::warn!(volume = %volume.name, why, "opening the volume again with the room that full disks kept");
+                    continue;
+                }
                 return Err(why);
             };
             tracing::error!(volume = %volume.name, disk = %damaged, why, "metadata is damaged; opening the volume on other disks");
