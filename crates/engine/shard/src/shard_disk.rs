@@ -978,6 +978,24 @@ impl ShardDisk {
         Ok(())
     }
 
+    /// How often a file began to wait for a new shard, or a new shard looked for one; only differences mean something.
+    pub fn recycled_uses(&self) -> u64 {
+        self.free.uses()
+    }
+
+    /// Gives the space of one waiting file back to the file system, if all of them take more than `len_bytes_max`. Whether
+    /// it did. A file that cannot be removed is no spare any more; the next start finds it.
+    pub async fn release_recycled_above(&self, len_bytes_max: u64) -> Result<bool, ShardError> {
+        let Some(free) = self.free.take_above(len_bytes_max) else {
+            return Ok(false);
+        };
+        let removed = self.shared.disk.remove(&free.path()).await;
+        match self.shared.health.note_write(removed) {
+            Ok(()) | Err(DiskError::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Gives the space of all waiting files back to the file system.
     pub async fn release_recycled(&self) -> Result<(), ShardError> {
         while let Some(free) = self.free.take_any() {
