@@ -43,10 +43,14 @@ struct OpenError {
     is_full: bool,
 }
 
-/// Whether it is room that a disk lacks. Another opening may have it; what a store has begun to write never fails so.
+/// Whether it may be room that a disk lacks. Another opening may have it; what a store has begun to write never fails so. A
+/// state that cannot be opened for want of it is left out, and missing then, before anything is written to the log.
 fn is_full(error: &MetaError) -> bool {
     error.kind() == MetaErrorKind::NoSpace
-        || matches!(error, MetaError::Disk(DiskError::Full { .. }))
+        || matches!(
+            error,
+            MetaError::Disk(DiskError::Full { .. }) | MetaError::StateMissing { .. }
+        )
 }
 
 /// Terms that are tried until one is later than all that disks have promised. Each start that was cut short between
