@@ -56,6 +56,8 @@ pub(crate) struct RoomSeen {
     short: BTreeMap<DiskId, u64>,
     /// Disks that have all their ballast.
     whole: BTreeSet<DiskId>,
+    /// How often metadata of whichever node found no room on each disk.
+    fulls: BTreeMap<DiskId, u64>,
     copies: Option<CopiesAgain>,
 }
 
@@ -89,6 +91,14 @@ impl CopiesAgain {
 }
 
 impl RoomSeen {
+    /// Takes how often metadata found no room on the disks. Whether it did since the last look.
+    fn note_fulls(&mut self, fulls: BTreeMap<DiskId, u64>) -> bool {
+        let before = |id: &DiskId| self.fulls.get(id).copied().unwrap_or(0);
+        let is_more = fulls.iter().any(|(id, count)| *count > before(id));
+        self.fulls = fulls;
+        is_more
+    }
+
     /// Takes how much room the disks have that are short of it now. Whether some came where there was too little.
     fn note(&mut self, short: BTreeMap<DiskId, u64>) -> bool {
         let came = |(id, least): (&DiskId, &u64)| match short.get(id) {
@@ -181,11 +191,14 @@ async fn give_up(disk: &dyn Disk, kept: usize) -> Result<bool, DiskError> {
 }
 
 impl Pool {
-    /// The disks of this server that answer.
+    /// The disks of this server that answer; none that is only about to join.
     fn answering_disks(&self) -> Vec<Arc<ShardDisk>> {
         let table = self.table();
         let mut disks = table.disks();
-        disks.retain(|disk| table.works(disk.id()) && !disk.is_silent());
+        disks.retain(|disk| {
+            let id = disk.id();
+            table.works(id) && table.member(id).is_some() && !disk.is_silent()
+        });
         disks
     }
 
@@ -241,20 +254,22 @@ impl Pool {
             let free_bytes = short_bytes(&**disk.disk())?;
             Some((disk.id(), free_bytes))
         });
-        let has_come = {
-            let short = short.collect();
+        let fulls = disks.iter().map(|disk| (disk.id(), disk.metadata_fulls()));
+        let (has_come, is_asked_for) = {
+            let (short, fulls) = (short.collect(), fulls.collect());
             let mut room = self.room.lock();
             let has_come = room.note(short);
             if has_come {
                 room.copies = Some(CopiesAgain::new(now));
             }
-            has_come
+            (has_come, room.note_fulls(fulls))
         };
         if has_come {
             let mut again = self.open_again.lock();
             again.values_mut().for_each(|again| again.note_room(now));
         }
-        if self.serving_all().iter().any(|fs| fs.meta().is_full()) {
+        // Volumes of this node, and files of those of others.
+        if is_asked_for || self.serving_all().iter().any(|fs| fs.meta().is_full()) {
             self.give_room_up(PIECES_FOR_START).await;
         } else {
             self.keep_room().await;
@@ -372,6 +387,16 @@ mod tests {
         ];
         for (index, (free_bytes, want)) in looks.iter().enumerate() {
             assert_eq!(seen.note(at(free_bytes)), *want, "look {index}");
+        }
+    }
+
+    #[test]
+    fn metadata_that_found_no_room_is_seen_once() {
+        let mut seen = RoomSeen::default();
+        let looks = [(0, false), (0, false), (2, true), (2, false), (3, true)];
+        for (count, want) in looks {
+            let fulls = BTreeMap::from([(DiskId(1), count), (DiskId(2), 0)]);
+            assert_eq!(seen.note_fulls(fulls), want, "{count}");
         }
     }
 
