@@ -89,6 +89,11 @@ pub struct GcBacklog {
 }
 
 impl GcBacklog {
+    /// All room that no live record takes.
+    pub fn garbage_bytes(&self) -> u64 {
+        self.dead_bytes.saturating_add(self.sparse_bytes)
+    }
+
     /// What is to be given back now.
     pub fn bytes(&self) -> u64 {
         self.dead_bytes + self.sparse_bytes.saturating_sub(self.sparse_bytes_allowed)
