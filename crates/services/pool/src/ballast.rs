@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cairn_base::DiskId;
 use cairn_base::buf::IO_ALIGN_BYTES;
-use cairn_base::disk::{Disk, DiskError, OpenMode};
+use cairn_base::disk::{Disk, DiskError, DiskSpace, OpenMode};
 use cairn_fs::Fs;
 use cairn_shard::ShardDisk;
 
@@ -141,6 +141,12 @@ fn short_bytes(disk: &dyn Disk) -> Option<u64> {
     (space.free_bytes < least).then_some(space.free_bytes)
 }
 
+/// Whether a disk has not even as much free as one of the files gives: what was given up before is used, or others have it.
+fn is_used_up(disk: &dyn Disk) -> bool {
+    let is_used_up = |space: DiskSpace| space.free_bytes < piece_bytes(space.total_bytes);
+    disk.space().is_ok_and(is_used_up)
+}
+
 /// Which of the files are there.
 async fn pieces(disk: &dyn Disk) -> Result<BTreeSet<usize>, DiskError> {
     let names = disk.list(BALLAST_FOLDER).await?;
@@ -217,18 +223,33 @@ impl Pool {
         }
     }
 
-    /// Gives some of the room up that disks keep which are short of it, as long as more than `kept` parts are there. Whether
-    /// there is some more now.
-    async fn give_room_up(&self, kept: usize) -> bool {
+    /// Gives some of the room up that disks keep which are short of it, as long as more than `kept` parts are there; `anyway`:
+    /// also where what was given up before is still free. Whether there is some more now.
+    async fn give_room_up(&self, kept: usize, anyway: bool) -> bool {
         let mut is_any = false;
         for disk in self.answering_disks() {
-            if disk.disk().folder().is_none() || short_bytes(&**disk.disk()).is_none() {
+            if disk.disk().folder().is_none() {
                 continue;
             }
-            self.room.lock().whole.remove(&disk.id());
+            let Some(free_bytes) = short_bytes(&**disk.disk()) else {
+                continue;
+            };
+            {
+                let mut room = self.room.lock();
+                room.whole.remove(&disk.id());
+                // Also before the first look: what a start found no room for is tried again when some comes.
+                room.short.entry(disk.id()).or_insert(free_bytes);
+            }
+            if !anyway && !is_used_up(&**disk.disk()) {
+                continue;
+            }
             match give_up(&**disk.disk(), kept).await {
                 Ok(true) => {
                     is_any = true;
+                    // What it gave up itself is no room that came.
+                    if let Some(free_bytes) = short_bytes(&**disk.disk()) {
+                        self.room.lock().short.insert(disk.id(), free_bytes);
+                    }
                     tracing::warn!(
                         disk = disk.label(),
                         "this disk is full; some of the room that is kept on it is used now"
@@ -241,9 +262,14 @@ impl Pool {
         is_any
     }
 
-    /// As [`Self::give_room_up`], all there is: to open a volume.
-    pub(crate) async fn make_room_to_open(&self) -> bool {
-        self.give_room_up(0).await
+    /// Before a volume is opened: all that there is may be used for it, and each of many volumes must find some.
+    pub(crate) async fn make_room_to_open(&self) {
+        self.give_room_up(0, false).await;
+    }
+
+    /// For another try to open a volume that found no room. Whether there is some more.
+    pub(crate) async fn make_more_room_to_open(&self) -> bool {
+        self.give_room_up(0, true).await
     }
 
     /// One look, each [`LOOK_INTERVAL`].
@@ -270,7 +296,7 @@ impl Pool {
         }
         // Volumes of this node, and files of those of others.
         if is_asked_for || self.serving_all().iter().any(|fs| fs.meta().is_full()) {
-            self.give_room_up(PIECES_FOR_START).await;
+            self.give_room_up(PIECES_FOR_START, false).await;
         } else {
             self.keep_room().await;
             self.copy_where_room_came(now).await;
@@ -348,11 +374,14 @@ mod tests {
             assert_eq!(short_bytes(&*disk), None);
             disk.fill(DISK_BYTES - ballast_bytes);
             assert_eq!(short_bytes(&*disk), Some(0));
+            assert!(is_used_up(&*disk));
             let mut given_up = 0;
             while give_up(&*disk, PIECES_FOR_START).await.unwrap() {
                 given_up += 1;
             }
             assert_eq!(given_up, PIECE_COUNT - PIECES_FOR_START);
+            assert!(short_bytes(&*disk).is_some(), "it is short still");
+            assert!(!is_used_up(&*disk), "but what was given up is free");
             // Without ample room nothing is made: what came is for others.
             assert!(!make(&*disk).await.unwrap());
             assert!(give_up(&*disk, 0).await.unwrap());

@@ -113,7 +113,7 @@ impl Pool {
                 continue;
             }
             // Each time less is left to give up, so this ends.
-            if error.is_full && self.make_room_to_open().await {
+            if error.is_full && self.make_more_room_to_open().await {
                 tracing::warn!(volume = %volume.name, why = error.why, "opening the volume again with the room that full disks kept");
                 continue;
             }
