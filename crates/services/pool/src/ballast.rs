@@ -291,8 +291,7 @@ impl Pool {
             (has_come, room.note_fulls(fulls))
         };
         if has_come {
-            let mut again = self.open_again.lock();
-            again.values_mut().for_each(|again| again.note_room(now));
+            self.open_failed_soon(now);
         }
         // Volumes of this node, and files of those of others.
         if is_asked_for || self.serving_all().iter().any(|fs| fs.meta().is_full()) {

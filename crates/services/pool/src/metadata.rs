@@ -80,7 +80,7 @@ impl OpenAgain {
     }
 
     /// There is room on a disk that had too little, which may have been in the way.
-    pub(crate) fn note_room(&mut self, now: Duration) {
+    fn note_room(&mut self, now: Duration) {
         let Some(tries_left) = self.room_tries_left.checked_sub(1) else {
             return;
         };
@@ -525,6 +525,19 @@ impl Pool {
             });
             // What is in the way was logged, and the status says it.
             let _ = join_all(opening).await;
+        }
+    }
+
+    /// There is room on a disk that had too little: volumes that could not be opened are tried soon.
+    pub(crate) fn open_failed_soon(&self, now: Duration) {
+        let pool = self.state();
+        let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
+        let ids = pool.volumes.iter().map(|volume| volume.id);
+        let failed: Vec<VolumeId> = ids.filter(|id| is_failed(*id)).collect();
+        let mut again = self.open_again.lock();
+        for id in failed {
+            let first = || OpenAgain::new(now);
+            again.entry(id).or_insert_with(first).note_room(now);
         }
     }
 
