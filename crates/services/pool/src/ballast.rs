@@ -298,15 +298,20 @@ impl Pool {
             self.give_room_up(PIECES_FOR_START, false).await;
         } else {
             self.keep_room().await;
-            self.copy_where_room_came(now).await;
         }
     }
 
-    /// Makes copies of metadata that found no room, once there is some. In a cluster the log does that by itself.
-    async fn copy_where_room_came(&self, now: Duration) {
-        if self.seats.is_some() || self.room.lock().copies.is_none() {
+    /// Makes copies of metadata that found no room, once there is some. In a cluster the log does that by itself. Not part of
+    /// [`Self::tend_room`]: another change of the pool, which this waits for, may itself wait for room.
+    pub(crate) async fn copy_where_room_came(&self) {
+        let is_full = |fs: &Fs| fs.meta().is_full();
+        if self.seats.is_some()
+            || self.room.lock().copies.is_none()
+            || self.serving_all().iter().any(is_full)
+        {
             return;
         }
+        let now = self.env.clock.monotonic();
         let lacks = |fs: &Fs| fs.meta().stats().is_degraded();
         let lacking: Vec<Fs> = self.serving_all().into_iter().filter(lacks).collect();
         {

@@ -132,6 +132,9 @@ pub fn tend(pool: &Arc<Pool>) {
     pool.every("room", ballast::LOOK_INTERVAL, |pool| async move {
         pool.tend_room().await;
     });
+    pool.every("copies", ballast::LOOK_INTERVAL, |pool| async move {
+        pool.copy_where_room_came().await;
+    });
     pool.every("directories", DIRECTORIES_INTERVAL, |pool| async move {
         pool.forget_directory_protections().await;
     });
