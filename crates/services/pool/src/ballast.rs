@@ -209,7 +209,7 @@ impl Pool {
     }
 
     /// Keeps room on each disk for what must go on where others fill it.
-    pub(crate) async fn keep_room(&self) {
+    async fn keep_room(&self) {
         for disk in self.answering_disks() {
             // Others can only fill what is a folder of this machine.
             if disk.disk().folder().is_none() || self.room.lock().whole.contains(&disk.id()) {
@@ -320,7 +320,7 @@ impl Pool {
                 room.copies = None;
                 return;
             }
-            if !room.copies.as_mut().is_some_and(|it| it.take_turn(now)) {
+            if room.copies.as_mut().is_none_or(|it| !it.take_turn(now)) {
                 return;
             }
         }

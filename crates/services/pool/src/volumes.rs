@@ -67,8 +67,6 @@ fn damaged_primary(meta: &MetaStore, mut disks: Vec<DiskId>) -> Option<DiskId> {
 impl Pool {
     /// Opens all volumes. One that cannot be opened is reported and does not stop the others.
     pub async fn open_volumes(&self) {
-        // First: what is kept of a disk is not there for the volumes to fill.
-        self.keep_room().await;
         let state = self.state();
         for volume in &state.volumes {
             let count = state.volumes.len();
