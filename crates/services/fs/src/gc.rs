@@ -280,11 +280,6 @@ impl Shared {
         // Room comes before any rate: without it clients cannot write, and nothing else can be moved.
         let pace = self.collection_pace.as_deref();
         let pace = pace.filter(|pace| pace.is_limited() && !limits.is_pressed);
-        // Nobody waits for what is done in quiet: it makes way for clients.
-        let pace = match is_quiet {
-            true => pace.or(self.pace.as_deref()),
-            false => pace,
-        };
         let segments_max = match is_quiet || pace.is_some() {
             true => LIMITED_SEGMENTS_MAX,
             false => usize::MAX,
