@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::gc_policy::{Budget, CANDIDATES_MAX, Limits, Quiet, Room, Survey, quiet_garbage};
+use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Room, Survey, idle_garbage};
 use crate::tasks::let_others_run;
 use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
@@ -115,7 +115,7 @@ pub(crate) struct Collector {
     /// Segments that could not be emptied, and until when they are let alone.
     stuck: Mutex<FxHashMap<SegmentId, Duration>>,
     budget: Mutex<Budget>,
-    quiet: Mutex<Quiet>,
+    idle: Mutex<Idle>,
 }
 
 impl Collector {
@@ -130,7 +130,7 @@ impl Collector {
             unseen_bytes_left: AtomicI64::new(look_bytes_min as i64),
             stuck: Mutex::default(),
             budget: Mutex::default(),
-            quiet: Mutex::default(),
+            idle: Mutex::default(),
         }
     }
 
@@ -215,8 +215,8 @@ impl Fs {
         backlog.dead_segments = totals.dead_segments;
         backlog.dead_bytes = totals.dead_bytes;
         backlog.sparse_bytes = totals.sparse_bytes;
-        let is_quiet = self.shared.is_quiet();
-        let (limits, _) = self.shared.limits_when(totals.live_bytes, is_quiet);
+        let is_volume_idle = self.shared.is_volume_idle();
+        let (limits, _) = self.shared.limits_when(totals.live_bytes, is_volume_idle);
         backlog.sparse_bytes_allowed = limits.allowed_bytes;
         backlog
     }
@@ -264,8 +264,8 @@ impl Shared {
         }
         let (usual, room) = self.limits(totals.live_bytes);
         // What is above the usual goes as usual, also when nobody writes.
-        let is_quiet = totals.sparse_bytes <= usual.allowed_bytes && self.is_quiet();
-        let limits = match is_quiet {
+        let is_volume_idle = totals.sparse_bytes <= usual.allowed_bytes && self.is_volume_idle();
+        let limits = match is_volume_idle {
             true => self.limits_when(totals.live_bytes, true).0,
             false => usual,
         };
@@ -280,7 +280,7 @@ impl Shared {
         // Room comes before any rate: without it clients cannot write, and nothing else can be moved.
         let pace = self.collection_pace.as_deref();
         let pace = pace.filter(|pace| pace.is_limited() && !limits.is_pressed);
-        let segments_max = match is_quiet || pace.is_some() {
+        let segments_max = match is_volume_idle || pace.is_some() {
             true => LIMITED_SEGMENTS_MAX,
             false => usize::MAX,
         };
@@ -300,9 +300,9 @@ impl Shared {
         if chosen.is_empty() {
             // There is nothing that a writer could wait for.
             self.collector.let_all_go();
-            if is_quiet && has_too_much {
+            if is_volume_idle && has_too_much {
                 let now = self.env.clock.monotonic();
-                self.collector.quiet.lock().rest(now);
+                self.collector.idle.lock().rest(now);
             }
             return Ok(());
         }
@@ -310,9 +310,9 @@ impl Shared {
         self.note_sealed();
         self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
         self.note_stuck(&rewritten?);
-        // There may be more; what comes meanwhile comes in its turn. In quiet it comes with the next look: a few segments at
+        // There may be more; what comes meanwhile comes in its turn. In an idle volume it comes with the next look: a few segments at
         // each leave the disks alone most of the time.
-        if !is_quiet {
+        if !is_volume_idle {
             self.gc_wake.notify_one();
         }
         Ok(())
@@ -379,13 +379,13 @@ impl Shared {
     }
 
     /// Whether nobody has written for a while, and more can be given back.
-    fn is_quiet(&self) -> bool {
+    fn is_volume_idle(&self) -> bool {
         let flushed_bytes = self.counters.flushed_bytes.load(Ordering::Relaxed);
         let now = self.env.clock.monotonic();
-        self.collector.quiet.lock().look(flushed_bytes, now)
+        self.collector.idle.lock().look(flushed_bytes, now)
     }
 
-    fn limits_when(&self, live_bytes: u64, is_quiet: bool) -> (Limits, Room) {
+    fn limits_when(&self, live_bytes: u64, is_volume_idle: bool) -> (Limits, Room) {
         let code = self.code().unwrap_or_else(|_| self.segments.default_code());
         // What is set aside for files is no room for garbage.
         let usable = self.usable(code);
@@ -399,8 +399,8 @@ impl Shared {
             let reserve_bytes = self.segments.space().reserve_bytes;
             reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 4
         });
-        let (garbage_percent, garbage_bytes) = match is_quiet {
-            true => quiet_garbage(settings.garbage_percent, garbage_bytes),
+        let (garbage_percent, garbage_bytes) = match is_volume_idle {
+            true => idle_garbage(settings.garbage_percent, garbage_bytes),
             false => (settings.garbage_percent, garbage_bytes),
         };
         let limits = Limits::of(live_bytes, room, garbage_percent, garbage_bytes);
