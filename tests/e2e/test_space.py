@@ -22,6 +22,9 @@ DF_LOOK_SECONDS = 0.1
 DF_AGE_SECONDS_MAX = 0.1
 # docs/guide/operations.md: how long deleting may take to give the space back.
 SPACE_BACK_SECONDS_MAX = 90
+LOG_FILE_BYTES = 32 * MIB
+# Files that wait for new shards go after a minute without use, one a second on each disk.
+UNUSED_SECONDS_MAX = 240
 DISKS = 3
 LOOK_SECONDS = 1
 # On small disks a shard is made this part of one.
@@ -337,6 +340,23 @@ class Space(WorldTest):
         metrics = server.metrics()
         self.assertEqual(metrics['cairn_volume_file_bytes{volume="main"}'], 0)
         self.assertEqual(metrics['cairn_gc_errors_total{volume="main"}'], 0)
+
+    def test_files_that_wait_for_new_shards_do_not_wait_for_ever(self):
+        """For everybody but the pool they are used space: without writes they go."""
+        self.disk_bytes = 1024 * MIB
+        server = self.pool(1024)
+
+        def waiting():
+            return [shard_bytes(disk)[1] for disk in server.disks]
+
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/large", content("large", 160 * MIB))
+            mount.unlink("/large")
+            harness.wait_until(lambda: min(waiting()) > 0, SPACE_BACK_SECONDS_MAX, "files that wait for new shards")
+            free_before = mount.space()[1]
+            harness.wait_until(lambda: max(waiting()) == 0, UNUSED_SECONDS_MAX, "the return of their space")
+            # They counted as free before; the log may have begun another file.
+            self.assertGreaterEqual(mount.space()[1], free_before - LOG_FILE_BYTES - DF_TOLERANCE * self.disk_bytes)
 
     def test_deleted_volumes_give_the_space_of_their_metadata_back(self):
         """Volumes come and go: what their logs took does not stay counted."""

@@ -237,6 +237,11 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             format_size(volume.snapshot_bytes)
         ),
         format!(
+            "garbage          {}, of which {} is being freed",
+            format_size(volume.garbage_bytes),
+            format_size(volume.freeing_bytes)
+        ),
+        format!(
             "exported         {}",
             if volume.exported { "yes" } else { "no" }
         ),

@@ -1301,6 +1301,8 @@ impl Controller {
             inodes: 0,
             snapshots: 0,
             snapshot_bytes: 0,
+            garbage_bytes: 0,
+            freeing_bytes: 0,
             deduplicated_bytes: 0,
             exported: !volume.exports.is_empty(),
             encryption: encryption_view(store, &inner.keys.known()),
@@ -1322,6 +1324,9 @@ impl Controller {
             // Counted for the whole store, and told of the volume that speaks for it.
             if is_head {
                 view.snapshot_bytes = counters.history_bytes;
+                let backlog = fs.gc_backlog();
+                view.garbage_bytes = backlog.garbage_bytes();
+                view.freeing_bytes = backlog.bytes();
                 let past = inner.pool.past_totals_of(store.id).deduplicated_bytes;
                 view.deduplicated_bytes = past + fs.stats().deduplicated_bytes;
             }

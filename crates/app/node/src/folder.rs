@@ -47,6 +47,7 @@ const OURS: &[&str] = &[
     cairn_formats::shard::promise::PROMISES_FOLDER,
     "volumes",
     "free",
+    cairn_pool::BALLAST_FOLDER,
     "rebuild",
     WIPED_NAME,
     cairn_shard::PROBE_NAME,

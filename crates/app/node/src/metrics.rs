@@ -460,6 +460,11 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
         each(|disk| disk.free_bytes),
     );
     out.gauges(
+        "cairn_disk_waiting_bytes",
+        "Of the free space, what is in files that wait for new shards; they go after a minute without use",
+        each(|disk| disk.waiting_bytes),
+    );
+    out.gauges(
         "cairn_disk_healthy",
         "1 if the disk serves, 0 if it is missing or failed",
         each(|disk| u64::from(disk.state == DiskState::Healthy)),

@@ -979,6 +979,12 @@ pub struct VolumeView {
     /// Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
     pub snapshots: u64,
     pub snapshot_bytes: u64,
+    /// Room, as stored and before parity, that nothing lives in any more: of data that was overwritten or deleted,
+    #[serde(default)]
+    pub garbage_bytes: u64,
+    /// and what of it is being given back now. When nobody has written for a minute that is more.
+    #[serde(default)]
+    pub freeing_bytes: u64,
     /// Bytes of files that were in records already and were not written again, since the node that owns it was started.
     #[serde(default)]
     pub deduplicated_bytes: u64,

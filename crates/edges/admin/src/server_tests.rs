@@ -88,6 +88,8 @@ fn view(name: &VolumeName) -> VolumeView {
         inodes: 1,
         snapshots: 0,
         snapshot_bytes: 0,
+        garbage_bytes: 2,
+        freeing_bytes: 1,
         deduplicated_bytes: 3,
         exported: true,
         encryption: Default::default(),

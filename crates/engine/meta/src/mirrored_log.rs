@@ -38,7 +38,10 @@ impl MirroredLog {
         let copies = copies.clamp(1, SET_COUNT_MAX);
         let is_short = self.shared.log_status.lock().is_short;
         let before = self.shared.disks.want_copies(copies);
-        if copies > before || is_short {
+        // Of the state, too: as long as one is missing, the log is kept for it.
+        let lacks_states =
+            !self.shared.refused_states.lock().is_empty() && !self.shared.states_are_complete();
+        if copies > before || is_short || lacks_states {
             // First: what is in the checkpoint does not have to be copied with the log.
             self.shared.ship_now().await?;
         }

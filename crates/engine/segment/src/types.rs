@@ -192,6 +192,8 @@ pub struct DiskStatus {
     pub state: DiskState,
     pub total_bytes: u64,
     pub free_bytes: u64,
+    /// Of these, in files that wait for new shards: used space for everybody else.
+    pub waiting_bytes: u64,
     pub read_errors: u64,
     pub write_errors: u64,
     pub full_errors: u64,

@@ -52,6 +52,8 @@ struct State {
     /// Given out a place here, but not there yet.
     reserved_count: usize,
     number_next: u64,
+    /// How often a file came, or one was asked for.
+    uses: u64,
     /// Capacities in use: a file of another one would lie here for ever.
     capacities: BTreeSet<u64>,
 }
@@ -117,6 +119,7 @@ impl FreeFiles {
     pub(crate) fn add(&self, file: FreeFile) {
         let mut state = self.state.lock();
         state.reserved_count = state.reserved_count.saturating_sub(1);
+        state.uses = state.uses.wrapping_add(1);
         state.files.push(file);
     }
 
@@ -129,6 +132,7 @@ impl FreeFiles {
     /// A file to use, taken off the list; those whose names are durable first.
     pub(crate) fn take(&self, capacity_bytes: u64) -> Option<FreeFile> {
         let mut state = self.state.lock();
+        state.uses = state.uses.wrapping_add(1);
         let fits = |file: &FreeFile| file.capacity_bytes == capacity_bytes;
         let durable = |file: &FreeFile| fits(file) && file.unsynced_folder.is_none();
         let index = state
@@ -160,6 +164,21 @@ impl FreeFiles {
 
     pub(crate) fn take_any(&self) -> Option<FreeFile> {
         self.state.lock().files.pop()
+    }
+
+    /// A file, taken off the list, if all of them take more than this.
+    pub(crate) fn take_above(&self, len_bytes_max: u64) -> Option<FreeFile> {
+        let mut state = self.state.lock();
+        let len_bytes: u64 = state.files.iter().map(FreeFile::file_len_bytes).sum();
+        match len_bytes > len_bytes_max {
+            true => state.files.pop(),
+            false => None,
+        }
+    }
+
+    /// How often a file came, or one was asked for; only differences mean something.
+    pub(crate) fn uses(&self) -> u64 {
+        self.state.lock().uses
     }
 
     pub(crate) fn count(&self, capacity_bytes: u64) -> usize {

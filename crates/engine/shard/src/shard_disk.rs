@@ -15,8 +15,8 @@ use cairn_formats::copies::Picked;
 use cairn_formats::shard::footer::{TRAILER_LEN_BYTES, file_len_bytes};
 use cairn_formats::shard::identity::DiskIdentity;
 use cairn_formats::shard::name::{
-    HIDDEN_FOLDER, ShardName, VOLUMES_FOLDER, hidden_path, parse_shard, parse_volume, shard_path,
-    shards_folder, volume_path,
+    HIDDEN_FOLDER, ShardKind, ShardName, VOLUMES_FOLDER, hidden_path, parse_shard, parse_volume,
+    shard_path, shards_folder, volume_path,
 };
 use cairn_formats::shard::promise::{promise_path, promise_path_new};
 use parking_lot::Mutex;
@@ -128,6 +128,8 @@ pub struct ShardDisk {
     fences: Fences,
     /// Of shards that are being made, beside which some space is kept.
     claimed_bytes: AtomicU64,
+    /// How often a file of a volume's metadata, or a promise, found no room.
+    metadata_fulls: AtomicU64,
     /// Whether the disk told its space when it was asked last; a change is logged, not each question.
     tells_space: AtomicBool,
 }
@@ -284,6 +286,7 @@ impl ShardDisk {
             published: Mutex::default(),
             fences: Fences::default(),
             claimed_bytes: AtomicU64::new(0),
+            metadata_fulls: AtomicU64::new(0),
             tells_space: AtomicBool::new(true),
         });
         if let Some(bad) = bad
@@ -333,6 +336,12 @@ impl ShardDisk {
             total_bytes: space.total_bytes,
             free_bytes: free_bytes.min(space.total_bytes),
         })
+    }
+
+    /// How often a file of a volume's log or state, of whichever node, or a promise found no room here; only differences
+    /// mean something. Data that finds none is refused, and these are waited for.
+    pub fn metadata_fulls(&self) -> u64 {
+        self.metadata_fulls.load(Ordering::Relaxed)
     }
 
     /// Bytes in files kept for new shards.
@@ -571,6 +580,9 @@ impl ShardDisk {
             result = disk.open(path, mode).await;
         }
         let result = self.shared.health.note_write(result);
+        if matches!(result, Err(DiskError::Full { .. })) && name.kind() != ShardKind::Segment {
+            self.metadata_fulls.fetch_add(1, Ordering::Relaxed);
+        }
         result.map_err(|error| self.shared.error_of(name, error))
     }
 
@@ -884,6 +896,9 @@ impl ShardDisk {
             self.release_recycled().await?;
             promised = self.fences.fence(&self.keeper(), volume, epoch).await;
         }
+        if matches!(promised, Err(ShardError::Disk(DiskError::Full { .. }))) {
+            self.metadata_fulls.fetch_add(1, Ordering::Relaxed);
+        }
         promised?;
         let left: Vec<HiddenShard> = {
             let mut hidden = self.hidden.lock();
@@ -976,6 +991,24 @@ impl ShardDisk {
             reserved.keep(free);
         }
         Ok(())
+    }
+
+    /// How often a file began to wait for a new shard, or a new shard looked for one; only differences mean something.
+    pub fn recycled_uses(&self) -> u64 {
+        self.free.uses()
+    }
+
+    /// Gives the space of one waiting file back to the file system, if all of them take more than `len_bytes_max`. Whether
+    /// it did. A file that cannot be removed is no spare any more; the next start finds it.
+    pub async fn release_recycled_above(&self, len_bytes_max: u64) -> Result<bool, ShardError> {
+        let Some(free) = self.free.take_above(len_bytes_max) else {
+            return Ok(false);
+        };
+        let removed = self.shared.disk.remove(&free.path()).await;
+        match self.shared.health.note_write(removed) {
+            Ok(()) | Err(DiskError::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Gives the space of all waiting files back to the file system.

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::gc_policy::{Budget, CANDIDATES_MAX, Limits, Room, Survey};
+use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Room, Survey, idle_garbage};
 use crate::tasks::let_others_run;
 use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
@@ -40,7 +40,8 @@ const TURN_WAIT_MAX: Duration = Duration::from_millis(250);
 const REMOVE_SEGMENTS_MAX: usize = 256;
 /// About as much as one batch has to say of who shared them.
 const REMOVE_BATCH_LEN_BYTES: usize = 1 << 20;
-/// Segments that a round with a limited rate rewrites: after it is seen whether there still is room.
+/// Segments that a round with a limited rate, or of a volume that nobody writes to, rewrites: after it is seen whether there
+/// still is room, and whether still nobody writes.
 const LIMITED_SEGMENTS_MAX: usize = 4;
 /// Segments that could not be emptied are let alone for so long.
 const STUCK_PAUSE: Duration = Duration::from_secs(30);
@@ -83,11 +84,16 @@ pub struct GcBacklog {
     pub dead_bytes: u64,
     /// Room in sealed segments with live records that those do not take,
     pub sparse_bytes: u64,
-    /// and how much of that there may be.
+    /// and how much of that there may be: less when nobody has written for a while.
     pub sparse_bytes_allowed: u64,
 }
 
 impl GcBacklog {
+    /// All room that no live record takes.
+    pub fn garbage_bytes(&self) -> u64 {
+        self.dead_bytes.saturating_add(self.sparse_bytes)
+    }
+
     /// What is to be given back now.
     pub fn bytes(&self) -> u64 {
         self.dead_bytes + self.sparse_bytes.saturating_sub(self.sparse_bytes_allowed)
@@ -109,6 +115,7 @@ pub(crate) struct Collector {
     /// Segments that could not be emptied, and until when they are let alone.
     stuck: Mutex<FxHashMap<SegmentId, Duration>>,
     budget: Mutex<Budget>,
+    idle: Mutex<Idle>,
 }
 
 impl Collector {
@@ -123,6 +130,7 @@ impl Collector {
             unseen_bytes_left: AtomicI64::new(look_bytes_min as i64),
             stuck: Mutex::default(),
             budget: Mutex::default(),
+            idle: Mutex::default(),
         }
     }
 
@@ -207,7 +215,9 @@ impl Fs {
         backlog.dead_segments = totals.dead_segments;
         backlog.dead_bytes = totals.dead_bytes;
         backlog.sparse_bytes = totals.sparse_bytes;
-        backlog.sparse_bytes_allowed = self.shared.limits(totals.live_bytes).0.allowed_bytes;
+        let is_volume_idle = self.shared.is_volume_idle();
+        let (limits, _) = self.shared.limits_when(totals.live_bytes, is_volume_idle);
+        backlog.sparse_bytes_allowed = limits.allowed_bytes;
         backlog
     }
 }
@@ -252,18 +262,28 @@ impl Shared {
             // The volume may be open anew by now, with segments of which this one's metadata does not know.
             return Ok(());
         }
-        let (limits, room) = self.limits(totals.live_bytes);
+        let (usual, room) = self.limits(totals.live_bytes);
+        // What is above the usual goes as usual, also when nobody writes.
+        let is_volume_idle = totals.sparse_bytes <= usual.allowed_bytes && self.is_volume_idle();
+        let limits = match is_volume_idle {
+            true => self.limits_when(totals.live_bytes, true).0,
+            false => usual,
+        };
         if limits.is_pressed || round.is_multiple_of(UNREFERENCED_ROUNDS) {
             self.remove_unreferenced().await?;
         }
-        let survey = match totals.sparse_bytes > limits.allowed_bytes {
+        let has_too_much = totals.sparse_bytes > limits.allowed_bytes;
+        let survey = match has_too_much {
             true => self.survey().await?,
             false => Survey::default(),
         };
         // Room comes before any rate: without it clients cannot write, and nothing else can be moved.
         let pace = self.collection_pace.as_deref();
         let pace = pace.filter(|pace| pace.is_limited() && !limits.is_pressed);
-        let segments_max = pace.map_or(usize::MAX, |_| LIMITED_SEGMENTS_MAX);
+        let segments_max = match is_volume_idle || pace.is_some() {
+            true => LIMITED_SEGMENTS_MAX,
+            false => usize::MAX,
+        };
         let chosen: FxHashSet<SegmentId> = {
             let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let flushed_bytes = of(&self.counters.flushed_bytes);
@@ -280,14 +300,21 @@ impl Shared {
         if chosen.is_empty() {
             // There is nothing that a writer could wait for.
             self.collector.let_all_go();
+            if is_volume_idle && has_too_much {
+                let now = self.env.clock.monotonic();
+                self.collector.idle.lock().rest(now);
+            }
             return Ok(());
         }
         let rewritten = self.rewrite(chosen, pace).await;
         self.note_sealed();
         self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
         self.note_stuck(&rewritten?);
-        // There may be more; what comes meanwhile comes in its turn.
-        self.gc_wake.notify_one();
+        // There may be more; what comes meanwhile comes in its turn. In an idle volume it comes with the next look: a few segments at
+        // each leave the disks alone most of the time.
+        if !is_volume_idle {
+            self.gc_wake.notify_one();
+        }
         Ok(())
     }
 
@@ -348,6 +375,17 @@ impl Shared {
 
     /// How much garbage there may be, and the room that this depends on.
     pub(crate) fn limits(&self, live_bytes: u64) -> (Limits, Room) {
+        self.limits_when(live_bytes, false)
+    }
+
+    /// Whether nobody has written for a while, and more can be given back.
+    fn is_volume_idle(&self) -> bool {
+        let flushed_bytes = self.counters.flushed_bytes.load(Ordering::Relaxed);
+        let now = self.env.clock.monotonic();
+        self.collector.idle.lock().look(flushed_bytes, now)
+    }
+
+    fn limits_when(&self, live_bytes: u64, is_volume_idle: bool) -> (Limits, Room) {
         let code = self.code().unwrap_or_else(|_| self.segments.default_code());
         // What is set aside for files is no room for garbage.
         let usable = self.usable(code);
@@ -361,7 +399,11 @@ impl Shared {
             let reserve_bytes = self.segments.space().reserve_bytes;
             reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 4
         });
-        let limits = Limits::of(live_bytes, room, settings.garbage_percent, garbage_bytes);
+        let (garbage_percent, garbage_bytes) = match is_volume_idle {
+            true => idle_garbage(settings.garbage_percent, garbage_bytes),
+            false => (settings.garbage_percent, garbage_bytes),
+        };
+        let limits = Limits::of(live_bytes, room, garbage_percent, garbage_bytes);
         (limits, room)
     }
 

@@ -11,6 +11,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Duration;
 
 use cairn_base::SegmentId;
 use cairn_meta::SegmentUsage;
@@ -36,6 +37,15 @@ const PASS_LIVE_BYTES_MIN: u64 = 64 << 20;
 const ROOM_PERCENT: u64 = 75;
 /// When what is left to do would take more of what is left of the room, the pass becomes smaller, in percent.
 const NARROW_PERCENT: u64 = 90;
+/// A volume that nobody wrote to for so long is idle, and is packed more tightly: nothing waits for that, and what it gives
+/// back others can use.
+const IDLE_AFTER: Duration = Duration::from_secs(60);
+/// Of an idle volume garbage may be no more than this share of the live bytes, in percent,
+const IDLE_GARBAGE_PERCENT: u64 = 20;
+/// and so much beside.
+const IDLE_GARBAGE_BYTES: u64 = 128 << 20;
+/// Where no more can be given back, an idle volume is looked at again after so long: a look takes all segments.
+const IDLE_REST: Duration = Duration::from_secs(300);
 /// Bytes that may be moved for each that was written or deleted.
 const MOVED_PER_CHANGED_BYTE: u64 = 8;
 /// A rewrite gives back at least this part of the room that it empties.
@@ -100,6 +110,43 @@ impl Limits {
             true => 1.0,
             false => (over / patience).min(1.0),
         }
+    }
+}
+
+/// How much garbage there may be of what there may usually be, in percent of the live bytes and beside, when a volume is idle.
+pub(crate) fn idle_garbage(garbage_percent: u64, garbage_bytes: u64) -> (u64, u64) {
+    (
+        garbage_percent.min(IDLE_GARBAGE_PERCENT),
+        garbage_bytes.min(IDLE_GARBAGE_BYTES),
+    )
+}
+
+/// Since when nobody has written to a volume.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    /// Bytes that were flushed until then, and when that was.
+    last: Option<(u64, Duration)>,
+    rests_until: Duration,
+}
+
+impl Idle {
+    /// Whether it is to be packed more tightly; `flushed_bytes` is counted from the start on.
+    pub fn look(&mut self, flushed_bytes: u64, now: Duration) -> bool {
+        match self.last {
+            Some((last_bytes, since)) if last_bytes == flushed_bytes => {
+                now.saturating_sub(since) >= IDLE_AFTER && now >= self.rests_until
+            }
+            _ => {
+                self.last = Some((flushed_bytes, now));
+                self.rests_until = now;
+                false
+            }
+        }
+    }
+
+    /// Nothing more can be given back for now.
+    pub fn rest(&mut self, now: Duration) {
+        self.rests_until = now.saturating_add(IDLE_REST);
     }
 }
 
@@ -308,6 +355,50 @@ mod tests {
             assert!(near, "{room:?}: {limits:?}, want {want}");
             assert_eq!(limits.is_pressed, is_pressed, "{room:?}");
         }
+    }
+
+    #[test]
+    fn a_volume_is_idle_when_nobody_wrote_for_a_while() {
+        let mut idle = Idle::default();
+        // Bytes that were flushed, when, and whether it is idle.
+        let looks = [
+            (0, 0, false),
+            (0, 59, false),
+            (0, 60, true),
+            (0, 100, true),
+            (1, 101, false),
+            (1, 160, false),
+            (1, 161, true),
+        ];
+        for (flushed_bytes, seconds, want) in looks {
+            let got = idle.look(flushed_bytes, Duration::from_secs(seconds));
+            assert_eq!(got, want, "after {seconds} s");
+        }
+        idle.rest(Duration::from_secs(170));
+        assert!(!idle.look(1, Duration::from_secs(469)), "it rests");
+        assert!(idle.look(1, Duration::from_secs(470)));
+        assert!(!idle.look(2, Duration::from_secs(480)));
+        assert!(idle.look(2, Duration::from_secs(540)), "it rests no more");
+    }
+
+    /// 1.2 of what lives and 1 GiB: a third copy of what is beside takes three times the bytes.
+    #[test]
+    fn an_idle_volume_has_little_garbage_whatever_the_reserve_is() {
+        let gib = 1 << 30;
+        let room = Room {
+            total_bytes: 1000 * gib,
+            free_bytes: 900 * gib,
+            rewrite_bytes: 900 * gib,
+        };
+        for (live_bytes, reserve_part) in [(gib / 4, 5 * gib), (100 * gib, 5 * gib), (0, 0)] {
+            let usual = Limits::of(live_bytes, room, 25, reserve_part);
+            let (percent, bytes) = idle_garbage(25, reserve_part);
+            let idle = Limits::of(live_bytes, room, percent, bytes);
+            assert!(idle.allowed_bytes <= live_bytes / 5 + gib / 3, "{idle:?}");
+            assert!(idle.allowed_bytes <= usual.allowed_bytes, "{idle:?}");
+        }
+        // Who allows less anyway is not given more.
+        assert_eq!(idle_garbage(5, 10), (5, 10));
     }
 
     #[test]

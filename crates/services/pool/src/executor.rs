@@ -15,6 +15,7 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock};
 
+use crate::ballast;
 use crate::disk_changes::Force;
 use crate::metadata::CLOSE_MAX;
 use crate::planner::capacity::Reckoning;
@@ -127,6 +128,12 @@ pub fn tend(pool: &Arc<Pool>) {
     pool.every("reopen", ROUND_INTERVAL, |pool| async move {
         pool.reopen_failed().await;
         pool.open_failed().await;
+    });
+    pool.every("room", ballast::LOOK_INTERVAL, |pool| async move {
+        pool.tend_room().await;
+    });
+    pool.every("copies", ballast::LOOK_INTERVAL, |pool| async move {
+        pool.copy_where_room_came().await;
     });
     pool.every("directories", DIRECTORIES_INTERVAL, |pool| async move {
         pool.forget_directory_protections().await;

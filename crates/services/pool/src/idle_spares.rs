@@ -1,11 +1,14 @@
-//! Has spare shard files written while nobody wants anything.
+//! Has spare shard files written while nobody wants anything, and those given back that nobody uses.
 //!
 //! Owns: what idle is. Must not know: how spares are made, or how many fit (`segment`).
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cairn_base::DiskId;
 use cairn_segment::SegmentStore;
+use parking_lot::Mutex;
 
 use crate::pool::Pool;
 
@@ -16,8 +19,19 @@ const IDLE_LOOKS: u32 = 3;
 /// How often it is looked when all spares are there.
 const STOCKED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Starts the task; it ends with the pool. So many bytes of spare files are wanted on each disk.
+/// Files of deleted shards wait so long for a new one: who writes again and again overwrites them, which is about twice as
+/// fast as a first write. For everybody else they are used space.
+const UNUSED_AFTER: Duration = Duration::from_secs(60);
+/// How often it is looked for such files; on each disk one of them goes.
+const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts the tasks; they end with the pool. So many bytes of spare files are wanted on each disk.
 pub fn tend(pool: &Arc<Pool>, bytes_per_disk: u64) {
+    let unused = Arc::new(Mutex::new(Unused::default()));
+    pool.every("give-back", GIVE_BACK_INTERVAL, move |pool| {
+        let unused = Arc::clone(&unused);
+        async move { pool.give_back_unused(&unused, bytes_per_disk).await }
+    });
     if bytes_per_disk == 0 {
         return;
     }
@@ -56,6 +70,38 @@ fn look(pool: &Weak<Pool>) -> Option<(u64, Arc<SegmentStore>)> {
     Some((activity, Arc::clone(&pool.store)))
 }
 
+impl Pool {
+    /// On each disk of this server whose spare files nobody used for a while, gives one of them back that is not wanted.
+    async fn give_back_unused(&self, unused: &Mutex<Unused>, bytes_per_disk: u64) {
+        let now = self.env.clock.monotonic();
+        let table = self.table();
+        for disk in table.disks() {
+            let is_unused = unused.lock().look(disk.id(), disk.recycled_uses(), now);
+            if !is_unused || !table.works(disk.id()) || disk.is_silent() {
+                continue;
+            }
+            if let Err(error) = disk.release_recycled_above(bytes_per_disk).await {
+                tracing::warn!(%error, "a spare file was not given back");
+            }
+        }
+    }
+}
+
+/// Since when the spare files of disks have not been used.
+#[derive(Default)]
+struct Unused(BTreeMap<DiskId, (u64, Duration)>);
+
+impl Unused {
+    /// Whether those of a disk, which were used so often so far, were not for a while.
+    fn look(&mut self, disk: DiskId, uses: u64, now: Duration) -> bool {
+        let seen = self.0.entry(disk).or_insert((uses, now));
+        if seen.0 != uses {
+            *seen = (uses, now);
+        }
+        now.saturating_sub(seen.1) >= UNUSED_AFTER
+    }
+}
+
 #[derive(Default)]
 struct Idle {
     last: u64,
@@ -78,6 +124,27 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spare_files_are_unused_when_none_came_or_went_for_a_while() {
+        let mut unused = Unused::default();
+        // The disk, how often its files were used, when, and whether they are unused.
+        let looks = [
+            (1, 5, 0, false),
+            (2, 5, 30, false),
+            (1, 5, 59, false),
+            (1, 5, 60, true),
+            (1, 6, 61, false),
+            (2, 5, 90, true),
+            (1, 6, 120, false),
+            (1, 6, 121, true),
+        ];
+        for (disk, uses, seconds, want) in looks {
+            let now = Duration::from_secs(seconds);
+            let got = unused.look(DiskId(disk), uses, now);
+            assert_eq!(got, want, "disk {disk} after {seconds} s");
+        }
+    }
 
     #[test]
     fn it_is_idle_after_some_looks_that_saw_nothing() {

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+mod ballast;
 mod caches;
 mod clones;
 mod deleted_volumes;
@@ -43,6 +44,7 @@ pub mod warning;
 pub mod watch;
 
 pub use assemble::AssembleError;
+pub use ballast::BALLAST_FOLDER;
 pub use cairn_formats::pool_file::PoolState;
 pub use clones::{CloneOrigin, CloneVolumeFailure};
 pub use encryption::{

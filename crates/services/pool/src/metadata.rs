@@ -34,6 +34,12 @@ const OPEN_PAUSE: Duration = Duration::from_secs(10);
 const OPEN_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// and this often until the next start: each time may cost one of the hundred terms that a log can name.
 const OPEN_TRIES_MAX: u32 = 10;
+/// But where room came on a disk that had too little, it is tried after so long, and then after twice as long each time,
+const ROOM_PAUSE: Duration = Duration::from_millis(250);
+/// but no less often than this,
+const ROOM_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// and this often until the next start, for the same reason.
+const ROOM_TRIES_MAX: u32 = 20;
 /// What it began to write to disks is waited for, if it must be, so much longer than until they are given up.
 const IDLE_AFTER_HANG: Duration = Duration::from_secs(5);
 
@@ -45,6 +51,9 @@ pub struct OpenAgain {
     at: Duration,
     pause: Duration,
     tries_left: u32,
+    /// How long it waits when room comes on a disk that had too little.
+    room_pause: Duration,
+    room_tries_left: u32,
 }
 
 impl OpenAgain {
@@ -53,6 +62,8 @@ impl OpenAgain {
             at: now + OPEN_PAUSE,
             pause: OPEN_PAUSE,
             tries_left: OPEN_TRIES_MAX,
+            room_pause: ROOM_PAUSE,
+            room_tries_left: ROOM_TRIES_MAX,
         }
     }
 
@@ -66,6 +77,17 @@ impl OpenAgain {
 
     fn is_due(&self, now: Duration) -> bool {
         self.tries_left > 0 && self.at <= now
+    }
+
+    /// There is room on a disk that had too little, which may have been in the way.
+    fn note_room(&mut self, now: Duration) {
+        let Some(tries_left) = self.room_tries_left.checked_sub(1) else {
+            return;
+        };
+        self.room_tries_left = tries_left;
+        self.tries_left = self.tries_left.max(1);
+        self.at = self.at.min(now + self.room_pause);
+        self.room_pause = (self.room_pause * 2).min(ROOM_PAUSE_MAX);
     }
 
     fn note_failure(&mut self, now: Duration) {
@@ -506,6 +528,19 @@ impl Pool {
         }
     }
 
+    /// There is room on a disk that had too little: volumes that could not be opened are tried soon.
+    pub(crate) fn open_failed_soon(&self, now: Duration) {
+        let pool = self.state();
+        let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
+        let ids = pool.volumes.iter().map(|volume| volume.id);
+        let failed: Vec<VolumeId> = ids.filter(|id| is_failed(*id)).collect();
+        let mut again = self.open_again.lock();
+        for id in failed {
+            let first = || OpenAgain::new(now);
+            again.entry(id).or_insert_with(first).note_room(now);
+        }
+    }
+
     /// Tries volumes again that could not be opened: what was in the way may be gone.
     pub async fn open_failed(&self) {
         let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
@@ -575,5 +610,22 @@ mod tests {
         }
         let want = [10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030];
         assert_eq!(tries, want);
+    }
+
+    #[test]
+    fn where_room_came_a_volume_is_tried_within_seconds() {
+        let mut again = OpenAgain::new(Duration::ZERO);
+        for nth in 0..ROOM_TRIES_MAX {
+            let now = Duration::from_secs(1000 * u64::from(nth));
+            again.note_failure(now);
+            assert!(!again.is_due(now + ROOM_PAUSE_MAX), "{now:?}");
+            again.note_room(now);
+            assert!(!again.is_due(now), "{now:?}");
+            assert!(again.is_due(now + ROOM_PAUSE_MAX), "{now:?}");
+        }
+        let now = Duration::from_secs(1_000_000);
+        again.note_failure(now);
+        again.note_room(now);
+        assert!(!again.is_due(now + ROOM_PAUSE_MAX), "not for ever");
     }
 }

@@ -25,6 +25,7 @@ use futures_util::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::MutexGuard;
 
+use crate::ballast::RoomSeen;
 use crate::encryption::PoolSecrets;
 use crate::executor::Rebuild;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
@@ -166,6 +167,8 @@ pub struct Pool {
     past_totals: Mutex<PastTotals>,
     /// Volumes that could not be opened.
     pub(crate) open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
+    /// Of the disks of this server, as of the last look.
+    pub(crate) room: Mutex<RoomSeen>,
     /// Volumes whose state could not be had on another disk, each with when that was.
     pub(crate) state_stayed: Mutex<BTreeMap<VolumeId, Duration>>,
     /// Volumes that are closed and opened again to be restored.
@@ -238,6 +241,7 @@ impl Pool {
             volumes: RwLock::default(),
             past_totals: Mutex::default(),
             open_again: Mutex::default(),
+            room: Mutex::default(),
             state_stayed: Mutex::default(),
             restoring: Mutex::default(),
             successions: Mutex::default(),

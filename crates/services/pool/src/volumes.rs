@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cairn_base::disk::Disk;
+use cairn_base::disk::{Disk, DiskError};
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
 use cairn_formats::encryption::VolumeEncryption;
@@ -15,7 +15,7 @@ use cairn_formats::settings::{
 };
 use cairn_fs::Fs;
 use cairn_keys::VolumeKey;
-use cairn_meta::{MetaError, MetaStore};
+use cairn_meta::{MetaError, MetaErrorKind, MetaStore};
 
 use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
@@ -39,6 +39,18 @@ struct OpenError {
     damaged: Option<DiskId>,
     /// A disk has promised a later epoch than that of the metadata: an earlier start, which did not get far, had it.
     is_fenced: bool,
+    /// Disks had no room for its log or its state. It is not open.
+    is_full: bool,
+}
+
+/// Whether it may be room that a disk lacks. Another opening may have it; what a store has begun to write never fails so. A
+/// state that cannot be opened for want of it is left out, and missing then, before anything is written to the log.
+fn is_full(error: &MetaError) -> bool {
+    error.kind() == MetaErrorKind::NoSpace
+        || matches!(
+            error,
+            MetaError::Disk(DiskError::Full { .. }) | MetaError::StateMissing { .. }
+        )
 }
 
 /// Terms that are tried until one is later than all that disks have promised. Each start that was cut short between
@@ -83,18 +95,27 @@ impl Pool {
     ) -> Result<Fs, String> {
         // Before anything of it is taken from others.
         let key = self.key_of(volume)?;
+        // On a full disk, too, a start writes a file of the log and opens a state that writes some of its own. An opening that
+        // fails for want of them may have used up one of the terms that the log can name.
+        self.make_room_to_open().await;
         let mut terms = 0;
         loop {
             let opened = self.open_on(volume, count, key.clone(), disks.clone(), left.clone());
-            let (why, damaged) = match opened.await {
+            let error = match opened.await {
                 Ok(fs) => return Ok(fs),
-                // Each opening has a later term.
-                Err(error) if error.is_fenced && terms < TERMS_MAX => {
-                    terms += 1;
-                    continue;
-                }
-                Err(OpenError { why, damaged, .. }) => (why, damaged),
+                Err(error) => error,
             };
+            // Each opening has a later term.
+            if error.is_fenced && terms < TERMS_MAX {
+                terms += 1;
+                continue;
+            }
+            // Each time less is left to give up, so this ends.
+            if error.is_full && self.make_more_room_to_open().await {
+                tracing::warn!(volume = %volume.name, why = error.why, "opening the volume again with the room that full disks kept");
+                continue;
+            }
+            let OpenError { why, damaged, .. } = error;
             let Some(damaged) = damaged else {
                 return Err(why);
             };
@@ -125,17 +146,23 @@ impl Pool {
         settings.succession = Some(self.succession(volume.id));
         settings.key = key.clone();
         let ids: Vec<DiskId> = disks.iter().map(|(id, _)| *id).collect();
-        let opened = match &self.seats {
-            Some(seats) => seats.take(volume, settings, disks).await,
-            None => MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left)
-                .await
-                .map_err(|error| error.to_string()),
-        };
-        let (meta, recovered) = opened.map_err(|why| OpenError {
+        let not_open = |why: String, is_full| OpenError {
             why,
             damaged: None,
             is_fenced: false,
-        })?;
+            is_full,
+        };
+        let opened = match &self.seats {
+            Some(seats) => {
+                let taken = seats.take(volume, settings, disks).await;
+                // Whoever owns it tries again by itself.
+                taken.map_err(|why| not_open(why, false))
+            }
+            None => MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left)
+                .await
+                .map_err(|error| not_open(error.to_string(), is_full(&error))),
+        };
+        let (meta, recovered) = opened?;
         tracing::info!(
             volume = %volume.name,
             epoch = recovered.epoch.0,
@@ -152,6 +179,7 @@ impl Pool {
                 why: error.to_string(),
                 damaged: None,
                 is_fenced: error.kind() == cairn_segment::ErrorKind::Fenced,
+                is_full: false,
             });
         }
         let mut settings = self.host.fs_settings(volume, count);
@@ -171,6 +199,7 @@ impl Pool {
             why: error.to_string(),
             damaged: damaged_primary(&meta, ids),
             is_fenced: false,
+            is_full: false,
         })?;
         tracing::info!(volume = %volume.name, took_ms = took_ms(), "volume opened");
         self.delete_leftovers(&fs).await;

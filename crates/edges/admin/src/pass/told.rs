@@ -63,6 +63,7 @@ impl Told for VolumeView {
         (self.used_bytes, self.inodes) = (told.used_bytes, told.inodes);
         (self.total_bytes, self.free_bytes) = (told.total_bytes, told.free_bytes);
         (self.snapshots, self.snapshot_bytes) = (told.snapshots, told.snapshot_bytes);
+        (self.garbage_bytes, self.freeing_bytes) = (told.garbage_bytes, told.freeing_bytes);
         self.deduplicated_bytes = told.deduplicated_bytes;
         self.clone_of = told.clone_of.clone();
         if let (Some(tiering), Some(told)) = (&mut self.tiering, &told.tiering)

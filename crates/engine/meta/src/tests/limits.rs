@@ -419,6 +419,27 @@ pub(super) async fn settle(world: &TestWorld) {
     }
 }
 
+/// One disk had no room for its copy of the state. The log has all its copies, and nothing else asks for that one.
+#[test]
+fn a_copy_of_the_state_that_found_no_room_is_made_when_there_is_some() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        let ticket = store.submit(put(1));
+        store.durable(ticket).await.expect("durable");
+        fill(&pool.disks[1], "ballast", 0).await;
+        store.ship().await.expect("the state itself has room");
+        let stats = store.stats();
+        assert_eq!(stats.states.len(), 1, "{stats:?}");
+        pool.disks[1].remove("ballast").await.expect("removes");
+        store.log().set_copies(2).await.expect("two copies");
+        let stats = store.stats();
+        assert_eq!(stats.states.len(), 2, "{stats:?}");
+        store.abort().await;
+    });
+}
+
 /// Neither the state nor, later, the log finds space: what was submitted stays readable and safe, also
 /// over a restart, and goes on as soon as there is space.
 #[test]

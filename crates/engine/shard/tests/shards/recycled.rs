@@ -7,6 +7,37 @@ use futures_util::FutureExt;
 
 use crate::common::{CAPACITY, block_on, fill, footer_of, mem_disk, name, open, open_with};
 
+/// Nobody makes shards, and what waits for new ones is used space for everybody else.
+#[test]
+fn files_above_a_limit_are_given_back_one_by_one() {
+    block_on(async {
+        let settings = ShardSettings {
+            recycled_files_max: 4,
+            ..ShardSettings::default()
+        };
+        let disk = mem_disk();
+        let shards = open_with(disk.clone(), settings).await;
+        shards.prepare_recycled(4, CAPACITY).await.unwrap();
+        let len_bytes = file_len_bytes(CAPACITY).unwrap();
+        let (free_before, uses) = (shards.space().unwrap().free_bytes, shards.recycled_uses());
+        let mut given_back = 0;
+        while shards.release_recycled_above(2 * len_bytes).await.unwrap() {
+            given_back += 1;
+            assert_eq!(shards.recycled_bytes(), (4 - given_back) * len_bytes);
+        }
+        assert_eq!(given_back, 2, "no more than is above it");
+        assert_eq!(shards.recycled_count(CAPACITY), 2);
+        let on_disk = disk.file_names();
+        let waiting = on_disk.iter().filter(|name| name.starts_with("free/"));
+        assert_eq!(waiting.count(), 2);
+        // They counted as free before.
+        assert_eq!(shards.space().unwrap().free_bytes, free_before);
+        assert_eq!(shards.recycled_uses(), uses, "that is no use of them");
+        shards.create(name(1, 1, 0), CAPACITY).await.unwrap();
+        assert_ne!(shards.recycled_uses(), uses);
+    });
+}
+
 #[test]
 fn full_files_are_recycled_and_others_deleted() {
     block_on(async {

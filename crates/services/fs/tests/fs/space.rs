@@ -691,6 +691,54 @@ fn short_segments_are_not_rewritten() {
     });
 }
 
+/// What is usual garbage while clients write is given back when nobody does: others can use it.
+#[test]
+fn a_volume_that_nobody_writes_to_gives_more_back() {
+    block_on(async {
+        let gc = GcSettings {
+            garbage_percent: 100,
+            garbage_bytes: Some(0),
+            ..GcSettings::default()
+        };
+        let world = World::with_gc(47, 1, 256 * MIB, gc).await;
+        let fs = &world.fs;
+        let data = Rng::new(47).bytes(300_000);
+        let mut kept = Vec::new();
+        for nth in 0..20 {
+            let ino = create(fs, &format!("file{nth}")).await.unwrap();
+            write(fs, ino, 0, &data).await.unwrap();
+            commit(fs, ino).await.unwrap();
+            if nth % 5 > 1 {
+                kept.push(ino);
+            }
+        }
+        let busy = create(fs, "busy").await.unwrap();
+        world.run_for(65).await;
+        for nth in (0..20).filter(|nth| nth % 5 <= 1) {
+            remove(fs, &format!("file{nth}")).await.unwrap();
+        }
+        for _ in 0..5 {
+            write(fs, busy, 0, &data[..100_000]).await.unwrap();
+            commit(fs, busy).await.unwrap();
+            world.run_for(20).await;
+        }
+        let backlog = fs.gc_backlog();
+        let live_bytes = fs.meta().segment_totals().live_bytes;
+        assert!(backlog.sparse_bytes > live_bytes / 4, "{backlog:?}");
+        assert_eq!(backlog.bytes(), 0, "{backlog:?}");
+        assert_eq!(fs.stats().gc_rewritten_bytes, 0);
+        world.run_for(60).await;
+        world.run_for(300).await;
+        let backlog = fs.gc_backlog();
+        assert!(backlog.sparse_bytes <= live_bytes / 5, "{backlog:?}");
+        assert!(fs.stats().gc_rewritten_bytes > 0);
+        for ino in kept {
+            assert!(read_all(fs, ino).await == data);
+        }
+        check_counters(fs);
+    });
+}
+
 /// Files that wait for new shards took all that the metadata could have used: it found the disk full, so
 /// that nothing more was written, which alone would have used those files.
 #[test]

@@ -1,0 +1,446 @@
+//! Room that each disk of this server keeps for what a start, a takeover and a delete need, where other programs fill its
+//! file system.
+//!
+//! Owns: the files that take that room beforehand, when one of them is given up and when it is made again; that what found
+//! no room is tried again as soon as there is some.
+//! Must not know: what is written into that room; how a volume is opened, or copies of its metadata are made.
+//!
+//! On disk: `ballast/0` to `ballast/3`, whole and empty. Nothing is ever read from them, and a crash may lose them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::DiskId;
+use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::disk::{Disk, DiskError, DiskSpace, OpenMode};
+use cairn_fs::Fs;
+use cairn_shard::ShardDisk;
+
+use crate::pool::Pool;
+
+/// Where the files are on their disk.
+pub const BALLAST_FOLDER: &str = "ballast";
+
+/// How often it is looked whether there is room.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// So many files: each time that something finds no room, one of them goes.
+const PIECE_COUNT: usize = 4;
+/// So many of them are only given up to open a volume: a server that found no room for long may be killed at any time.
+const PIECES_FOR_START: usize = 2;
+/// A file of the log, made shorter where there is little room, with what the state makes when it is opened.
+const PIECE_BYTES_MAX: u64 = 8 << 20;
+/// Less than this is no help.
+const PIECE_BYTES_MIN: u64 = 64 << 10;
+/// All of them take no more than this part of a disk.
+const DISK_PART: u64 = 128;
+/// One is made only where so many times its size is free: others must not find the disk full because of it.
+const FREE_PIECES_MIN: u64 = 3 * PIECE_COUNT as u64;
+/// A disk with less than this free is short of room,
+const SHORT_BYTES_MAX: u64 = 32 << 20;
+/// or with less than this part of it.
+const SHORT_PART: u64 = 64;
+/// So much more room on a disk that was short is worth another try.
+const ROOM_CAME_BYTES: u64 = 1 << 20;
+/// Copies of metadata that found no room are tried again after so long once there is some, later and later,
+const COPIES_PAUSE: Duration = Duration::from_secs(1);
+/// but no less often than this,
+const COPIES_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// and this often: each try begins another file of the log.
+const COPIES_TRIES_MAX: u32 = 10;
+
+/// What was seen of the room on the disks.
+#[derive(Debug, Default)]
+pub(crate) struct RoomSeen {
+    /// Disks that are short of room, and how much they had when that was least.
+    short: BTreeMap<DiskId, u64>,
+    /// Disks that have all their ballast.
+    whole: BTreeSet<DiskId>,
+    /// How often metadata of whichever node found no room on each disk.
+    fulls: BTreeMap<DiskId, u64>,
+    copies: Option<CopiesAgain>,
+}
+
+/// When copies of metadata are tried again.
+#[derive(Debug)]
+struct CopiesAgain {
+    at: Duration,
+    pause: Duration,
+    tries_left: u32,
+}
+
+impl CopiesAgain {
+    fn new(now: Duration) -> Self {
+        Self {
+            at: now,
+            pause: COPIES_PAUSE,
+            tries_left: COPIES_TRIES_MAX,
+        }
+    }
+
+    /// Whether it is time; the next time is later.
+    fn take_turn(&mut self, now: Duration) -> bool {
+        let is_due = self.tries_left > 0 && self.at <= now;
+        if is_due {
+            self.tries_left -= 1;
+            self.at = now + self.pause;
+            self.pause = (self.pause * 2).min(COPIES_PAUSE_MAX);
+        }
+        is_due
+    }
+}
+
+impl RoomSeen {
+    /// Takes how often metadata found no room on the disks. Whether it did since the last look.
+    fn note_fulls(&mut self, fulls: BTreeMap<DiskId, u64>) -> bool {
+        let before = |id: &DiskId| self.fulls.get(id).copied().unwrap_or(0);
+        let is_more = fulls.iter().any(|(id, count)| *count > before(id));
+        self.fulls = fulls;
+        is_more
+    }
+
+    /// Takes how much room the disks have that are short of it now. Whether some came where there was too little.
+    fn note(&mut self, short: BTreeMap<DiskId, u64>) -> bool {
+        let came = |(id, least): (&DiskId, &u64)| match short.get(id) {
+            Some(free_bytes) => *free_bytes >= least.saturating_add(ROOM_CAME_BYTES),
+            None => true,
+        };
+        let has_come = self.short.iter().any(came);
+        let before = std::mem::take(&mut self.short);
+        self.short = short
+            .into_iter()
+            .map(|(id, free_bytes)| {
+                let least = before.get(&id).copied().unwrap_or(free_bytes);
+                // What came is tried with; from then on more has to come.
+                let least = match has_come {
+                    true => free_bytes,
+                    false => least.min(free_bytes),
+                };
+                (id, least)
+            })
+            .collect();
+        has_come
+    }
+}
+
+fn piece_name(index: usize) -> String {
+    format!("{BALLAST_FOLDER}/{index}")
+}
+
+/// The size of one file on a disk of so many bytes.
+fn piece_bytes(total_bytes: u64) -> u64 {
+    let part = total_bytes / DISK_PART / PIECE_COUNT as u64;
+    let align = IO_ALIGN_BYTES as u64;
+    part.min(PIECE_BYTES_MAX) / align * align
+}
+
+/// The free bytes of a disk that is short of room.
+fn short_bytes(disk: &dyn Disk) -> Option<u64> {
+    let space = disk.space().ok()?;
+    let least = SHORT_BYTES_MAX.min(space.total_bytes / SHORT_PART);
+    (space.free_bytes < least).then_some(space.free_bytes)
+}
+
+/// Whether a disk has not even as much free as one of the files gives: what was given up before is used, or others have it.
+fn is_used_up(disk: &dyn Disk) -> bool {
+    let is_used_up = |space: DiskSpace| space.free_bytes < piece_bytes(space.total_bytes);
+    disk.space().is_ok_and(is_used_up)
+}
+
+/// Which of the files are there.
+async fn pieces(disk: &dyn Disk) -> Result<BTreeSet<usize>, DiskError> {
+    let names = disk.list(BALLAST_FOLDER).await?;
+    let indices = names.iter().filter_map(|name| name.parse::<usize>().ok());
+    Ok(indices.filter(|index| *index < PIECE_COUNT).collect())
+}
+
+/// Makes those files that are missing, as far as there is ample room. Whether all are there then, or none is wanted.
+async fn make(disk: &dyn Disk) -> Result<bool, DiskError> {
+    let len_bytes = piece_bytes(disk.space()?.total_bytes);
+    if len_bytes < PIECE_BYTES_MIN {
+        return Ok(true);
+    }
+    let has_room = |free_bytes: u64| free_bytes >= len_bytes * FREE_PIECES_MIN;
+    // First: a disk that has no room is not asked what is on it, again and again.
+    if !has_room(disk.space()?.free_bytes) {
+        return Ok(false);
+    }
+    let there = pieces(disk).await?;
+    for index in (0..PIECE_COUNT).filter(|index| !there.contains(index)) {
+        if !has_room(disk.space()?.free_bytes) {
+            return Ok(false);
+        }
+        let mode = OpenMode::CreateNew { len_bytes };
+        match disk.open(&piece_name(index), mode).await {
+            Ok(_) | Err(DiskError::Exists { .. }) => {}
+            Err(DiskError::Full { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Gives one of the files up, unless no more than `kept` are there. Whether it did.
+async fn give_up(disk: &dyn Disk, kept: usize) -> Result<bool, DiskError> {
+    let there = pieces(disk).await?;
+    let Some(last) = there.last().filter(|_| there.len() > kept) else {
+        return Ok(false);
+    };
+    match disk.remove(&piece_name(*last)).await {
+        Ok(()) => {}
+        Err(DiskError::NotFound { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    // Some file systems give the blocks of a file to others only when its removal is durable.
+    disk.sync_folder(BALLAST_FOLDER).await?;
+    Ok(true)
+}
+
+impl Pool {
+    /// The disks of this server that answer; none that is only about to join.
+    fn answering_disks(&self) -> Vec<Arc<ShardDisk>> {
+        let table = self.table();
+        let mut disks = table.disks();
+        disks.retain(|disk| {
+            let id = disk.id();
+            table.works(id) && table.member(id).is_some() && !disk.is_silent()
+        });
+        disks
+    }
+
+    /// Keeps room on each disk for what must go on where others fill it.
+    async fn keep_room(&self) {
+        for disk in self.answering_disks() {
+            // Others can only fill what is a folder of this machine.
+            if disk.disk().folder().is_none() || self.room.lock().whole.contains(&disk.id()) {
+                continue;
+            }
+            match make(&**disk.disk()).await {
+                Ok(true) => drop(self.room.lock().whole.insert(disk.id())),
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "no room is kept on this disk"),
+            }
+        }
+    }
+
+    /// Gives some of the room up that disks keep which are short of it, as long as more than `kept` parts are there; `anyway`:
+    /// also where what was given up before is still free. Whether there is some more now.
+    async fn give_room_up(&self, kept: usize, anyway: bool) -> bool {
+        let mut is_any = false;
+        for disk in self.answering_disks() {
+            if disk.disk().folder().is_none() {
+                continue;
+            }
+            let Some(free_bytes) = short_bytes(&**disk.disk()) else {
+                continue;
+            };
+            {
+                let mut room = self.room.lock();
+                room.whole.remove(&disk.id());
+                // Also before the first look: what a start found no room for is tried again when some comes.
+                room.short.entry(disk.id()).or_insert(free_bytes);
+            }
+            if !anyway && !is_used_up(&**disk.disk()) {
+                continue;
+            }
+            match give_up(&**disk.disk(), kept).await {
+                Ok(true) => {
+                    is_any = true;
+                    // What it gave up itself is no room that came.
+                    if let Some(free_bytes) = short_bytes(&**disk.disk()) {
+                        self.room.lock().short.insert(disk.id(), free_bytes);
+                    }
+                    tracing::warn!(
+                        disk = disk.label(),
+                        "this disk is full; some of the room that is kept on it is used now"
+                    );
+                }
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "the room that is kept cannot be used"),
+            }
+        }
+        is_any
+    }
+
+    /// Before a volume is opened: all that there is may be used for it, and each of many volumes must find some.
+    pub(crate) async fn make_room_to_open(&self) {
+        self.give_room_up(0, false).await;
+    }
+
+    /// For another try to open a volume that found no room. Whether there is some more.
+    pub(crate) async fn make_more_room_to_open(&self) -> bool {
+        self.give_room_up(0, true).await
+    }
+
+    /// One look, each [`LOOK_INTERVAL`].
+    pub(crate) async fn tend_room(&self) {
+        let now = self.env.clock.monotonic();
+        let disks = self.answering_disks();
+        let short = disks.iter().filter_map(|disk| {
+            let free_bytes = short_bytes(&**disk.disk())?;
+            Some((disk.id(), free_bytes))
+        });
+        let fulls = disks.iter().map(|disk| (disk.id(), disk.metadata_fulls()));
+        let (has_come, is_asked_for) = {
+            let (short, fulls) = (short.collect(), fulls.collect());
+            let mut room = self.room.lock();
+            let has_come = room.note(short);
+            if has_come {
+                room.copies = Some(CopiesAgain::new(now));
+            }
+            (has_come, room.note_fulls(fulls))
+        };
+        if has_come {
+            self.open_failed_soon(now);
+        }
+        // Volumes of this node, and files of those of others.
+        if is_asked_for || self.serving_all().iter().any(|fs| fs.meta().is_full()) {
+            self.give_room_up(PIECES_FOR_START, false).await;
+        } else {
+            self.keep_room().await;
+        }
+    }
+
+    /// Makes copies of metadata that found no room, once there is some. In a cluster the log does that by itself. Not part of
+    /// [`Self::tend_room`]: another change of the pool, which this waits for, may itself wait for room.
+    pub(crate) async fn copy_where_room_came(&self) {
+        let is_full = |fs: &Fs| fs.meta().is_full();
+        if self.seats.is_some()
+            || self.room.lock().copies.is_none()
+            || self.serving_all().iter().any(is_full)
+        {
+            return;
+        }
+        let now = self.env.clock.monotonic();
+        let lacks = |fs: &Fs| fs.meta().stats().is_degraded();
+        let lacking: Vec<Fs> = self.serving_all().into_iter().filter(lacks).collect();
+        {
+            let mut room = self.room.lock();
+            if lacking.is_empty() {
+                room.copies = None;
+                return;
+            }
+            if room.copies.as_mut().is_none_or(|it| !it.take_turn(now)) {
+                return;
+            }
+        }
+        let Ok(_changes) = self.begin_change().await else {
+            return;
+        };
+        let state = self.state();
+        for fs in lacking {
+            let volume = state.volumes.iter().find(|it| it.id == fs.volume());
+            if let Some(volume) = volume
+                && self.metadata_trouble(&fs).is_none()
+            {
+                self.set_copies(&fs, &volume.settings).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_testkit::MemDisk;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const DISK_BYTES: u64 = 1024 * MIB;
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(work)
+    }
+
+    #[test]
+    fn it_takes_a_small_part_of_a_disk() {
+        // The disk, and one of the four files.
+        let cases = [
+            (16 * MIB, 32 << 10),
+            (384 * MIB, 768 << 10),
+            (DISK_BYTES, 2 * MIB),
+            (1 << 40, PIECE_BYTES_MAX),
+        ];
+        for (total_bytes, want) in cases {
+            assert_eq!(piece_bytes(total_bytes), want, "{total_bytes}");
+        }
+    }
+
+    #[test]
+    fn it_is_given_up_where_others_fill_the_disk_and_made_again() {
+        block_on(async {
+            let disk = MemDisk::new("disk", DISK_BYTES);
+            assert!(make(&*disk).await.unwrap());
+            assert!(make(&*disk).await.unwrap(), "all is there");
+            let ballast_bytes = PIECE_COUNT as u64 * piece_bytes(DISK_BYTES);
+            assert_eq!(disk.used_bytes(), ballast_bytes);
+            assert_eq!(short_bytes(&*disk), None);
+            disk.fill(DISK_BYTES - ballast_bytes);
+            assert_eq!(short_bytes(&*disk), Some(0));
+            assert!(is_used_up(&*disk));
+            let mut given_up = 0;
+            while give_up(&*disk, PIECES_FOR_START).await.unwrap() {
+                given_up += 1;
+            }
+            assert_eq!(given_up, PIECE_COUNT - PIECES_FOR_START);
+            assert!(short_bytes(&*disk).is_some(), "it is short still");
+            assert!(!is_used_up(&*disk), "but what was given up is free");
+            // Without ample room nothing is made: what came is for others.
+            assert!(!make(&*disk).await.unwrap());
+            assert!(give_up(&*disk, 0).await.unwrap());
+            assert!(give_up(&*disk, 0).await.unwrap());
+            assert!(!give_up(&*disk, 0).await.unwrap(), "none is left");
+            assert_eq!(disk.used_bytes(), 0);
+            disk.fill(0);
+            assert!(make(&*disk).await.unwrap());
+            assert_eq!(disk.used_bytes(), ballast_bytes);
+        });
+    }
+
+    #[test]
+    fn more_room_on_a_short_disk_is_worth_a_try_and_less_is_not() {
+        let at = |free_bytes: &[u64]| -> BTreeMap<DiskId, u64> {
+            let ids = (0..).map(DiskId);
+            ids.zip(free_bytes.iter().copied()).collect()
+        };
+        let mut seen = RoomSeen::default();
+        // Free bytes of the disks that are short, one after the other, and whether room came.
+        let looks: &[(&[u64], bool)] = &[
+            (&[], false),
+            (&[0, 0], false),
+            (&[10, 0], false),
+            (&[ROOM_CAME_BYTES, 0], true),
+            (&[ROOM_CAME_BYTES, 0], false),
+            (&[0, 0], false),
+            (&[ROOM_CAME_BYTES + 1, 0], true),
+            (&[ROOM_CAME_BYTES + 1], true),
+            (&[], true),
+            (&[], false),
+        ];
+        for (index, (free_bytes, want)) in looks.iter().enumerate() {
+            assert_eq!(seen.note(at(free_bytes)), *want, "look {index}");
+        }
+    }
+
+    #[test]
+    fn metadata_that_found_no_room_is_seen_once() {
+        let mut seen = RoomSeen::default();
+        let looks = [(0, false), (0, false), (2, true), (2, false), (3, true)];
+        for (count, want) in looks {
+            let fulls = BTreeMap::from([(DiskId(1), count), (DiskId(2), 0)]);
+            assert_eq!(seen.note_fulls(fulls), want, "{count}");
+        }
+    }
+
+    #[test]
+    fn copies_are_tried_later_and_later_and_not_for_ever() {
+        let mut again = CopiesAgain::new(Duration::ZERO);
+        let seconds = (0..1000).map(Duration::from_secs);
+        let tries: Vec<u64> = seconds
+            .filter(|now| again.take_turn(*now))
+            .map(|now| now.as_secs())
+            .collect();
+        assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
+    }
+}
