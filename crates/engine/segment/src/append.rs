@@ -61,7 +61,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Of an append that begins while some disks have answered others late, or not yet.
+    /// Of an append that begins while some disks have answered others late, or not yet, or are known to fail.
     fn of_late(disks: Vec<DiskId>) -> Self {
         Self {
             avoided: disks.into_iter().collect(),
@@ -176,7 +176,7 @@ impl SegmentStore {
             .acquire_many(permits)
             .await
             .map_err(|_| SegmentError::Stopping)?;
-        let mut refusals = Refusals::of_late(self.late.all());
+        let mut refusals = Refusals::of_late(self.doubtful_disks());
         let (mut detail, mut is_unreachable) = (String::new(), false);
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {

@@ -444,7 +444,7 @@ impl SegmentStore {
         });
         let removals: Vec<DiskOp<()>> = removals.collect();
         let late_max = removals.len();
-        self.run_or_leave(removals, late_max).await;
+        self.run_or_leave_at_once(removals, late_max).await;
         count(&self.counters.segments_removed, 1);
     }
 
@@ -542,7 +542,7 @@ impl SegmentStore {
         }
         // Of a single copy it is waited for: while it may lose its end it is not to be moved.
         let late_max = usize::from(segment.code.parity());
-        let results = self.run_or_leave(ops, late_max).await;
+        let results = self.run_or_leave_at_once(ops, late_max).await;
         let mut done: Vec<Option<T>> = open.shards.iter().map(|_| None).collect();
         for (index, result) in indexes.into_iter().zip(results) {
             let detail = match result {
@@ -940,10 +940,13 @@ impl SegmentStore {
             DiskStatus {
                 id: disk.id(),
                 label: disk.label().to_owned(),
-                state: if health.failed {
-                    DiskState::Failed
-                } else {
-                    DiskState::Healthy
+                state: match (health.failed, disk.is_silent()) {
+                    (true, _) => DiskState::Failed,
+                    (false, true) => DiskState::Unresponsive,
+                    (false, false) if health.suspect || disk.state().is_failing() => {
+                        DiskState::Failing
+                    }
+                    (false, false) => DiskState::Healthy,
                 },
                 total_bytes: space.total_bytes,
                 free_bytes: space.free_bytes,

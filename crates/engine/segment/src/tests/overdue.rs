@@ -240,6 +240,8 @@ fn what_is_written_late_lands_in_no_other_shard() {
         assert_eq!(world.store.late.all(), [DiskId(1)]);
         // Its file is that of a segment in which nothing was answered: it goes.
         world.store.seal_all(VOLUME).await;
+        // Nobody waits for that, because the disk is late.
+        settle().await;
         let names = world.disks[0].file_names();
         let files = names.iter().filter(|name| name.starts_with("shards/"));
         assert_eq!(files.count(), 0, "{names:?}");
@@ -315,6 +317,70 @@ fn segments_are_sealed_and_removed_without_a_disk_that_does_not_answer() {
             );
         });
     }
+}
+
+/// Whoever removes or seals segments one after the other, as garbage collection does, waits once: writers wait for it.
+#[test]
+fn of_many_segments_only_the_first_waits_for_a_disk_that_does_not_answer() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 11).await);
+        let mut ids = Vec::new();
+        for seed in 0..8 {
+            let written = start(&world, code(2, 1), seed).await.expect("no panic");
+            ids.push(segment_of(&written.expect("appended")));
+            world.store.seal_all(VOLUME).await;
+        }
+        let gate = hang(&world, 1, OpKind::Remove);
+        let removing = world.clone();
+        let removing = tokio::spawn(async move {
+            for id in ids {
+                removing.store.remove(VOLUME, id).await.expect("removed");
+            }
+        });
+        settle().await;
+        assert!(!removing.is_finished(), "it may yet answer");
+        world.clock.advance(Duration::from_millis(500));
+        settle().await;
+        assert!(removing.is_finished(), "each waited for it in turn");
+        assert_eq!(world.store.late.all(), [DiskId(2)]);
+        gate.add_permits(1 << 20);
+        settle().await;
+        assert_eq!(world.store.late.all(), []);
+        for disk in &world.disks {
+            let names = disk.file_names();
+            let is_shard = |name: &&String| name.starts_with("shards/");
+            assert_eq!(names.iter().find(is_shard), None);
+        }
+    });
+}
+
+/// A disk that was found not to answer, or to fail, is given nothing new until it is found well, at once and with no less
+/// protection; what only it and others could take, it is given.
+#[test]
+fn nothing_new_is_put_on_a_disk_that_has_not_proven_itself() {
+    block_on(async {
+        let world = Arc::new(World::new(4, 12).await);
+        let doubted = world.store.disk(DiskId(1)).expect("there");
+        for is_silent in [true, false] {
+            match is_silent {
+                true => doubted.state().set_silent(true),
+                false => doubted.state().set_failing(true),
+            }
+            let first = start(&world, code(2, 1), 1).await.expect("no panic");
+            let first = first.expect("appended");
+            assert!(!disks_of(&world, &first).contains(&DiskId(1)));
+            let all = start(&world, code(2, 2), 2).await.expect("no panic");
+            let all = all.expect("appended");
+            let info = world.store.segment(VOLUME, segment_of(&all));
+            assert_eq!(info.expect("known").code.parity(), 2);
+            doubted.state().set_silent(false);
+            doubted.state().set_failing(false);
+            world.store.seal_all(VOLUME).await;
+            world.check(&first).await;
+            world.check(&all).await;
+        }
+        assert_eq!(doubted.health().checksum_errors, 0);
+    });
 }
 
 /// Nor does a sweep: the volume is served meanwhile, and what is on that disk goes when it answers.
