@@ -14,6 +14,8 @@ import { MEDIA } from "./volumes";
 
 const STATES: Record<Disk["state"], [word: string, tone: Tone]> = {
   ok: ["OK", "good"],
+  unresponsive: ["Unresponsive", "bad"],
+  failing: ["Failing", "bad"],
   missing: ["Missing", "bad"],
   failed: ["Failed", "bad"],
   draining: ["Draining", "warn"],

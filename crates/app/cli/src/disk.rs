@@ -229,18 +229,27 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
             "{label}, which is {}, has no shards of the volumes being served; take it out with `cairn disk remove`",
             disk.state
         ),
-        (true, DiskState::Ok | DiskState::Draining) if disk.shards == 0 => format!(
+        (
+            true,
+            DiskState::Ok | DiskState::Draining | DiskState::Unresponsive | DiskState::Failing,
+        ) if disk.shards == 0 => format!(
             "{label} counts as drained once its metadata has moved and all volumes are being served; see `cairn disk list`"
         ),
         (true, DiskState::Missing | DiskState::Failed) => format!(
             "{} shards of {label}, which is {}, are being rebuilt on other disks; `cairn disk list` shows the progress",
             disk.shards, disk.state
         ),
-        (true, DiskState::Ok | DiskState::Draining) => format!(
+        (
+            true,
+            DiskState::Ok | DiskState::Draining | DiskState::Unresponsive | DiskState::Failing,
+        ) => format!(
             "{} shards are being moved off {label}; `cairn disk list` shows the progress",
             disk.shards
         ),
-        (false, DiskState::Missing | DiskState::Failed) => format!(
+        (
+            false,
+            DiskState::Unresponsive | DiskState::Failing | DiskState::Missing | DiskState::Failed,
+        ) => format!(
             "{label} is no longer draining; it is {}, so it takes no data until it works again",
             disk.state
         ),

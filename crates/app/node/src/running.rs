@@ -503,13 +503,19 @@ fn disk_folders(pool: &PoolDisks) -> Vec<PathBuf> {
 /// RocksDB, waiting for the disk that hangs.
 fn tend_watch(pool: &Arc<Pool>) -> std::io::Result<()> {
     let watched = Arc::downgrade(pool);
-    let mut looking = watch::Looking::new(pool.env.clock.monotonic());
+    let mut look_at = pool.env.clock.monotonic();
+    let mut looking = watch::Looking::new(look_at);
     let work = move || {
         // Also of a pool that stops: its end waits for disks.
         while let Some(pool) = watched.upgrade() {
-            watch::look(&pool, &mut looking);
+            let now = pool.env.clock.monotonic();
+            if now >= look_at {
+                look_at = now + watch::LOOK_INTERVAL;
+                watch::look(&pool, &mut looking);
+            }
+            watch::glance(&pool, &mut looking);
             drop(pool);
-            std::thread::sleep(watch::LOOK_INTERVAL);
+            std::thread::sleep(watch::GLANCE_INTERVAL);
         }
     };
     let thread = std::thread::Builder::new().name("watch".to_owned());

@@ -272,6 +272,26 @@ fn text(warning: &Warning) -> Told {
             format!("disk {disk} failed: {why}"),
             "see what is wrong with the drive, then: `cairn disk replace`",
         ),
+        Warning::DiskLost {
+            disk,
+            loss: DiskLoss::Unresponsive,
+            why,
+        } => told(
+            WarningKind::DiskTroubled,
+            format!("disk {disk}"),
+            format!("disk {disk} does not answer, and counts as lost until it does: {why}"),
+            "look at the drive, its cable and its controller; what is written goes to other disks",
+        ),
+        Warning::DiskLost {
+            disk,
+            loss: DiskLoss::Failing,
+            why,
+        } => told(
+            WarningKind::DiskTroubled,
+            format!("disk {disk}"),
+            format!("disk {disk} takes nothing, and counts as lost until it does: {why}"),
+            "see whether its file system is read-only, and what the kernel says of the drive; what is written goes to other disks",
+        ),
         Warning::DiskTroubled { disk, why } => told(
             WarningKind::DiskTroubled,
             format!("disk {disk}"),

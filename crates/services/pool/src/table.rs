@@ -138,6 +138,17 @@ impl Table {
         self.condition(id) == Condition::Works
     }
 
+    /// Whether a disk does not answer, or has not proven since that it does.
+    pub fn is_silent(&self, id: DiskId) -> bool {
+        self.service(id).is_some_and(|disk| disk.is_silent())
+    }
+
+    /// Whether changes of a disk fail, or it has not proven since that it takes them.
+    pub fn is_failing(&self, id: DiskId) -> bool {
+        let disk = self.service(id);
+        disk.is_some_and(|disk| disk.state().is_failing())
+    }
+
     /// Why a member is not there.
     pub fn why_missing(&self, id: DiskId) -> Option<&str> {
         self.missing.get(&id).map(String::as_str)
