@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{DiskId, SegmentId};
-use cairn_testkit::{OpKind, Pace as DiskPace, Rng};
+use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -380,6 +380,42 @@ fn nothing_new_is_put_on_a_disk_that_has_not_proven_itself() {
             world.check(&all).await;
         }
         assert_eq!(doubted.health().checksum_errors, 0);
+    });
+}
+
+/// A read of what a disk never took is decoded around, and nothing to hold against the disk.
+#[test]
+fn what_a_disk_never_took_is_not_wrong_bytes() {
+    block_on(async {
+        let mut decoded = 0;
+        for disk in 0..3 {
+            let world = World::new(3, 13).await;
+            let record = data(&mut Rng::new(1), 50_000, false, true);
+            let records = vec![(record, Compression::None)];
+            let written = world.append(code(2, 1), Stream::Mixed, records).await;
+            let written = written.expect("appended");
+            // The summary is what a segment gets when it is sealed.
+            world.disks[disk].inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: 1,
+                fault: Fault::Io,
+            });
+            world.store.seal_all(VOLUME).await;
+            let cold = world.cold(&[]).await;
+            let id = segment_of(&written);
+            let summary = cold.store.summary(VOLUME, id).await.expect("there");
+            assert_eq!(summary.map(|entries| entries.len()), Some(1), "{disk}");
+            let stats = cold.store.stats();
+            decoded += stats.degraded_reads;
+            assert_eq!(stats.checksum_errors, 0, "{disk}");
+            let id = DiskId(disk as u128 + 1);
+            let health = cold.store.disk(id).expect("there").health();
+            assert_eq!(health.checksum_errors, 0, "{disk}");
+            cold.check(&written).await;
+        }
+        assert!(decoded > 0, "no read met what was missed");
     });
 }
 
