@@ -16,6 +16,7 @@ const STATES: Record<Disk["state"], [word: string, tone: Tone]> = {
   ok: ["OK", "good"],
   unresponsive: ["Unresponsive", "bad"],
   failing: ["Failing", "bad"],
+  returning: ["Returning", "warn"],
   missing: ["Missing", "bad"],
   failed: ["Failed", "bad"],
   draining: ["Draining", "warn"],

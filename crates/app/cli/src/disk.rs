@@ -231,7 +231,11 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
         ),
         (
             true,
-            DiskState::Ok | DiskState::Draining | DiskState::Unresponsive | DiskState::Failing,
+            DiskState::Ok
+            | DiskState::Draining
+            | DiskState::Unresponsive
+            | DiskState::Failing
+            | DiskState::Returning,
         ) if disk.shards == 0 => format!(
             "{label} counts as drained once its metadata has moved and all volumes are being served; see `cairn disk list`"
         ),
@@ -241,7 +245,11 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
         ),
         (
             true,
-            DiskState::Ok | DiskState::Draining | DiskState::Unresponsive | DiskState::Failing,
+            DiskState::Ok
+            | DiskState::Draining
+            | DiskState::Unresponsive
+            | DiskState::Failing
+            | DiskState::Returning,
         ) => format!(
             "{} shards are being moved off {label}; `cairn disk list` shows the progress",
             disk.shards
@@ -253,7 +261,10 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
             "{label} is no longer draining; it is {}, so it takes no data until it works again",
             disk.state
         ),
-        (false, DiskState::Ok | DiskState::Draining | DiskState::Drained) => {
+        (
+            false,
+            DiskState::Ok | DiskState::Draining | DiskState::Drained | DiskState::Returning,
+        ) => {
             format!("{label} takes new data again")
         }
     }

@@ -823,6 +823,7 @@ impl Controller {
                 DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
                 DiskState::Unresponsive => DiskLoss::Unresponsive,
                 DiskState::Failing => DiskLoss::Failing,
+                DiskState::Returning => DiskLoss::Returning,
                 DiskState::Failed => DiskLoss::Failed,
                 DiskState::Missing => DiskLoss::Missing,
             };
@@ -856,6 +857,7 @@ impl Controller {
             }
             DiskState::Unresponsive
             | DiskState::Failing
+            | DiskState::Returning
             | DiskState::Failed
             | DiskState::Missing => None,
         });
@@ -1079,6 +1081,10 @@ impl Controller {
             cairn_segment::DiskState::Unresponsive => {
                 let why = "an operation has had no answer";
                 (DiskState::Unresponsive, Some(why.to_owned()))
+            }
+            cairn_segment::DiskState::Returning => {
+                let why = "it is given what was written while it did not take it";
+                (DiskState::Returning, Some(why.to_owned()))
             }
             cairn_segment::DiskState::Failing => {
                 let disk = table.disk(disk.id);

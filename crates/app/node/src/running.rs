@@ -60,6 +60,8 @@ const _: () = assert!(
 );
 /// How often disks get a new pool file: an older copy of a disk is known by an older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
+/// How often it is looked whether a disk that is well again lacks something.
+const RETURNED_INTERVAL: Duration = Duration::from_secs(1);
 /// How often places at which readers met damage are looked at again.
 const DAMAGED_INTERVAL: Duration = Duration::from_secs(30);
 /// Files that say where the server is are removed in so long when it ends, or stay.
@@ -281,6 +283,9 @@ impl Node {
         runtime.block_on(crate::benchmarks::begin(&inner, &controller));
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
+        });
+        inner.every("returned disks", RETURNED_INTERVAL, |inner| async move {
+            inner.pool.make_returned_good().await;
         });
         inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
             inner.pool.store.check_damaged_places().await;

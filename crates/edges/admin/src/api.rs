@@ -149,6 +149,8 @@ pub enum DiskState {
     Unresponsive,
     /// Writes to it fail, as on a file system that is read-only, or failed a moment ago. It counts as lost; what is on it is read.
     Failing,
+    /// It works again, and is given what it missed. It counts as lost until it has that.
+    Returning,
     /// Not there at start.
     Missing,
     /// There, but it failed too often, hung or was too slow: no longer used.
@@ -164,7 +166,11 @@ impl DiskState {
     pub fn is_lost(self) -> bool {
         match self {
             Self::Ok | Self::Draining | Self::Drained => false,
-            Self::Unresponsive | Self::Failing | Self::Missing | Self::Failed => true,
+            Self::Unresponsive
+            | Self::Failing
+            | Self::Returning
+            | Self::Missing
+            | Self::Failed => true,
         }
     }
 }
@@ -175,6 +181,7 @@ impl std::fmt::Display for DiskState {
             Self::Ok => "ok",
             Self::Unresponsive => "UNRESPONSIVE",
             Self::Failing => "FAILING",
+            Self::Returning => "returning",
             Self::Missing => "MISSING",
             Self::Failed => "FAILED",
             Self::Draining => "draining",

@@ -182,6 +182,8 @@ pub enum DiskState {
     Unresponsive,
     /// Changes of it failed, and it has not proven since that it takes them again.
     Failing,
+    /// It works, and lacks some of what was written while it did not.
+    Returning,
     /// Part of the pool, and not there at the start.
     Missing,
     /// Too many errors: no longer written to.

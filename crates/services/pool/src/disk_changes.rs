@@ -178,6 +178,22 @@ impl Pool {
         Ok(disk.id)
     }
 
+    /// Gives disks that are well again what they missed, at the pace of a rebuild. Until then they count as lost.
+    pub async fn make_returned_good(&self) {
+        let table = self.table();
+        let is_well =
+            |id: &DiskId| table.works(*id) && !table.is_silent(*id) && !table.is_failing(*id);
+        let members = table.state.disks.iter().map(|disk| disk.id);
+        let well: Vec<DiskId> = members.filter(is_well).collect();
+        for id in well {
+            if self.is_stopping() || !self.store.lacks_some(id) {
+                continue;
+            }
+            let left = self.store.make_good(id, &self.rebuild.pace).await;
+            tracing::info!(disk = %id, left, "a disk was given what it missed while it did not answer or failed");
+        }
+    }
+
     /// Says that a disk of a node that is away is lost for good: what was on it is made anew. Its node may start with an empty folder
     /// in its place.
     pub async fn replace_later(&self, words: &str) -> Result<DiskId, ChangeFailure> {

@@ -25,6 +25,8 @@ pub enum DiskLoss {
     Unresponsive,
     /// It takes nothing now, or did not a moment ago.
     Failing,
+    /// It works again, and lacks some of what was written meanwhile.
+    Returning,
 }
 
 /// How a read cache is, if it is not used.

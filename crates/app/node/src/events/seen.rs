@@ -160,6 +160,15 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
                     "see whether its file system is read-only, and what the kernel says of the drive",
                 ),
             ),
+            (DiskState::Returning, why) => (
+                EventKind::DiskSuspect,
+                Severity::Warning,
+                with_why(
+                    format!("{subject} is back, and counts as lost until it has what it missed"),
+                    why,
+                ),
+                None,
+            ),
             (DiskState::Draining, _) => (
                 EventKind::DiskDrain,
                 Severity::Info,
@@ -362,7 +371,7 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
             None => info(format!("{subject} is no longer in the pool")),
             Some(DiskState::Missing) => info(format!("{subject} is missing now")),
             Some(DiskState::Failed) => info(format!("{subject} is there, and not used")),
-            Some(DiskState::Unresponsive | DiskState::Failing) => {
+            Some(DiskState::Unresponsive | DiskState::Failing | DiskState::Returning) => {
                 info(format!("{subject} is back, and has not proven itself"))
             }
             Some(_) => info(format!("{subject} is back and used again")),

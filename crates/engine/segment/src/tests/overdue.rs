@@ -419,6 +419,80 @@ fn what_a_disk_never_took_is_not_wrong_bytes() {
     });
 }
 
+/// A disk that missed something does not count before it has that.
+#[test]
+fn a_disk_that_is_well_again_is_given_what_it_missed() {
+    block_on(async {
+        for missing in 0..3 {
+            let world = Arc::new(World::new(3, 14).await);
+            let id = DiskId(missing as u128 + 1);
+            let state = || {
+                let all = world.store.disk_status();
+                let disk = all.into_iter().find(|disk| disk.id == id);
+                disk.map(|disk| disk.state)
+            };
+            let written = start(&world, code(2, 1), 1).await.expect("no panic");
+            let written = written.expect("appended");
+            world.disks[missing].inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: 1,
+                fault: Fault::Io,
+            });
+            assert_eq!(state(), Some(DiskState::Healthy));
+            world.store.seal_all(VOLUME).await;
+            assert_eq!(
+                state(),
+                Some(DiskState::Returning),
+                "it has no footer there"
+            );
+            let pace = Pace::new(Arc::new(world.clock.clone()), 0);
+            assert_eq!(world.store.make_good(id, &pace).await, 0);
+            assert_eq!(state(), Some(DiskState::Healthy));
+            // Now any other one may go.
+            let gone = (missing + 1) % 3;
+            let cold = world.cold(&[gone]).await;
+            cold.check(&written).await;
+            let summary = cold.store.summary(VOLUME, segment_of(&written)).await;
+            assert_eq!(
+                summary.expect("there").map(|entries| entries.len()),
+                Some(1)
+            );
+        }
+    });
+}
+
+/// What cannot be made good is tried again, and a segment that is gone lacks nothing.
+#[test]
+fn a_disk_lacks_what_cannot_be_made_for_it_until_it_can() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 15).await);
+        let written = start(&world, code(2, 1), 1).await.expect("no panic");
+        let written = written.expect("appended");
+        world.disks[0].inject(FaultRule {
+            kind: Some(OpKind::Write),
+            name_part: "shards".to_owned(),
+            skip: 0,
+            times: 1,
+            fault: Fault::Io,
+        });
+        world.store.seal_all(VOLUME).await;
+        let (id, pace) = (DiskId(1), Pace::new(Arc::new(world.clock.clone()), 0));
+        world.disks[0].fail_all();
+        assert_eq!(world.store.make_good(id, &pace).await, 1);
+        assert!(world.store.lacks_some(id));
+        world
+            .store
+            .remove(VOLUME, segment_of(&written))
+            .await
+            .expect("removed");
+        world.clock.advance(Duration::from_secs(30));
+        assert_eq!(world.store.make_good(id, &pace).await, 0);
+        assert!(!world.store.lacks_some(id));
+    });
+}
+
 /// Nor does a sweep: the volume is served meanwhile, and what is on that disk goes when it answers.
 #[test]
 fn a_sweep_passes_a_silent_disk_and_comes_back_to_it() {
