@@ -14,8 +14,8 @@ use cairn_config::MediaChoice;
 
 use crate::access;
 use crate::args::{
-    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskSetArgs, DiskSpreadArgs,
-    RoleArg, ViewArgs,
+    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskRetryArgs, DiskSetArgs,
+    DiskSpreadArgs, RoleArg, ViewArgs,
 };
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
@@ -285,6 +285,18 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
         return print::json(&serde_json::json!({ "removed": id }));
     }
     print::text(&format!("{} has left the pool", args.disk))
+}
+
+pub fn retry(args: &DiskRetryArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let id = find(&client, &args.disk)?;
+    let disk = client.disk_retry(&id)?;
+    shown(&disk, args.view.json, |disk| {
+        format!(
+            "{} is used again, and counts when it has proven itself and has what it missed; see `cairn disk list`",
+            disk.label
+        )
+    })
 }
 
 pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {

@@ -122,6 +122,13 @@ impl Control for Controller {
         })
     }
 
+    fn disk_retry(&self, disk: String) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let retried = self.inner.disk_retry(&disk).await;
+            self.disk_now(retried.map_err(refusal)?)
+        })
+    }
+
     fn caches(&self) -> Answer<'_, CacheList> {
         Box::pin(async { Ok(self.inner.cache_list()) })
     }

@@ -229,6 +229,12 @@ impl Table {
         self.there.insert(disk.id(), disk);
     }
 
+    /// Takes a disk back that was put out. It was opened anew: who holds the old one has no part in it.
+    pub(crate) fn take_back(&mut self, disk: Arc<ShardDisk>) {
+        self.out.remove(&disk.id());
+        self.put(disk);
+    }
+
     /// The disks of other nodes that can be reached now.
     pub(crate) fn set_remote(&mut self, disks: BTreeMap<DiskId, Arc<dyn ShardService>>) {
         self.remote = disks;

@@ -60,6 +60,8 @@ impl Doubt {
             self.good = seen.changes.good;
             return;
         }
+        // One that was taken back is counted anew, and has to prove itself all the same.
+        self.good = self.good.min(seen.changes.good);
         let good = seen.changes.good.saturating_sub(self.good);
         if now.saturating_sub(self.since) >= PROOF_AFTER && good >= PROOF_CHANGES {
             self.is_silent = false;
@@ -154,6 +156,29 @@ mod tests {
         for (name, rows, want) in cases {
             assert_eq!(thought(rows), want, "{name}");
         }
+    }
+
+    #[test]
+    fn a_disk_that_is_counted_anew_has_to_prove_itself() {
+        let mut doubt = Doubt::default();
+        let mut seen = Seen {
+            is_silent: true,
+            errors: 50,
+            ..Seen::default()
+        };
+        seen.changes.good = 1000;
+        seen.changes.errors = 50;
+        doubt.glance(GLANCE, &seen);
+        let mut seen = Seen::default();
+        let mut now = GLANCE;
+        for glances in 0..100 {
+            now += GLANCE;
+            doubt.glance(now, &seen);
+            assert!(doubt.is_silent && doubt.is_failing, "{glances}");
+        }
+        seen.changes.good = PROOF_CHANGES;
+        doubt.glance(now, &seen);
+        assert!(!doubt.is_any());
     }
 
     #[test]

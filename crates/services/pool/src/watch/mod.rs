@@ -115,11 +115,26 @@ impl Watch {
             .is_none_or(|answers| answers.is_idle(since))
     }
 
-    /// Asks nothing of a disk any more that is no disk of the pool now.
-    pub fn let_go(&self, disk: &Arc<dyn Disk>) {
+    /// Asks nothing of a disk any more that is no disk of the pool now, and why.
+    pub fn let_go(&self, disk: &Arc<dyn Disk>, why: &str) {
         if let Some(answers) = self.answers(disk) {
-            answers.let_go("it was removed".to_owned());
+            answers.let_go(why.to_owned());
         }
+    }
+
+    /// The same disk once more, watched anew: who has the other one finds nothing there once that was let go.
+    pub fn anew(&self, disk: &Arc<dyn Disk>) -> Option<Arc<dyn Disk>> {
+        let found = {
+            let disks = self.disks.lock();
+            let is_it = |watched: &Weak<WatchedDisk>| {
+                std::ptr::addr_eq(watched.as_ptr(), Arc::as_ptr(disk))
+            };
+            let mut watched = disks.iter().map(|(watched, _)| watched);
+            watched
+                .find(|watched| is_it(watched))
+                .and_then(Weak::upgrade)
+        };
+        found.map(|watched| self.over(Arc::clone(&watched.inner)))
     }
 
     fn answers(&self, disk: &Arc<dyn Disk>) -> Option<Arc<Answers>> {
@@ -260,7 +275,10 @@ pub fn look(pool: &Pool, state: &mut Looking) {
         };
         let health = disk.health();
         let counts = answers.counts();
-        let (before, history) = state.before.remove(&disk.id()).unwrap_or_default();
+        // One that was taken back is counted anew, and is not judged by what it did before.
+        let known = state.before.remove(&disk.id());
+        let known = known.filter(|(before, _)| before.ops <= counts.ops);
+        let (before, history) = known.unwrap_or_default();
         let ops = counts.ops.saturating_sub(before.ops);
         evidence.push(Evidence {
             hangs: answers.hangs(now, state.base),

@@ -109,6 +109,10 @@ impl Disk for WatchedDisk {
         Box::pin(patiently_untimed(&self.answers, || self.inner.recount()))
     }
 
+    fn is_idle(&self) -> bool {
+        self.inner.is_idle()
+    }
+
     fn folder(&self) -> Option<&Path> {
         self.inner.folder()
     }
