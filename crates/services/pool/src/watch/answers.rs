@@ -441,6 +441,66 @@ mod tests {
         assert!(!answers.hangs(at(300), base));
     }
 
+    /// A file system that is frozen can be read, and answers syncs.
+    #[test]
+    fn a_disk_that_answers_no_change_is_silent_although_it_is_read() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(100));
+        let clock = world.env.clock.clone();
+        let answers = Answers::new(clock.clone(), "disk".to_owned(), Duration::from_secs(30));
+        let mut context = Context::from_waker(Waker::noop());
+        let is_silent = || answers.is_silent(SILENT_AFTER, clock.monotonic(), Duration::ZERO);
+        let read = || {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut read = Box::pin(answers.watch(Box::pin(async { Ok(()) })));
+            assert!(read.as_mut().poll(&mut context).is_ready());
+        };
+        // A slow one that changes something now and then is busy.
+        let mut slow = Box::pin(answers.watch_change::<()>(Box::pin(std::future::pending())));
+        assert!(slow.as_mut().poll(&mut context).is_pending());
+        for _ in 0..10 {
+            let mut done = Box::pin(answers.watch_change(Box::pin(async { Ok(()) })));
+            assert!(done.as_mut().poll(&mut context).is_ready());
+            world.clock.advance(Duration::from_millis(500));
+            assert!(!is_silent());
+        }
+        for _ in 0..10 {
+            read();
+            world.clock.advance(Duration::from_millis(250));
+        }
+        assert!(is_silent(), "it was read all the time");
+        assert_eq!(
+            answers.changes(),
+            Changes {
+                good: 10,
+                errors: 0
+            }
+        );
+        drop(slow);
+        assert!(!is_silent());
+        // What fails is an answer, and counted apart.
+        let error = DiskError::Io {
+            disk: "disk".to_owned(),
+            what: "writing".to_owned(),
+            detail: "read-only".to_owned(),
+        };
+        let failed = Box::pin(async { Err::<(), _>(error) });
+        let mut failed = Box::pin(answers.watch_change(failed));
+        assert!(failed.as_mut().poll(&mut context).is_ready());
+        assert_eq!(
+            answers.changes(),
+            Changes {
+                good: 10,
+                errors: 1
+            }
+        );
+        assert!(
+            answers
+                .change_error()
+                .is_some_and(|why| why.contains("read-only"))
+        );
+    }
+
     /// A read that is not waited for any longer, because its disk is silent, is no sign of life.
     #[test]
     fn what_is_dropped_before_its_answer_counts_as_none() {

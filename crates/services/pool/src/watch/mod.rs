@@ -131,7 +131,7 @@ impl Watch {
             };
             let mut watched = disks.iter().map(|(watched, _)| watched);
             watched
-                .find(|watched| is_it(watched))
+                .find(|&watched| is_it(watched))
                 .and_then(Weak::upgrade)
         };
         found.map(|watched| self.over(Arc::clone(&watched.inner)))
