@@ -278,18 +278,24 @@ impl Answers {
     pub async fn watch_change<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
         let _changing = Counted::begin(&self.changing, self.clock.monotonic());
         let result = self.watch(op).await;
-        match &result {
-            // What is refused says nothing of the disk.
-            _ if self.is_given_up() => return result,
-            Ok(_) => self.changes.fetch_add(1, ORDER),
-            Err(error @ DiskError::Io { .. }) => {
-                *self.change_error.lock() = Some(error.to_string());
-                self.change_errors.fetch_add(1, ORDER)
-            }
-            Err(_) => return result,
-        };
-        self.changed_at
-            .store(nanos_of(self.clock.monotonic()), ORDER);
+        // What is refused says nothing of the disk.
+        let is_answer = !self.is_given_up()
+            && match &result {
+                Ok(_) => {
+                    self.changes.fetch_add(1, ORDER);
+                    true
+                }
+                Err(error @ DiskError::Io { .. }) => {
+                    *self.change_error.lock() = Some(error.to_string());
+                    self.change_errors.fetch_add(1, ORDER);
+                    true
+                }
+                Err(_) => false,
+            };
+        if is_answer {
+            self.changed_at
+                .store(nanos_of(self.clock.monotonic()), ORDER);
+        }
         result
     }
 
