@@ -90,15 +90,15 @@ impl SegmentStore {
         self.run_on_disks(ops, late_max, |_| true, nothing).await
     }
 
-    /// As [`Self::run_or_leave`], and disks that are late or silent already are not waited for at all: garbage collection does
-    /// this with one segment after the other, and writers wait for it.
+    /// As [`Self::run_or_leave`], and disks that are late already are not waited for at all: garbage collection does this with one
+    /// segment after the other, and writers wait for it.
     pub(crate) async fn run_or_leave_at_once<T: Send + 'static>(
         self: &Arc<Self>,
         ops: Vec<DiskOp<T>>,
         late_max: usize,
     ) -> Vec<Option<T>> {
         let nothing = |_, _| Box::pin(std::future::ready(())) as BoxFuture<()>;
-        let known = self.doubtful_disks();
+        let known = self.late.all();
         self.run(ops, late_max, &known, |_| true, nothing).await
     }
 

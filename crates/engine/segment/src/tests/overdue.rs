@@ -463,6 +463,27 @@ fn a_disk_that_is_well_again_is_given_what_it_missed() {
     });
 }
 
+/// Where all disks are doubted, as after a pause of all of them, appends share segments as before.
+#[test]
+fn a_doubt_of_all_disks_makes_no_more_segments() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 16).await);
+        let first = start(&world, code(2, 1), 1).await.expect("no panic");
+        let mut all = first.expect("appended");
+        for id in 1..=3 {
+            let disk = world.store.disk(DiskId(id)).expect("there");
+            disk.state().set_silent(true);
+            disk.state().set_failing(true);
+        }
+        for seed in 2..10 {
+            let next = start(&world, code(2, 1), seed).await.expect("no panic");
+            all.extend(next.expect("appended"));
+        }
+        assert_eq!(world.store.stats().segments_created, 1);
+        world.check(&all).await;
+    });
+}
+
 /// What cannot be made good is tried again, and a segment that is gone lacks nothing.
 #[test]
 fn a_disk_lacks_what_cannot_be_made_for_it_until_it_can() {
