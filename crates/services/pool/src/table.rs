@@ -27,7 +27,7 @@ pub struct Table {
     remote: BTreeMap<DiskId, Arc<dyn ShardService>>,
     /// Why members are not there.
     missing: BTreeMap<DiskId, String>,
-    /// Disks that were put out, and why. Nothing is written to them before the next start.
+    /// Disks that were put out, and why. Nothing is written to them before the next start, unless they are taken back.
     out: BTreeMap<DiskId, String>,
     /// Disks that are being removed, though the state does not say so yet.
     leaving: BTreeSet<DiskId>,
@@ -47,7 +47,7 @@ pub enum Condition {
     /// It is there, and so many errors came in a row that it is neither written, nor read but as a last resort, until
     /// it is judged.
     Suspect,
-    /// It is there, and nothing is asked of it before the next start.
+    /// It is there, and nothing is asked of it before the next start, or before it is taken back.
     Failed,
     /// It is a member, and the start did not find it.
     Missing,

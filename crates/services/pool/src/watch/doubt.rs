@@ -79,6 +79,9 @@ mod tests {
     /// What is seen at each glance, for so many glances: silent, changes that went well and that failed, reads that failed.
     type Row = (u32, bool, u64, u64, u64);
 
+    /// What is seen, and what is thought after each row: silent, failing.
+    type Case<'a> = (&'a str, &'a [Row], &'a [(bool, bool)]);
+
     /// What is thought of the disk after each row: silent, failing.
     fn thought(rows: &[Row]) -> Vec<(bool, bool)> {
         let mut doubt = Doubt::default();
@@ -102,7 +105,7 @@ mod tests {
     #[test]
     fn a_doubt_comes_at_once_and_stays_until_the_disk_has_proven_itself() {
         let (fine, silent, failing) = ((false, false), (true, false), (false, true));
-        let cases: [(&str, &[Row], &[(bool, bool)]); 8] = [
+        let cases: [Case<'_>; 8] = [
             ("well", &[(100, false, 1, 0, 0)], &[fine]),
             ("idle", &[(100, false, 0, 0, 0)], &[fine]),
             (

@@ -5,8 +5,9 @@
 //! sees to that).
 //!
 //! An operation without an answer is given up with an error, so that its data is read from, or written
-//! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced: a
-//! write that was given up may still land at any time.
+//! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced or taken back: a
+//! write that was given up may still land at any time. It is taken back when nothing is under way any more
+//! (`disk_changes`).
 
 mod ages;
 mod answers;
