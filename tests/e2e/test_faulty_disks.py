@@ -27,7 +27,7 @@ SILENT_SECONDS_MAX = 12
 PATIENT_SECONDS = 60
 # A disk that hangs is known after 2 s, and asking takes a moment, too.
 KNOWN_SECONDS_MAX = 4
-# What is written while a disk hangs, and how long its COMMIT may take: 16 s before all segments were done with a disk together.
+# What is written while a disk hangs, and how long that may take.
 COMMIT_BYTES = 64 << 20
 COMMIT_SECONDS_MAX = 4
 # What a client waits while a disk hangs and its volume is opened on another one.
