@@ -166,11 +166,9 @@ impl DiskState {
     pub fn is_lost(self) -> bool {
         match self {
             Self::Ok | Self::Draining | Self::Drained => false,
-            Self::Unresponsive
-            | Self::Failing
-            | Self::Returning
-            | Self::Missing
-            | Self::Failed => true,
+            Self::Unresponsive | Self::Failing | Self::Returning | Self::Missing | Self::Failed => {
+                true
+            }
         }
     }
 }

@@ -393,4 +393,29 @@ mod tests {
             assert!(other.list("").await.is_ok());
         });
     }
+
+    /// Who has a disk from before it was taken back finds nothing there: what it would write nobody expects any more.
+    #[test]
+    fn a_disk_that_is_watched_anew_is_let_go_by_who_had_it() {
+        let world = TestWorld::new(1);
+        let watch = Watch::new(world.env.clock.clone(), Duration::from_secs(30));
+        let old = watch.over(MemDisk::new("disk", 1 << 20));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mode = OpenMode::CreateNew { len_bytes: 4096 };
+            let held = old.open("file", mode).await.unwrap();
+            let anew = watch.anew(&old).expect("it is watched");
+            assert!(held.read_at(0, 10).await.is_ok());
+            watch.let_go(&old, "for a test");
+            assert!(held.read_at(0, 10).await.is_err());
+            assert!(old.list("").await.is_err());
+            let file = anew.open("file", OpenMode::Existing).await.unwrap();
+            assert_eq!(file.read_at(0, 10).await.unwrap().len(), 10);
+            assert_eq!(watch.problem(&anew), None);
+            let other: Arc<dyn Disk> = MemDisk::new("other", 1 << 20);
+            assert!(watch.anew(&other).is_none());
+        });
+    }
 }
