@@ -2752,7 +2752,7 @@ export interface components {
          */
         DiskRole: "data" | "journal";
         /** @enum {string} */
-        DiskState: "ok" | "missing" | "failed" | "draining" | "drained";
+        DiskState: "ok" | "unresponsive" | "failing" | "returning" | "missing" | "failed" | "draining" | "drained";
         DiskView: {
             /** Format: int64 */
             checksum_errors: number;

@@ -6,6 +6,7 @@
  *     fail FOLDER/        reads, writes, syncs, and everything with names: EIO
  *     hang FOLDER/        the same do not return, until the line is gone
  *     slow FOLDER/ MS     the same take so many milliseconds longer
+ *     ro FOLDER/          what changes something: EROFS, as on a file system that is read-only
  *
  * io_uring goes past this: the program has to use threads (disk_io = "threads").
  */
@@ -28,7 +29,7 @@
 #define RULES_LEN_MAX 4096
 #define POLL_MS 20
 
-enum effect { NONE, FAIL, HANG, SLOW };
+enum effect { NONE, FAIL, HANG, SLOW, READ_ONLY };
 
 static void pause_ms(long ms) {
     struct timespec left = {ms / 1000, ms % 1000 * 1000000};
@@ -77,12 +78,15 @@ static enum effect effect_on(const char *path, long *ms) {
         if (strcmp(what, "slow") == 0) {
             return SLOW;
         }
+        if (strcmp(what, "ro") == 0) {
+            return READ_ONLY;
+        }
     }
     return NONE;
 }
 
-/* Whether the operation is to fail; returns when it may go on. */
-static int meets(const char *path) {
+/* Whether the operation, which changes something or does not, is to fail; returns when it may go on. */
+static int meets(const char *path, int changes) {
     int before = errno;
     long ms = 0;
     enum effect effect;
@@ -96,11 +100,15 @@ static int meets(const char *path) {
         errno = EIO;
         return 1;
     }
+    if (effect == READ_ONLY && changes) {
+        errno = EROFS;
+        return 1;
+    }
     errno = before;
     return 0;
 }
 
-static int meets_file(int file) {
+static int meets_file(int file, int changes) {
     char link[64], path[PATH_MAX];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     long len = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
@@ -108,14 +116,18 @@ static int meets_file(int file) {
         return 0;
     }
     path[len] = 0;
-    return meets(path);
+    return meets(path, changes);
 }
 
-static int meets_at(int folder, const char *name) {
+static int meets_at(int folder, const char *name, int changes) {
     if (name == NULL || name[0] == '/' || folder == AT_FDCWD) {
-        return name == NULL ? 0 : meets(name);
+        return name == NULL ? 0 : meets(name, changes);
     }
-    return meets_file(folder);
+    return meets_file(folder, changes);
+}
+
+static int opens_to_write(int flags) {
+    return (flags & O_ACCMODE) != O_RDONLY || (flags & O_CREAT) != 0;
 }
 
 #define REAL(type, name, ...)                                   \
@@ -124,31 +136,31 @@ static int meets_at(int folder, const char *name) {
         real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name);    \
     }
 
-#define ON_FILE(type, name, parameters, arguments)              \
+#define ON_FILE(type, name, changes, parameters, arguments)     \
     type name parameters {                                      \
         static type(*real) parameters;                          \
         if (real == NULL) {                                     \
             real = (type(*) parameters)dlsym(RTLD_NEXT, #name); \
         }                                                       \
-        return meets_file(file) ? -1 : real arguments;          \
+        return meets_file(file, changes) ? -1 : real arguments; \
     }
 
-ON_FILE(ssize_t, read, (int file, void *into, size_t len), (file, into, len))
-ON_FILE(ssize_t, readv, (int file, const struct iovec *into, int count), (file, into, count))
-ON_FILE(ssize_t, pread, (int file, void *into, size_t len, off_t at), (file, into, len, at))
-ON_FILE(ssize_t, pread64, (int file, void *into, size_t len, off64_t at), (file, into, len, at))
-ON_FILE(ssize_t, write, (int file, const void *from, size_t len), (file, from, len))
-ON_FILE(ssize_t, writev, (int file, const struct iovec *from, int count), (file, from, count))
-ON_FILE(ssize_t, pwrite, (int file, const void *from, size_t len, off_t at), (file, from, len, at))
-ON_FILE(ssize_t, pwrite64, (int file, const void *from, size_t len, off64_t at), (file, from, len, at))
-ON_FILE(ssize_t, pwritev2, (int file, const struct iovec *from, int count, off_t at, int flags),
+ON_FILE(ssize_t, read, 0, (int file, void *into, size_t len), (file, into, len))
+ON_FILE(ssize_t, readv, 0, (int file, const struct iovec *into, int count), (file, into, count))
+ON_FILE(ssize_t, pread, 0, (int file, void *into, size_t len, off_t at), (file, into, len, at))
+ON_FILE(ssize_t, pread64, 0, (int file, void *into, size_t len, off64_t at), (file, into, len, at))
+ON_FILE(ssize_t, write, 1, (int file, const void *from, size_t len), (file, from, len))
+ON_FILE(ssize_t, writev, 1, (int file, const struct iovec *from, int count), (file, from, count))
+ON_FILE(ssize_t, pwrite, 1, (int file, const void *from, size_t len, off_t at), (file, from, len, at))
+ON_FILE(ssize_t, pwrite64, 1, (int file, const void *from, size_t len, off64_t at), (file, from, len, at))
+ON_FILE(ssize_t, pwritev2, 1, (int file, const struct iovec *from, int count, off_t at, int flags),
         (file, from, count, at, flags))
-ON_FILE(int, fsync, (int file), (file))
-ON_FILE(int, fdatasync, (int file), (file))
-ON_FILE(int, sync_file_range, (int file, off64_t at, off64_t len, unsigned flags), (file, at, len, flags))
-ON_FILE(int, ftruncate, (int file, off_t len), (file, len))
-ON_FILE(int, ftruncate64, (int file, off64_t len), (file, len))
-ON_FILE(int, fallocate, (int file, int mode, off_t at, off_t len), (file, mode, at, len))
+ON_FILE(int, fsync, 0, (int file), (file))
+ON_FILE(int, fdatasync, 0, (int file), (file))
+ON_FILE(int, sync_file_range, 0, (int file, off64_t at, off64_t len, unsigned flags), (file, at, len, flags))
+ON_FILE(int, ftruncate, 1, (int file, off_t len), (file, len))
+ON_FILE(int, ftruncate64, 1, (int file, off64_t len), (file, len))
+ON_FILE(int, fallocate, 1, (int file, int mode, off_t at, off_t len), (file, mode, at, len))
 
 static mode_t mode_of(int flags, va_list more) {
     return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(more, mode_t) : 0;
@@ -161,7 +173,7 @@ static mode_t mode_of(int flags, va_list more) {
         va_start(more, flags);                                  \
         mode_t mode = mode_of(flags, more);                     \
         va_end(more);                                           \
-        return meets(path) ? -1 : real(path, flags, mode);      \
+        return meets(path, opens_to_write(flags)) ? -1 : real(path, flags, mode); \
     }
 
 OPENS(open)
@@ -173,20 +185,20 @@ int openat64(int folder, const char *path, int flags, ...) {
     va_start(more, flags);
     mode_t mode = mode_of(flags, more);
     va_end(more);
-    return meets_at(folder, path) ? -1 : real(folder, path, flags, mode);
+    return meets_at(folder, path, opens_to_write(flags)) ? -1 : real(folder, path, flags, mode);
 }
 
 int rename(const char *from, const char *to) {
     REAL(int, "rename", const char *, const char *)
-    return meets(to) ? -1 : real(from, to);
+    return meets(to, 1) ? -1 : real(from, to);
 }
 
 int unlink(const char *path) {
     REAL(int, "unlink", const char *)
-    return meets(path) ? -1 : real(path);
+    return meets(path, 1) ? -1 : real(path);
 }
 
 int mkdir(const char *path, mode_t mode) {
     REAL(int, "mkdir", const char *, mode_t)
-    return meets(path) ? -1 : real(path, mode);
+    return meets(path, 1) ? -1 : real(path, mode);
 }

@@ -21,8 +21,15 @@ HANG_AFTER_SECONDS = 5
 # Many times that, for a busy machine.
 NOTICE_SECONDS_MAX = 60
 MOVE_SECONDS_MAX = 180
-# Who reads goes without a disk that answers nothing for 2 s, which is looked at every second.
+# Who reads goes without a disk that answers nothing for 1 s, which is looked at four times a second.
 SILENT_SECONDS_MAX = 12
+# Longer than any disk hangs that is to come back by itself.
+PATIENT_SECONDS = 60
+# A disk that hangs is known after 2 s, and asking takes a moment, too.
+KNOWN_SECONDS_MAX = 4
+# What is written while a disk hangs, and how long that may take.
+COMMIT_BYTES = 64 << 20
+COMMIT_SECONDS_MAX = 4
 # What a client waits while a disk hangs and its volume is opened on another one.
 PACE_SECONDS = 0.1
 STALL_SECONDS_MAX = 120
@@ -50,10 +57,10 @@ def build_faults(folder):
 class FaultyServer(harness.Server):
     """A server whose disks do what a file says."""
 
-    def __init__(self, root, library, disks, flags):
+    def __init__(self, root, library, disks, flags, hang_after=HANG_AFTER_SECONDS):
         config = root / "threads.toml"
         # io_uring would go past the library.
-        config.write_text(f'disk_io = "threads"\nhang_after = {HANG_AFTER_SECONDS}\n')
+        config.write_text(f'disk_io = "threads"\nhang_after = {hang_after}\n')
         super().__init__(root, disks, ["--config", config, *flags])
         self.library = library
         self.rules = root / "faults"
@@ -69,7 +76,7 @@ class FaultyServer(harness.Server):
         return [str(argument) for argument in super().argv()]
 
     def meets(self, *rules):
-        """From now on: `("fail" | "hang" | "slow", disk, ...)`."""
+        """From now on: `("fail" | "hang" | "slow" | "ro", disk, ...)`."""
         lines = [" ".join([what, f"{disk}/", *map(str, more)]) + "\n" for what, disk, *more in rules]
         made = self.rules.with_suffix(".new")
         made.write_text("".join(lines))
@@ -137,11 +144,11 @@ class FaultyDisks(WorldTest):
         super().setUp()
         self.library = build_faults(self.scratch)
 
-    def server(self, flags=(), disks=DISK_COUNT):  # type: ignore[override]
+    def server(self, flags=(), disks=DISK_COUNT, hang_after=HANG_AFTER_SECONDS):  # type: ignore[override]
         root = self.scratch / "pool"
         root.mkdir()
         flags = ["--rebuild-delay", "0", *flags]
-        return self.enterContextHere(FaultyServer(root, self.library, disks, flags))
+        return self.enterContextHere(FaultyServer(root, self.library, disks, flags, hang_after))
 
     def store(self, server, count, len_bytes):
         """Stores a folder `tree` of so many files; returns their contents by name."""
@@ -375,6 +382,81 @@ class FaultyDisks(WorldTest):
         server.cairn("scrub", "start", "--rate", "0")
         done = lambda: json.loads(server.cairn("scrub", "status", "--json").stdout)["stage"] == "done"
         harness.wait_until(done, MOVE_SECONDS_MAX, "the end of a scrub")
+        self.finish(server, clients)
+
+    def no_wrong_bytes(self, server):
+        """A scrub finds no damage, and no disk is blamed for any."""
+        server.cairn("scrub", "start", "--rate", "0")
+        status = lambda: json.loads(server.cairn("scrub", "status", "--json").stdout)
+        harness.wait_until(lambda: status()["stage"] == "done", MOVE_SECONDS_MAX, "the end of a scrub")
+        self.assertEqual(status()["wrong_bytes"], 0)
+        disks, _ = self.disks(server)
+        self.assertEqual({disk["checksum_errors"] for disk in disks.values()}, {0})
+
+    def test_a_disk_that_hangs_is_known_at_once_and_comes_back_by_itself(self):
+        server = self.server(hang_after=PATIENT_SECONDS)
+        files = self.store(server, 10, 900_000)
+        large = self.scratch / "large"
+        data = content("large", COMMIT_BYTES)
+        large.write_bytes(data)
+        for turn in range(2):
+            begun = time.monotonic()
+            server.meets(("hang", server.disks[3]))
+            self.wait_for(server, "disk3", "unresponsive", NOTICE_SECONDS_MAX)
+            with self.measured():
+                self.assertLess(time.monotonic() - begun, KNOWN_SECONDS_MAX)
+            status = server.status()
+            self.assertEqual(status["health"], "degraded")
+            self.assertIn("disk_troubled", [warning["kind"] for warning in status["warnings"]])
+            begun = time.monotonic()
+            server.cairn("cp", "-q", large, server.url(f"large-{turn}"))
+            with self.measured():
+                self.assertLess(time.monotonic() - begun, COMMIT_SECONDS_MAX)
+            problems: list = []
+            self.read(server, files, problems, list(files))
+            self.assertEqual(problems, [])
+            server.meets()
+            self.wait_for(server, "disk3", "ok", NOTICE_SECONDS_MAX)
+            self.assertEqual(server.cairn("cat", server.url(f"large-{turn}"), text=False).stdout, data)
+        self.no_wrong_bytes(server)
+
+    def test_disks_that_take_nothing_count_as_lost(self):
+        server = self.server()
+        files = self.store(server, 20, 90_000)
+        health = lambda: server.status()["health"]
+        # At the same time, so that a cause in common is assumed and none is put out, nor rebuilt.
+        for indexes, want in (((3, 4), "degraded"), ((3, 4, 5), "failed")):
+            server.meets(*(("ro", server.disks[index]) for index in indexes))
+            states = lambda indexes=indexes: {self.disks(server)[0][f"disk{index}"]["state"] for index in indexes}
+            harness.wait_until(lambda: states() == {"failing"}, NOTICE_SECONDS_MAX, "that they take nothing")
+            harness.wait_until(lambda want=want: health() == want, NOTICE_SECONDS_MAX, f"the verdict {want}")
+        # All that is there is read nevertheless.
+        problems: list = []
+        self.read(server, files, problems, list(files))
+        self.assertEqual(problems, [])
+        server.meets()
+        harness.wait_until(lambda: states() == {"ok"}, MOVE_SECONDS_MAX, "that they have proven themselves")
+
+    def test_a_disk_is_taken_back_without_a_restart(self):
+        server = self.server()
+        with Clients(server, self.scratch) as clients:
+            clients.wait_for_more(3)
+            server.meets(("hang", server.disks[3]))
+            self.wait_for(server, "disk3", "failed", NOTICE_SECONDS_MAX)
+            clients.wait_for_more(5)
+            refused = server.cairn("disk", "retry", server.disks[3], check=False)
+            self.assertEqual(refused.returncode, 4, refused.stderr)
+            self.assertIn("has not answered", refused.stderr)
+            self.assertEqual(self.disks(server)[0]["disk3"]["state"], "failed")
+            server.meets()
+            taken = lambda: server.cairn("disk", "retry", server.disks[3], check=False).returncode == 0
+            harness.wait_until(taken, NOTICE_SECONDS_MAX, "that the disk is taken back")
+            self.wait_for(server, "disk3", "ok", MOVE_SECONDS_MAX)
+            clients.wait_for_more(5)
+            again = server.cairn("disk", "retry", server.disks[3], check=False)
+            self.assertEqual(again.returncode, 4, again.stderr)
+            self.assertIn("is used", again.stderr)
+        self.no_wrong_bytes(server)
         self.finish(server, clients)
 
     def test_a_disk_that_hangs_at_the_start_is_done_without(self):

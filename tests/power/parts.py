@@ -86,10 +86,11 @@ def first_starts(file_system):
     return file_system, run
 
 
-def fault(meet, indexes=(2,), comes_back=False):
+def fault(meet, indexes=(2,), comes_back=False, retried=False):
     """Drives go bad below their file systems, while clients work and the server uses io_uring.
 
     `meet`: what a drive does from then on. `comes_back`: it works again later; else another one takes its place.
+    `retried`: it is taken back then without a start.
     """
 
     def run(server, rng, options):
@@ -114,12 +115,20 @@ def fault(meet, indexes=(2,), comes_back=False):
                 # What it was told while it hung is done now, which nobody waits for any more.
                 server.drives[index].meets()
             pool.await_each()
-            # They missed what was written; a start takes them as they are.
-            pool.cut()
-            server.boot()
-            server.await_ready()
-            pool.verify_clients()
-            pool.start_load()
+            if retried:
+                for index in indexes:
+                    taken = lambda index=index: (
+                        server.cairn("disk", "retry", server.folder(index), check=False).returncode == 0
+                    )
+                    pool.wait_while_loaded(taken, NOTICE_SECONDS_MAX, "that a disk is taken back")
+                pool.wait_while_loaded(lambda: states() == {"ok"}, SETTLE_SECONDS_MAX, "that they have what they missed")
+            else:
+                # They missed what was written; a start takes them as they are.
+                pool.cut()
+                server.boot()
+                server.await_ready()
+                pool.verify_clients()
+                pool.start_load()
         else:
             (index,) = indexes
             (new,) = set(range(DRIVES_COUNT)) - set(server.members)
@@ -168,6 +177,7 @@ PARTS = {
     "slow": fault(is_slow),
     "comes-back": fault(fails(), comes_back=True),
     "answers-late": fault(hangs, comes_back=True),
+    "taken-back": fault(hangs, comes_back=True, retried=True),
     "two-fail": fault(fails(), indexes=[0, 2], comes_back=True),
     "two-hang": fault(hangs, indexes=[0, 2], comes_back=True),
 }

@@ -14,11 +14,17 @@ import { MEDIA } from "./volumes";
 
 const STATES: Record<Disk["state"], [word: string, tone: Tone]> = {
   ok: ["OK", "good"],
+  unresponsive: ["Unresponsive", "bad"],
+  failing: ["Failing", "bad"],
+  returning: ["Returning", "warn"],
   missing: ["Missing", "bad"],
   failed: ["Failed", "bad"],
   draining: ["Draining", "warn"],
   drained: ["Drained", "calm"],
 };
+
+/** Disks that can be emptied: also such that are not counted on now. */
+const TAKES_DRAIN: Disk["state"][] = ["ok", "unresponsive", "failing", "returning"];
 
 const CACHE_STATES: Record<Cache["state"], [word: string, tone: Tone]> = {
   ok: ["OK", "good"],
@@ -34,7 +40,7 @@ const ROLES: [Role, string][] = [
   ["cache", "Read cache: what is read often, on a faster disk"],
 ];
 
-type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" } | { kind: "hold" | "resume" } | { kind: "schedule"; schedule: ScrubSchedule };
+type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace" | "retry"; disk: Disk } | { kind: "scrub" } | { kind: "pause" } | { kind: "hold" | "resume" } | { kind: "schedule"; schedule: ScrubSchedule };
 
 export function Pool() {
   const { data, error, again } = useApi<{ disks: Disk[] }>("/disks", 5_000);
@@ -148,8 +154,9 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
         { name: "Errors", isNumber: true, show: (disk) => (errors(disk) > 0 ? <span class="problem">{errorWords(disk)}</span> : "0") },
         { name: "Actions", show: (disk) => (
           <div class="row-actions">
-            {disk.state === "ok" && <button type="button" onClick={() => onAction({ kind: "drain", disk })} aria-label={`Drain ${disk.label}`}>Drain</button>}
+            {TAKES_DRAIN.includes(disk.state) && <button type="button" onClick={() => onAction({ kind: "drain", disk })} aria-label={`Drain ${disk.label}`}>Drain</button>}
             {(disk.state === "draining" || disk.state === "drained") && <button type="button" onClick={() => onAction({ kind: "cancel", disk })} aria-label={`Stop draining ${disk.label}`}>Keep</button>}
+            {disk.state === "failed" && <button type="button" onClick={() => onAction({ kind: "retry", disk })} aria-label={`Try ${disk.label} again`}>Try again</button>}
             <button type="button" onClick={() => onAction({ kind: "media", disk })} aria-label={`Kind of ${disk.label}`}>Kind</button>
             <button type="button" onClick={() => onAction({ kind: "replace", disk })} aria-label={`Replace ${disk.label}`}>Replace</button>
             {disk.state !== "ok" && <button type="button" onClick={() => onAction({ kind: "remove", disk })} aria-label={`Remove ${disk.label}`}>Remove</button>}
@@ -402,6 +409,13 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
         </ActionForm>
       );
     }
+    case "retry":
+      return (
+        <ActionForm {...common} title={`Try ${disk?.label} again`} submit="Try again" done={`${disk?.label} is used again.`}
+          request={{ method: "POST", path: `/disks/${part(id)}/retry` }} command={cairn("disk", "retry", id)}>
+          <p>It is taken back if it has answered all that it was asked, and takes what it is asked to now. It counts again once it has what it missed.</p>
+        </ActionForm>
+      );
     case "remove":
       return (
         <ActionForm {...common} title={`Remove ${disk?.label}`} submit="Remove" isDangerous done={`${disk?.label} left the pool.`}

@@ -94,6 +94,10 @@ pub trait Disk: Send + Sync + 'static {
     fn recount<'a>(&'a self) -> IoFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
+    /// Whether nothing that was asked of it is under way any more, also of what nobody waits for: no write lands later.
+    fn is_idle(&self) -> bool {
+        true
+    }
     /// Where the disk is in the host's file system, when it is a folder there.
     fn folder(&self) -> Option<&std::path::Path> {
         None

@@ -533,6 +533,12 @@ pub enum DiskCommand {
     Remove(DiskRemoveArgs),
     /// Replace a disk, whether it works, has failed or is lost
     Replace(DiskReplaceArgs),
+    /// Take a disk back that is not used any more, if it works again
+    ///
+    ///
+    /// It must have answered all that it was asked before. It is given what it missed, and counts when it has that. A disk that is
+    /// UNRESPONSIVE or FAILING comes back by itself.
+    Retry(DiskRetryArgs),
     /// Show how data moves to emptier disks, pause that, or let it go on
     ///
     ///
@@ -639,6 +645,14 @@ pub struct DiskReplaceArgs {
     /// Make the folder if it does not exist
     #[arg(long, env = "CAIRN_CREATE")]
     pub create: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskRetryArgs {
+    /// The disk: its folder, its id, or the first four or more digits of its id
+    pub disk: String,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -1030,6 +1044,8 @@ mod tests {
             ("disk remove /srv/old --force", true),
             ("disk replace /srv/old /srv/new --wipe", true),
             ("disk replace /srv/old", false),
+            ("disk retry /srv/old", true),
+            ("disk retry", false),
             ("scrub start --rate 50MiB --restart", true),
             ("scrub start --rate fast", false),
             ("scrub pause", true),

@@ -14,8 +14,8 @@ use cairn_config::MediaChoice;
 
 use crate::access;
 use crate::args::{
-    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskSetArgs, DiskSpreadArgs,
-    RoleArg, ViewArgs,
+    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskRetryArgs, DiskSetArgs,
+    DiskSpreadArgs, RoleArg, ViewArgs,
 };
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
@@ -229,22 +229,42 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
             "{label}, which is {}, has no shards of the volumes being served; take it out with `cairn disk remove`",
             disk.state
         ),
-        (true, DiskState::Ok | DiskState::Draining) if disk.shards == 0 => format!(
+        (
+            true,
+            DiskState::Ok
+            | DiskState::Draining
+            | DiskState::Unresponsive
+            | DiskState::Failing
+            | DiskState::Returning,
+        ) if disk.shards == 0 => format!(
             "{label} counts as drained once its metadata has moved and all volumes are being served; see `cairn disk list`"
         ),
         (true, DiskState::Missing | DiskState::Failed) => format!(
             "{} shards of {label}, which is {}, are being rebuilt on other disks; `cairn disk list` shows the progress",
             disk.shards, disk.state
         ),
-        (true, DiskState::Ok | DiskState::Draining) => format!(
+        (
+            true,
+            DiskState::Ok
+            | DiskState::Draining
+            | DiskState::Unresponsive
+            | DiskState::Failing
+            | DiskState::Returning,
+        ) => format!(
             "{} shards are being moved off {label}; `cairn disk list` shows the progress",
             disk.shards
         ),
-        (false, DiskState::Missing | DiskState::Failed) => format!(
+        (
+            false,
+            DiskState::Unresponsive | DiskState::Failing | DiskState::Missing | DiskState::Failed,
+        ) => format!(
             "{label} is no longer draining; it is {}, so it takes no data until it works again",
             disk.state
         ),
-        (false, DiskState::Ok | DiskState::Draining | DiskState::Drained) => {
+        (
+            false,
+            DiskState::Ok | DiskState::Draining | DiskState::Drained | DiskState::Returning,
+        ) => {
             format!("{label} takes new data again")
         }
     }
@@ -265,6 +285,18 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
         return print::json(&serde_json::json!({ "removed": id }));
     }
     print::text(&format!("{} has left the pool", args.disk))
+}
+
+pub fn retry(args: &DiskRetryArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let id = find(&client, &args.disk)?;
+    let disk = client.disk_retry(&id)?;
+    shown(&disk, args.view.json, |disk| {
+        format!(
+            "{} is used again, and counts when it has proven itself and has what it missed; see `cairn disk list`",
+            disk.label
+        )
+    })
 }
 
 pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {

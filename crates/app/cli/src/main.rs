@@ -121,6 +121,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Disk(DiskCommand::Drain(args)) => disk::drain(&args),
         Command::Disk(DiskCommand::Remove(args)) => disk::remove(&args),
         Command::Disk(DiskCommand::Replace(args)) => disk::replace(&args),
+        Command::Disk(DiskCommand::Retry(args)) => disk::retry(&args),
         Command::Disk(DiskCommand::Spread(args)) => disk::spread(&args),
         Command::Scrub(ScrubCommand::Start(args)) => scrub::start(&args),
         Command::Scrub(ScrubCommand::Pause(args)) => scrub::pause(&args),

@@ -284,9 +284,12 @@ fn nodes(
                         id: disk.id.to_string(),
                         label: disk.label.clone(),
                         state: match table.condition(disk.id) {
+                            Condition::Works if table.is_silent(disk.id) => "unresponsive",
+                            Condition::Works if table.is_failing(disk.id) => "failing",
                             Condition::Works if disk.draining => "draining",
                             Condition::Works => "ok",
-                            Condition::Suspect | Condition::Failed => "failed",
+                            Condition::Suspect => "failing",
+                            Condition::Failed => "failed",
                             Condition::Missing | Condition::Unknown => "missing",
                         }
                         .to_owned(),

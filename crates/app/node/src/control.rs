@@ -122,6 +122,13 @@ impl Control for Controller {
         })
     }
 
+    fn disk_retry(&self, disk: String) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let retried = self.inner.disk_retry(&disk).await;
+            self.disk_now(retried.map_err(refusal)?)
+        })
+    }
+
     fn caches(&self) -> Answer<'_, CacheList> {
         Box::pin(async { Ok(self.inner.cache_list()) })
     }
@@ -821,6 +828,9 @@ impl Controller {
         let lost = disks.iter().filter_map(|disk| {
             let loss = match disk.state {
                 DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
+                DiskState::Unresponsive => DiskLoss::Unresponsive,
+                DiskState::Failing => DiskLoss::Failing,
+                DiskState::Returning => DiskLoss::Returning,
                 DiskState::Failed => DiskLoss::Failed,
                 DiskState::Missing => DiskLoss::Missing,
             };
@@ -831,7 +841,7 @@ impl Controller {
             })
         });
         let holds_nothing = |disk: &&DiskView| {
-            let is_lost = matches!(disk.state, DiskState::Failed | DiskState::Missing);
+            let is_lost = disk.state.is_lost();
             let mut members = pool.disks.iter();
             is_lost
                 && members.any(|member| member.holds_nothing && member.id.to_string() == disk.id)
@@ -839,7 +849,7 @@ impl Controller {
         let disks_lost_empty = disks.iter().filter(holds_nothing).count();
         let lost_ids: Vec<&str> = disks
             .iter()
-            .filter(|disk| matches!(disk.state, DiskState::Failed | DiskState::Missing))
+            .filter(|disk| disk.state.is_lost())
             .filter(|disk| !holds_nothing(disk))
             .map(|disk| disk.id.as_str())
             .collect();
@@ -852,7 +862,11 @@ impl Controller {
                 let problem = disk.problem.as_deref()?;
                 Some((disk.label.clone(), problem.to_owned()))
             }
-            DiskState::Failed | DiskState::Missing => None,
+            DiskState::Unresponsive
+            | DiskState::Failing
+            | DiskState::Returning
+            | DiskState::Failed
+            | DiskState::Missing => None,
         });
         let cluster = inner.cluster.as_ref();
         let cluster = cluster.map(|cluster| cluster_view::observed(inner, cluster));
@@ -1071,6 +1085,20 @@ impl Controller {
             cairn_segment::DiskState::Healthy if !is_draining => (DiskState::Ok, None),
             cairn_segment::DiskState::Healthy if !is_let_go() => (DiskState::Draining, None),
             cairn_segment::DiskState::Healthy => (DiskState::Drained, None),
+            cairn_segment::DiskState::Unresponsive => {
+                let why = "an operation has had no answer";
+                (DiskState::Unresponsive, Some(why.to_owned()))
+            }
+            cairn_segment::DiskState::Returning => {
+                let why = "it is given what was written while it did not take it";
+                (DiskState::Returning, Some(why.to_owned()))
+            }
+            cairn_segment::DiskState::Failing => {
+                let disk = table.disk(disk.id);
+                let why = disk.and_then(|disk| self.inner.pool.watch.change_error(disk.disk()));
+                let why = why.unwrap_or_else(|| "operations fail".to_owned());
+                (DiskState::Failing, Some(why))
+            }
             cairn_segment::DiskState::Missing => {
                 let why = table.why_missing(disk.id).map(str::to_owned);
                 (DiskState::Missing, why)

@@ -302,11 +302,19 @@ impl Inner {
         added
     }
 
+    /// Takes a disk back that is not used any more, if it works.
+    pub async fn disk_retry(&self, words: &str) -> Result<DiskId, ChangeFailure> {
+        // Whoever replaces it relies on its not being used.
+        let _joining = self.joining.lock().await;
+        let settings = shard_settings(&self.config, self.pool.state().disks.len());
+        self.pool.retry(words, settings).await
+    }
+
     /// Opens a folder that is to become a disk, emptied if need be.
     ///
     /// The caller holds the joining, without which nothing becomes a disk, but not the changes: emptying takes long,
     /// and volumes may have to be opened again meanwhile. What the checks find stays so: a disk that is not used is
-    /// not used before the next start, and none leaves that what is on this one could not be had without.
+    /// taken back by who holds the joining alone, and none leaves that what is on this one could not be had without.
     async fn make_ready(
         &self,
         path: &str,
@@ -490,7 +498,7 @@ impl Inner {
             }
         }
         // What is still on its way there would make names anew behind the wiping.
-        self.pool.watch.let_go(gone.disk());
+        self.pool.watch.let_go(gone.disk(), "it was removed");
         let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
         if let Ok(Err(error)) = wiped {
             tracing::warn!(disk = label, %error, "the removed disk was not emptied");

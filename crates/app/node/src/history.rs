@@ -818,7 +818,7 @@ impl LiveControl for Controller {
     fn live(&self) -> Answer<'_, LiveView> {
         Box::pin(async {
             let status = self.overview();
-            let is_working = |state| !matches!(state, DiskState::Missing | DiskState::Failed);
+            let is_working = |state: DiskState| !state.is_lost();
             let working = status.disks.iter().filter(|disk| is_working(disk.state));
             let numbers = self.inner.numbers_now().into_iter();
             Ok(LiveView {

@@ -466,7 +466,7 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
     );
     out.gauges(
         "cairn_disk_healthy",
-        "1 if the disk serves, 0 if it is missing or failed",
+        "1 if the disk serves, 0 if it is missing or failed, or does not answer or fails now",
         each(|disk| u64::from(disk.state == DiskState::Healthy)),
     );
     out.counters(

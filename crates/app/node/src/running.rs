@@ -60,6 +60,8 @@ const _: () = assert!(
 );
 /// How often disks get a new pool file: an older copy of a disk is known by an older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
+/// How often it is looked whether a disk that is well again lacks something.
+const RETURNED_INTERVAL: Duration = Duration::from_secs(1);
 /// How often places at which readers met damage are looked at again.
 const DAMAGED_INTERVAL: Duration = Duration::from_secs(30);
 /// Files that say where the server is are removed in so long when it ends, or stay.
@@ -282,6 +284,9 @@ impl Node {
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });
+        inner.every("returned disks", RETURNED_INTERVAL, |inner| async move {
+            inner.pool.make_returned_good().await;
+        });
         inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
             inner.pool.store.check_damaged_places().await;
         });
@@ -503,13 +508,19 @@ fn disk_folders(pool: &PoolDisks) -> Vec<PathBuf> {
 /// RocksDB, waiting for the disk that hangs.
 fn tend_watch(pool: &Arc<Pool>) -> std::io::Result<()> {
     let watched = Arc::downgrade(pool);
-    let mut looking = watch::Looking::new(pool.env.clock.monotonic());
+    let mut look_at = pool.env.clock.monotonic();
+    let mut looking = watch::Looking::new(look_at);
     let work = move || {
         // Also of a pool that stops: its end waits for disks.
         while let Some(pool) = watched.upgrade() {
-            watch::look(&pool, &mut looking);
+            let now = pool.env.clock.monotonic();
+            if now >= look_at {
+                look_at = now + watch::LOOK_INTERVAL;
+                watch::look(&pool, &mut looking);
+            }
+            watch::glance(&pool, &mut looking);
             drop(pool);
-            std::thread::sleep(watch::LOOK_INTERVAL);
+            std::thread::sleep(watch::GLANCE_INTERVAL);
         }
     };
     let thread = std::thread::Builder::new().name("watch".to_owned());

@@ -272,6 +272,36 @@ fn text(warning: &Warning) -> Told {
             format!("disk {disk} failed: {why}"),
             "see what is wrong with the drive, then: `cairn disk replace`",
         ),
+        Warning::DiskLost {
+            disk,
+            loss: DiskLoss::Unresponsive,
+            why,
+        } => told(
+            WarningKind::DiskTroubled,
+            format!("disk {disk}"),
+            format!("disk {disk} does not answer, and counts as lost until it does: {why}"),
+            "look at the drive, its cable and its controller; what is written goes to other disks",
+        ),
+        Warning::DiskLost {
+            disk,
+            loss: DiskLoss::Failing,
+            why,
+        } => told(
+            WarningKind::DiskTroubled,
+            format!("disk {disk}"),
+            format!("disk {disk} takes nothing, and counts as lost until it does: {why}"),
+            "see whether its file system is read-only, and what the kernel says of the drive; what is written goes to other disks",
+        ),
+        Warning::DiskLost {
+            disk,
+            loss: DiskLoss::Returning,
+            why,
+        } => told(
+            WarningKind::DiskTroubled,
+            format!("disk {disk}"),
+            format!("disk {disk} is back, and counts as lost until it has what it missed: {why}"),
+            "nothing needs to be done while it is given that; if it lasts, see which other disks are away",
+        ),
         Warning::DiskTroubled { disk, why } => told(
             WarningKind::DiskTroubled,
             format!("disk {disk}"),

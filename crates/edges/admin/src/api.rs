@@ -145,6 +145,12 @@ pub struct MemoryView {
 #[serde(rename_all = "snake_case")]
 pub enum DiskState {
     Ok,
+    /// It does not answer, or did not a moment ago: nothing new is put on it where others are enough, and it counts as lost.
+    Unresponsive,
+    /// Writes to it fail, as on a file system that is read-only, or failed a moment ago. It counts as lost; what is on it is read.
+    Failing,
+    /// It works again, and is given what it missed. It counts as lost until it has that.
+    Returning,
     /// Not there at start.
     Missing,
     /// There, but it failed too often, hung or was too slow: no longer used.
@@ -155,10 +161,25 @@ pub enum DiskState {
     Drained,
 }
 
+impl DiskState {
+    /// Whether it is not counted on: as far as protection goes it is not there.
+    pub fn is_lost(self) -> bool {
+        match self {
+            Self::Ok | Self::Draining | Self::Drained => false,
+            Self::Unresponsive | Self::Failing | Self::Returning | Self::Missing | Self::Failed => {
+                true
+            }
+        }
+    }
+}
+
 impl std::fmt::Display for DiskState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Ok => "ok",
+            Self::Unresponsive => "UNRESPONSIVE",
+            Self::Failing => "FAILING",
+            Self::Returning => "returning",
             Self::Missing => "MISSING",
             Self::Failed => "FAILED",
             Self::Draining => "draining",
@@ -607,7 +628,7 @@ pub struct NodeDrainView {
 pub struct ClusterDiskView {
     pub id: String,
     pub label: String,
-    /// ok, draining, failed or missing.
+    /// ok, draining, unresponsive, failing, failed or missing.
     pub state: String,
 }
 

@@ -292,6 +292,14 @@ impl Client {
         self.call(self.agent.post(self.at(&path)), by)
     }
 
+    pub fn disk_retry(&self, disk: &str) -> Result<DiskView, ClientError> {
+        let retry = self
+            .agent
+            .post(self.at(&format!("/api/v1/disks/{disk}/retry")));
+        let answer = self.send(|_| self.authorized(retry).send_empty())?;
+        self.parse(&answer)
+    }
+
     pub fn caches(&self) -> Result<CacheList, ClientError> {
         self.get("/api/v1/caches")
     }

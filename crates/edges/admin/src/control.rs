@@ -90,6 +90,8 @@ pub trait Control: Send + Sync + 'static {
     fn disk_remove(&self, disk: String, force: bool) -> Answer<'_, ()>;
     /// Puts a new disk into the place of one, which is drained, or rebuilt if it is lost, and removed.
     fn disk_replace(&self, disk: String, by: DiskReplace) -> Answer<'_, DiskView>;
+    /// Takes a disk back that is not used any more, if it works.
+    fn disk_retry(&self, disk: String) -> Answer<'_, DiskView>;
     /// The read caches of the node that answers.
     fn caches(&self) -> Answer<'_, CacheList>;
     fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView>;

@@ -403,6 +403,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(cache_remove))
         .routes(routes!(disk_set, disk_remove))
         .routes(routes!(disk_replace))
+        .routes(routes!(disk_retry))
         .routes(routes!(rebuild, rebuild_set))
         .routes(routes!(spread, spread_set))
         .routes(routes!(scrub))
@@ -991,6 +992,20 @@ async fn disk_replace(
 ) -> Result<(StatusCode, Json<DiskView>), ControlError> {
     let disk = to_the_end(async move { shared.control.disk_replace(disk, by).await }).await?;
     Ok((StatusCode::CREATED, Json(disk)))
+}
+
+/// Takes a disk back that is not used any more, without a restart, if it answers and takes what it is asked to. It is given what it
+/// missed before it counts. Not in a cluster, where the node of the disk is started again.
+#[utoipa::path(post, path = "/api/v1/disks/{disk}/retry", params(("disk" = String, Path)), responses(
+    (status = 200, body = DiskView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+async fn disk_retry(
+    State(shared): Api,
+    DiskNamed(disk): DiskNamed,
+) -> Result<Json<DiskView>, ControlError> {
+    to_the_end(async move { shared.control.disk_retry(disk).await })
+        .await
+        .map(Json)
 }
 
 /// The read caches of the server that answers.

@@ -254,6 +254,11 @@ impl Control for Pretend {
         answer(Ok(disk("cd")))
     }
 
+    fn disk_retry(&self, id: String) -> Answer<'_, DiskView> {
+        self.tell(format!("retry {id}"));
+        answer(Ok(disk(&id)))
+    }
+
     fn caches(&self) -> Answer<'_, CacheList> {
         answer(Ok(CacheList {
             caches: vec![cache()],
@@ -556,6 +561,7 @@ async fn requests_are_answered_or_refused() {
         ("DELETE", "/api/v1/disks/ab?force=true", yes, "", 204, ""),
         ("DELETE", "/api/v1/disks/ab?force=1", yes, "", 400, "true or false"),
         ("POST", "/api/v1/disks/ab/replace", yes, r#"{"path":"/n","wipe":true}"#, 201, "\"cd\""),
+        ("POST", "/api/v1/disks/ab/retry", yes, "", 200, "\"ab\""),
         ("GET", "/api/v1/rebuild", yes, "", 200, "shards_left"),
         ("PATCH", "/api/v1/rebuild", yes, r#"{"rate_bytes_per_second":5}"#, 200, ":5,"),
         ("GET", "/api/v1/spread", yes, "", 200, "\"even\""),
@@ -630,6 +636,9 @@ fn template(path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
     if path.ends_with("/replace") {
         return "/api/v1/disks/{disk}/replace".to_owned();
+    }
+    if path.ends_with("/retry") {
+        return "/api/v1/disks/{disk}/retry".to_owned();
     }
     for (prefix, template) in [
         ("/api/v1/disks/", "/api/v1/disks/{disk}"),
@@ -931,6 +940,7 @@ fn the_client_speaks_to_the_server() {
         create: false,
     };
     assert_eq!(client.disk_replace("ab", &by).unwrap().id, "cd");
+    assert_eq!(client.disk_retry("ab").unwrap().id, "ab");
     assert_eq!(client.caches().unwrap().caches, [cache()]);
     let add = CacheAdd {
         path: "/fast".to_owned(),

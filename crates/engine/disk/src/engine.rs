@@ -36,6 +36,7 @@ pub(crate) struct Engine {
     workers: Workers,
     /// Bounds what is queued and in flight, and so the memory that it holds.
     slots: Arc<Semaphore>,
+    slot_count: usize,
 }
 
 impl Engine {
@@ -62,6 +63,7 @@ impl Engine {
             syncers,
             workers: Workers::start(threads)?,
             slots: Arc::new(Semaphore::new(in_flight_max as usize)),
+            slot_count: in_flight_max as usize,
         })
     }
 
@@ -71,6 +73,11 @@ impl Engine {
         } else {
             "threads"
         }
+    }
+
+    /// Whether nothing is queued or in flight, whether or not somebody waits for it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slots.available_permits() == self.slot_count
     }
 
     /// Performs `op`. Once started it runs to its end, whether or not the future is kept.
@@ -166,10 +173,15 @@ mod tests {
             // It runs to its end, whether or not somebody waits for it.
             assert!(call.now_or_never().is_none());
             has_begun.recv().unwrap();
+            assert!(
+                !engine.is_idle(),
+                "nobody waits for it, and it is under way"
+            );
             assert!(!engine.end(Instant::now() + Duration::from_millis(20)));
             drop(hang);
             drop(engine);
             let mut idle = Engine::start(&settings).unwrap();
+            assert!(idle.is_idle());
             assert!(idle.end(Instant::now() + Duration::from_secs(60)));
         }
     }

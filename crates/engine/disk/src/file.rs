@@ -204,6 +204,22 @@ impl RealFile {
     }
 }
 
+/// A write by a thread that is not the engine's, until it has ended, or was not begun.
+struct InlineWrite(Arc<Core>);
+
+impl InlineWrite {
+    fn begin(core: Arc<Core>) -> Self {
+        core.inline_writes.fetch_add(1, Ordering::AcqRel);
+        Self(core)
+    }
+}
+
+impl Drop for InlineWrite {
+    fn drop(&mut self) {
+        self.0.inline_writes.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl DiskFile for RealFile {
     fn len_bytes(&self) -> u64 {
         self.os_file.len_bytes.load(Ordering::Acquire)
@@ -226,10 +242,10 @@ impl DiskFile for RealFile {
             let result = match op {
                 Ok(op) => {
                     // The disk is not closed, nor its lock released, before the call has ended.
-                    let core = self.core.clone();
+                    let inline = InlineWrite::begin(self.core.clone());
                     let call = move || {
                         let written = perform_here(op).map(drop);
-                        drop(core);
+                        drop(inline);
                         written
                     };
                     // Asked just now, by this thread: it is still possible.

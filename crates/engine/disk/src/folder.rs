@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use cairn_base::AlignedBuf;
@@ -85,6 +85,8 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     pub(crate) bufs: Arc<BufPool>,
     pub(crate) usage: Arc<Usage>,
+    /// Writes that threads of others make, past the engine.
+    pub(crate) inline_writes: AtomicUsize,
     /// Released when nothing is in flight any more.
     lock: Option<File>,
 }
@@ -205,6 +207,7 @@ impl RealDisk {
                 engine,
                 bufs: Arc::default(),
                 usage: Arc::new(usage),
+                inline_writes: AtomicUsize::new(0),
                 lock: Some(lock),
             }),
             root: opened,
@@ -446,6 +449,10 @@ impl Disk for RealDisk {
 
     fn device(&self) -> Option<&DiskDevice> {
         self.device.as_ref()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.core.engine.is_idle() && self.core.inline_writes.load(Ordering::Acquire) == 0
     }
 
     fn share_file_system(&self, disks: usize) {

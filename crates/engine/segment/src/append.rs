@@ -61,7 +61,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Of an append that begins while some disks have answered others late, or not yet.
+    /// Of an append that begins while some disks have answered others late, or not yet, or are known to fail.
     fn of_late(disks: Vec<DiskId>) -> Self {
         Self {
             avoided: disks.into_iter().collect(),
@@ -176,7 +176,7 @@ impl SegmentStore {
             .acquire_many(permits)
             .await
             .map_err(|_| SegmentError::Stopping)?;
-        let mut refusals = Refusals::of_late(self.late.all());
+        let mut refusals = self.first_refusals(wanted);
         let (mut detail, mut is_unreachable) = (String::new(), false);
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
@@ -208,6 +208,16 @@ impl SegmentStore {
             detail,
             is_unreachable,
         })
+    }
+
+    /// The disks that an append does without from the beginning: those that are doubted, if others are enough.
+    fn first_refusals(&self, wanted: Wanted) -> Refusals {
+        let refusals = Refusals::of_late(self.doubtful_disks());
+        match refusals.avoided.is_empty() || self.place(wanted, &refusals).is_ok() {
+            true => refusals,
+            // All of them may be well again in a moment: not each append is to make a segment until then.
+            false => Refusals::of_late(self.late.all()),
+        }
     }
 
     /// One try to write everything. The inner error says which shards failed, so that the next try

@@ -19,6 +19,7 @@ mod error;
 mod fence;
 mod layout;
 mod life;
+mod missed;
 mod move_targets;
 mod moves;
 mod overdue;

@@ -413,6 +413,14 @@ impl Segment {
         }
     }
 
+    /// Whether a write to a shard of a segment that is open failed.
+    pub fn has_failed(&self, shard: u8) -> bool {
+        let state = self.state.lock();
+        let open = state.open.as_ref();
+        let failed = open.and_then(|open| open.shard_failed.get(usize::from(shard)).copied());
+        failed.unwrap_or(false)
+    }
+
     /// Where the shards of a segment that is open are.
     pub fn open_shards(&self) -> Vec<Arc<dyn ShardService>> {
         let state = self.state.lock();

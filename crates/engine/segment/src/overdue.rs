@@ -5,7 +5,7 @@
 //!
 //! An operation is left alone, not cancelled: its end tells that the disk answers again. Until then nothing new is
 //! put on that disk where others are enough, so that the memory of what is left alone is that of the appends that
-//! were under way together at most. What is written late does no harm: stripes are never given to another
+//! were under way together at most, and of names and footers. What is written late does no harm: stripes are never given to another
 //! append, a file with a write under way is never another shard's, and a shard with an unfinished write has no
 //! footer, so that what it holds is compared with the others before it counts.
 
@@ -71,6 +71,14 @@ struct Waited<T> {
     looks: u32,
 }
 
+impl<T> Waited<T> {
+    /// Whether all that is waited for is on some of these disks, and on few of them.
+    fn is_only_on(&self, disks: &[DiskId], count_max: usize) -> bool {
+        let mut waited = self.disks.values();
+        self.disks.len() <= count_max && waited.all(|(disk, _)| disks.contains(disk))
+    }
+}
+
 impl SegmentStore {
     /// As [`Self::run_on_disks`], for what nobody needs the end of: a disk that is late does it later, or never.
     pub(crate) async fn run_or_leave<T: Send + 'static>(
@@ -82,6 +90,31 @@ impl SegmentStore {
         self.run_on_disks(ops, late_max, |_| true, nothing).await
     }
 
+    /// As [`Self::run_or_leave`], and disks that are late already are not waited for at all: garbage collection does this with one
+    /// segment after the other, and writers wait for it.
+    pub(crate) async fn run_or_leave_at_once<T: Send + 'static>(
+        self: &Arc<Self>,
+        ops: Vec<DiskOp<T>>,
+        late_max: usize,
+    ) -> Vec<Option<T>> {
+        let nothing = |_, _| Box::pin(std::future::ready(())) as BoxFuture<()>;
+        let known = self.late.all();
+        self.run(ops, late_max, &known, |_| true, nothing).await
+    }
+
+    /// Disks that nothing is put on where others are enough: they have not answered something yet, or were found not to answer
+    /// or to fail, and have not proven since that they work.
+    pub(crate) fn doubtful_disks(&self) -> Vec<DiskId> {
+        let mut doubtful = self.late.all();
+        for disk in self.members().all() {
+            let state = disk.state();
+            if (state.is_silent() || state.is_failing()) && !doubtful.contains(&disk.id()) {
+                doubtful.push(disk.id());
+            }
+        }
+        doubtful
+    }
+
     /// Runs operations of distinct disks and returns their results in order. Those that take longer than the deadline
     /// are left alone, and `None` stands for their result, if they are at most `late_max`, all others are done, and
     /// `can_do_without` their disks. What comes of them later goes to `clean_up`.
@@ -89,6 +122,19 @@ impl SegmentStore {
         self: &Arc<Self>,
         ops: Vec<DiskOp<T>>,
         late_max: usize,
+        can_do_without: impl Fn(&[DiskId]) -> bool,
+        clean_up: impl Fn(usize, T) -> BoxFuture<()> + Send + 'static,
+    ) -> Vec<Option<T>> {
+        self.run(ops, late_max, &[], can_do_without, clean_up).await
+    }
+
+    /// As [`Self::run_on_disks`]. `known`: disks that are late already, and left alone as soon as all others are done; all of them
+    /// can be done without.
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        ops: Vec<DiskOp<T>>,
+        late_max: usize,
+        known: &[DiskId],
         can_do_without: impl Fn(&[DiskId]) -> bool,
         clean_up: impl Fn(usize, T) -> BoxFuture<()> + Send + 'static,
     ) -> Vec<Option<T>> {
@@ -110,6 +156,8 @@ impl SegmentStore {
         while !waited.ops.is_empty() {
             let next = poll_fn(|context| match waited.ops.poll_next_unpin(context) {
                 Poll::Ready(done) => Poll::Ready(done),
+                // All have begun.
+                Poll::Pending if waited.is_only_on(known, late_max) => Poll::Ready(None),
                 Poll::Pending => next_look.as_mut().poll(context).map(|()| None),
             });
             match next.await {
@@ -119,6 +167,7 @@ impl SegmentStore {
                         *place = Some(result);
                     }
                 }
+                None if waited.is_only_on(known, late_max) => is_over = true,
                 None => {
                     is_over |= self.are_silent(&mut waited);
                     next_look = self.sleep_until_look(begun, waited.looks + 1);
@@ -166,10 +215,15 @@ impl SegmentStore {
         let mut is_busy = false;
         for (disk, seen) in waited.disks.values_mut() {
             let answered = self.writes_answered(*disk);
-            is_busy |= answered != *seen;
+            // One that was found to answer no change is not busy, whatever else it answers.
+            is_busy |= answered != *seen && !self.is_silent(*disk);
             *seen = answered;
         }
         waited.looks >= BUSY_LOOKS_MAX || waited.looks >= LOOKS && !is_busy
+    }
+
+    fn is_silent(&self, disk: DiskId) -> bool {
+        self.disk(disk).is_some_and(|disk| disk.is_silent())
     }
 
     fn writes_answered(&self, disk: DiskId) -> u64 {

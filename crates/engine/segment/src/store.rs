@@ -32,6 +32,7 @@ use crate::disk_table::Members;
 use crate::error::{Result, SegmentError};
 use crate::fence::Unfenced;
 use crate::life::{OpenSegment, Segment};
+use crate::missed::Missed;
 use crate::overdue::{DiskOp, LateDisks};
 use crate::pace::Pace;
 use crate::placement::{self, NodeRoom};
@@ -75,6 +76,7 @@ pub struct SegmentStore {
     pub(crate) repairs: Arc<Underway>,
     pub(crate) rebuilds: Arc<Underway>,
     pub(crate) late: LateDisks,
+    pub(crate) missed: Missed,
     pub(crate) unfenced: Unfenced,
     pub(crate) tiers: RwLock<FxHashMap<TierId, Arc<Tier>>>,
     pub(crate) tier_copies: Semaphore,
@@ -156,6 +158,7 @@ impl SegmentStore {
             repairs: Underway::new(REPAIRS_MAX),
             rebuilds: Underway::new(REBUILDS_MAX),
             late: LateDisks::default(),
+            missed: Missed::default(),
             unfenced: Unfenced::default(),
             tiers: RwLock::default(),
             tier_copies: Semaphore::new(COPIES_MAX),
@@ -246,6 +249,7 @@ impl SegmentStore {
     /// Deletes a volume with all its segments, a part at a time at this pace.
     pub async fn remove_volume(self: &Arc<Self>, volume: VolumeId, pace: &Arc<Pace>) -> Swept {
         let opened = self.volumes.write().remove(&volume);
+        self.missed.forget_volume(volume);
         // If nobody has it open it is deleted in the name of its last owner.
         let epoch = opened.as_ref().map(|open| open.epoch);
         let segments: Vec<_> = opened
@@ -444,7 +448,7 @@ impl SegmentStore {
         });
         let removals: Vec<DiskOp<()>> = removals.collect();
         let late_max = removals.len();
-        self.run_or_leave(removals, late_max).await;
+        self.run_or_leave_at_once(removals, late_max).await;
         count(&self.counters.segments_removed, 1);
     }
 
@@ -498,6 +502,7 @@ impl SegmentStore {
             return;
         }
         if !open.stripes_in_order() {
+            self.note_missed(segment, &open);
             segment.settle(segment.shard_len_bytes);
             return;
         }
@@ -515,6 +520,7 @@ impl SegmentStore {
             true => u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
             false => segment.shard_len_bytes,
         };
+        self.note_missed(segment, &open);
         segment.settle(len_bytes);
     }
 
@@ -542,7 +548,7 @@ impl SegmentStore {
         }
         // Of a single copy it is waited for: while it may lose its end it is not to be moved.
         let late_max = usize::from(segment.code.parity());
-        let results = self.run_or_leave(ops, late_max).await;
+        let results = self.run_or_leave_at_once(ops, late_max).await;
         let mut done: Vec<Option<T>> = open.shards.iter().map(|_| None).collect();
         for (index, result) in indexes.into_iter().zip(results) {
             let detail = match result {
@@ -940,10 +946,14 @@ impl SegmentStore {
             DiskStatus {
                 id: disk.id(),
                 label: disk.label().to_owned(),
-                state: if health.failed {
-                    DiskState::Failed
-                } else {
-                    DiskState::Healthy
+                state: match (health.failed, disk.is_silent()) {
+                    (true, _) => DiskState::Failed,
+                    (false, true) => DiskState::Unresponsive,
+                    (false, false) if health.suspect || disk.state().is_failing() => {
+                        DiskState::Failing
+                    }
+                    (false, false) if self.lacks_some(disk.id()) => DiskState::Returning,
+                    (false, false) => DiskState::Healthy,
                 },
                 total_bytes: space.total_bytes,
                 free_bytes: space.free_bytes,

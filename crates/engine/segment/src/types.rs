@@ -178,6 +178,12 @@ pub struct UsableSpace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DiskState {
     Healthy,
+    /// It has not answered for a moment, and has not proven since that it does again.
+    Unresponsive,
+    /// Changes of it failed, and it has not proven since that it takes them again.
+    Failing,
+    /// It works, and lacks some of what was written while it did not.
+    Returning,
     /// Part of the pool, and not there at the start.
     Missing,
     /// Too many errors: no longer written to.

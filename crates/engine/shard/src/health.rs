@@ -39,6 +39,7 @@ pub struct Health {
     failed: AtomicBool,
     writes_answered: AtomicU64,
     silent: AtomicBool,
+    failing: AtomicBool,
     fell_silent: Notify,
 }
 
@@ -58,6 +59,7 @@ impl Health {
             failed: AtomicBool::new(false),
             writes_answered: AtomicU64::new(0),
             silent: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
             fell_silent: Notify::new(),
         }
     }
@@ -155,6 +157,16 @@ impl Health {
         reset(&self.errors_in_a_row);
         reset(&self.sync_errors_in_a_row);
         self.suspect.store(false, ORDER);
+    }
+
+    /// Somebody who watches it has found that changes of it fail, or that it takes them again. Nothing new is put there where
+    /// others are enough; what is there is read as before.
+    pub fn set_failing(&self, failing: bool) {
+        self.failing.store(failing, ORDER);
+    }
+
+    pub fn is_failing(&self) -> bool {
+        self.failing.load(ORDER)
     }
 
     /// Somebody who watches it has found that it answers nothing at the moment, or that it does again.

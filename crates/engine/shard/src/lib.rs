@@ -37,4 +37,4 @@ pub use service::{
     SweptShards,
 };
 pub use shard::Shard;
-pub use shard_disk::{HiddenShard, PROBE_NAME, ShardDisk, ShardSettings};
+pub use shard_disk::{HiddenShard, PROBE_NAME, ShardDisk, ShardSettings, probe_unopened};

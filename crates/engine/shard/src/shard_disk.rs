@@ -147,6 +147,27 @@ impl Drop for Claim<'_> {
     }
 }
 
+/// Asks a disk whose shards nobody has open to write something durably and to read it back. A full disk is fine.
+pub async fn probe_unopened(disk: &dyn Disk) -> Result<(), DiskError> {
+    let len_bytes = PROBE_LEN_BYTES as u64;
+    let probed = async {
+        let file = match disk.open(PROBE_NAME, OpenMode::Existing).await {
+            Err(DiskError::NotFound { .. }) => {
+                let made = disk.open(PROBE_NAME, OpenMode::CreateNew { len_bytes });
+                made.await?
+            }
+            file => file?,
+        };
+        let zeros = AlignedBuf::zeroed(PROBE_LEN_BYTES).freeze();
+        file.write_durable_at(0, vec![zeros]).await?;
+        file.read_at(0, PROBE_LEN_BYTES).await.map(drop)
+    };
+    match probed.await {
+        Err(DiskError::Full { .. }) => Ok(()),
+        probed => probed,
+    }
+}
+
 impl ShardDisk {
     /// Makes a blank disk a disk of `pool`. Durable when it returns; a crash leaves it blank or whole.
     /// Fails with `AlreadyFormatted` if it has an identity.

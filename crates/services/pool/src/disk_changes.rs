@@ -9,19 +9,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::disk::{Disk, DiskSpace};
+use cairn_base::disk::{Disk, DiskError, DiskSpace};
 use cairn_base::domain::Survives;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, Media};
 use cairn_fs::Fs;
 use cairn_meta::Preference;
-use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_shard::{ShardDisk, ShardSettings, probe_unopened};
 use futures_util::future::{Either, select};
 
 use crate::planner::{self, Standing};
 use crate::pool::{ChangeFailure, Pool, VolumeService};
+use crate::table::Condition;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_formats::settings::MediaChoice;
+
+/// A disk that is taken back takes and gives back something so often before.
+const RETRY_PROBES: usize = 3;
+/// What was begun on it just before is waited for so often, so long.
+const RETRY_PAUSES_MAX: usize = 20;
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// As what a disk joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +183,130 @@ impl Pool {
         tracing::info!(disk = disk.label, draining, "draining");
         self.after_a_change().await;
         Ok(disk.id)
+    }
+
+    /// Takes a disk back that was put out, without a restart: it must have answered all that it was ever asked, and take and give
+    /// back what it is asked to now. It is opened anew, as at a start; whoever has it open from before finds nothing there any more.
+    /// What it missed it is given before it counts ([`Self::make_returned_good`]). Metadata that failed there stays away until the
+    /// next start.
+    pub async fn retry(
+        &self,
+        words: &str,
+        settings: ShardSettings,
+    ) -> Result<DiskId, ChangeFailure> {
+        let member = self.find_disk(words)?;
+        let (id, label) = (member.id, member.label);
+        if self.seats.is_some() {
+            return impossible(
+                "in a cluster a disk that is not used any more is tried again when its node starts: start that node again"
+                    .to_owned(),
+            );
+        }
+        let mut tried = self.begin_change().await?;
+        let table = self.table();
+        let Some(old) = table.disk(id).cloned() else {
+            return impossible(format!(
+                "disk {label} is not there: bring it back, and start the server again"
+            ));
+        };
+        if table.condition(id) != Condition::Failed {
+            return impossible(format!(
+                "disk {label} is used; one that does not answer, or fails, counts again by itself when it has proven that it works"
+            ));
+        }
+        let opened = self.open_anew(&old, &label, settings).await?;
+        let mut state = PoolState::clone(&self.state());
+        if let Some(entry) = state.disk_mut(id) {
+            // Before anything is put on it, so that it is missed when it is gone again.
+            entry.holds_nothing = false;
+        }
+        self.save(&mut tried, &mut state).await?;
+        self.change_table(|table| table.take_back(Arc::clone(&opened)));
+        // It has an older state.
+        if let Err(error) = self.save(&mut tried, &mut state).await {
+            tracing::warn!(%error, "a disk that was taken back does not have the pool's state yet");
+        }
+        self.tell_of_disks();
+        for fs in self.serving_all() {
+            let log = fs.meta().log();
+            let table = self.table();
+            if table.takes_metadata(id, Some(fs.volume())) && log.primary_disk() != id {
+                log.add_disk(id, Arc::clone(opened.disk()), self.preference(id));
+            }
+            self.sweep(fs.volume());
+        }
+        drop(tried);
+        tracing::info!(disk = opened.label(), %id, "a disk is used again");
+        self.after_a_change().await;
+        Ok(id)
+    }
+
+    /// Opens the shards of a disk that was put out once more, if it works.
+    async fn open_anew(
+        &self,
+        old: &Arc<ShardDisk>,
+        label: &str,
+        settings: ShardSettings,
+    ) -> Result<Arc<ShardDisk>, ChangeFailure> {
+        let unanswered = || {
+            format!(
+                "disk {label} has not answered all that it was asked before: try again when it has"
+            )
+        };
+        let disk = match self.watch.anew(old.disk()) {
+            Some(disk) if disk.is_idle() => disk,
+            // What is under way may land at any time, on whatever is written there then.
+            _ => return impossible(unanswered()),
+        };
+        let hang_after = self.watch.hang_after();
+        let failed = |error: &dyn std::fmt::Display| {
+            ChangeFailure::Impossible(format!("disk {label} does not work: {error}"))
+        };
+        // The old one is still read as a last resort, and stays if this comes to nothing.
+        let proving = async {
+            for _ in 0..RETRY_PROBES {
+                probe_unopened(&*disk).await?;
+            }
+            Ok::<(), DiskError>(())
+        };
+        match select(Box::pin(proving), self.env.clock.sleep(hang_after)).await {
+            Either::Left((proven, _)) => proven.map_err(|error| failed(&error))?,
+            Either::Right(_) => return impossible(no_answer_of(label, hang_after)),
+        }
+        self.watch.let_go(old.disk(), "it was opened anew");
+        let mut pauses = 0;
+        while !disk.is_idle() {
+            pauses += 1;
+            if pauses > RETRY_PAUSES_MAX {
+                return impossible(unanswered());
+            }
+            self.env.clock.sleep(RETRY_PAUSE).await;
+        }
+        let begin = ShardDisk::open(Arc::clone(&disk), self.state().pool, settings);
+        let opened = match select(Box::pin(begin), self.env.clock.sleep(hang_after)).await {
+            Either::Left((opened, _)) => opened.map_err(|error| failed(&error))?,
+            Either::Right(_) => return impossible(no_answer_of(label, hang_after)),
+        };
+        match opened.id() == old.id() {
+            true => Ok(opened),
+            false => impossible(format!("another disk is at {label} now")),
+        }
+    }
+
+    /// Gives disks that are well again what they missed, at the pace of a rebuild. Until then they count as lost.
+    pub async fn make_returned_good(&self) {
+        let table = self.table();
+        let is_well =
+            |id: &DiskId| table.works(*id) && !table.is_silent(*id) && !table.is_failing(*id);
+        let members = table.state.disks.iter().map(|disk| disk.id);
+        let well: Vec<DiskId> = members.filter(is_well).collect();
+        for id in well {
+            if self.is_stopping() || !self.store.lacks_some(id) {
+                continue;
+            }
+            let left = self.store.make_good(id, &self.rebuild.pace).await;
+            tracing::info!(disk = %id, left, "a disk was given what it missed while it did not answer or failed");
+        }
     }
 
     /// Says that a disk of a node that is away is lost for good: what was on it is made anew. Its node may start with an empty folder

@@ -26,7 +26,7 @@ pub enum Health {
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub disk_count: usize,
-    /// Missing at start, or failed since.
+    /// Missing at start, failed since, or not counted on now.
     pub disks_lost: Vec<LostDisk>,
     /// How many of them hold nothing that anybody needs: all that was on them is on others.
     pub disks_lost_empty: usize,

@@ -27,7 +27,7 @@ pub struct Table {
     remote: BTreeMap<DiskId, Arc<dyn ShardService>>,
     /// Why members are not there.
     missing: BTreeMap<DiskId, String>,
-    /// Disks that were put out, and why. Nothing is written to them before the next start.
+    /// Disks that were put out, and why. Nothing is written to them before the next start, unless they are taken back.
     out: BTreeMap<DiskId, String>,
     /// Disks that are being removed, though the state does not say so yet.
     leaving: BTreeSet<DiskId>,
@@ -47,7 +47,7 @@ pub enum Condition {
     /// It is there, and so many errors came in a row that it is neither written, nor read but as a last resort, until
     /// it is judged.
     Suspect,
-    /// It is there, and nothing is asked of it before the next start.
+    /// It is there, and nothing is asked of it before the next start, or before it is taken back.
     Failed,
     /// It is a member, and the start did not find it.
     Missing,
@@ -138,6 +138,17 @@ impl Table {
         self.condition(id) == Condition::Works
     }
 
+    /// Whether a disk does not answer, or has not proven since that it does.
+    pub fn is_silent(&self, id: DiskId) -> bool {
+        self.service(id).is_some_and(|disk| disk.is_silent())
+    }
+
+    /// Whether changes of a disk fail, or it has not proven since that it takes them.
+    pub fn is_failing(&self, id: DiskId) -> bool {
+        let disk = self.service(id);
+        disk.is_some_and(|disk| disk.state().is_failing())
+    }
+
     /// Why a member is not there.
     pub fn why_missing(&self, id: DiskId) -> Option<&str> {
         self.missing.get(&id).map(String::as_str)
@@ -216,6 +227,12 @@ impl Table {
     pub(crate) fn put(&mut self, disk: Arc<ShardDisk>) {
         self.missing.remove(&disk.id());
         self.there.insert(disk.id(), disk);
+    }
+
+    /// Takes a disk back that was put out. It was opened anew: who holds the old one has no part in it.
+    pub(crate) fn take_back(&mut self, disk: Arc<ShardDisk>) {
+        self.out.remove(&disk.id());
+        self.put(disk);
     }
 
     /// The disks of other nodes that can be reached now.

@@ -208,7 +208,7 @@ impl Pool {
     }
 
     /// Deletes, in the background, shards that a crash left without a reference.
-    fn sweep(&self, volume: VolumeId) {
+    pub(crate) fn sweep(&self, volume: VolumeId) {
         let store = Arc::clone(&self.store);
         let task = async move {
             match store.sweep(volume).await {

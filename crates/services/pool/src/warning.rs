@@ -16,11 +16,17 @@ pub enum Weight {
     Failed,
 }
 
-/// Why a member of the pool does not serve.
+/// Why a member of the pool does not serve, or is not counted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskLoss {
     Missing,
     Failed,
+    /// It does not answer now, or did not a moment ago.
+    Unresponsive,
+    /// It takes nothing now, or did not a moment ago.
+    Failing,
+    /// It works again, and lacks some of what was written meanwhile.
+    Returning,
 }
 
 /// How a read cache is, if it is not used.

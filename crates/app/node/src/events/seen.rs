@@ -140,6 +140,35 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
                 with_why(format!("{subject} is not used any more"), why),
                 Some("see what is wrong with the drive, then: cairn disk replace"),
             ),
+            (DiskState::Unresponsive, why) => (
+                EventKind::DiskSuspect,
+                Severity::Warning,
+                with_why(
+                    format!("{subject} does not answer, and counts as lost until it does"),
+                    why,
+                ),
+                Some("look at the drive, its cable and its controller"),
+            ),
+            (DiskState::Failing, why) => (
+                EventKind::DiskSuspect,
+                Severity::Warning,
+                with_why(
+                    format!("{subject} takes nothing, and counts as lost until it does"),
+                    why,
+                ),
+                Some(
+                    "see whether its file system is read-only, and what the kernel says of the drive",
+                ),
+            ),
+            (DiskState::Returning, why) => (
+                EventKind::DiskSuspect,
+                Severity::Warning,
+                with_why(
+                    format!("{subject} is back, and counts as lost until it has what it missed"),
+                    why,
+                ),
+                None,
+            ),
             (DiskState::Draining, _) => (
                 EventKind::DiskDrain,
                 Severity::Info,
@@ -342,6 +371,9 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
             None => info(format!("{subject} is no longer in the pool")),
             Some(DiskState::Missing) => info(format!("{subject} is missing now")),
             Some(DiskState::Failed) => info(format!("{subject} is there, and not used")),
+            Some(DiskState::Unresponsive | DiskState::Failing | DiskState::Returning) => {
+                info(format!("{subject} is back, and has not proven itself"))
+            }
             Some(_) => info(format!("{subject} is back and used again")),
         },
         EventKind::DiskSuspect => match state {

@@ -181,7 +181,7 @@ impl SegmentStore {
             let is_wanted = match reads.get(usize::from(piece.shard)) {
                 Some(Ok(bytes)) => {
                     let is_wrong = cut(bytes, within(&piece, &columns)) != data;
-                    if is_wrong {
+                    if is_wrong && !self.has_missed(segment, piece.shard).await {
                         self.note_wrong_bytes(segment, piece.shard);
                     }
                     is_wrong
@@ -263,6 +263,22 @@ impl SegmentStore {
         present.sort_by_key(|(shard, _)| !pieces.iter().any(|piece| piece.shard == *shard));
         self.try_all_sets(segment, pieces, columns.clone(), &present, checksum)
             .map(Good::Computed)
+    }
+
+    /// Whether a shard never had all that was written to the others, because its disk did not answer or failed then: what it has
+    /// in its place is no damage, and nothing to hold against the disk. Such a shard has no footer.
+    async fn has_missed(&self, segment: &Segment, shard: u8) -> bool {
+        if segment.settled_len_bytes().is_none() {
+            return segment.has_failed(shard);
+        }
+        let disk = segment.disk_of(shard).and_then(|disk| self.disk(disk));
+        let Some(disk) = disk else {
+            return false;
+        };
+        let (asked, name) = (Arc::clone(&disk), segment.shard_name(shard));
+        let stat = Box::pin(async move { asked.stat(name).await });
+        let stat = self.unless_silent(&disk, stat).await;
+        matches!(stat, Some(Ok(stat)) if stat.is_unsealed)
     }
 
     fn note_wrong_bytes(&self, segment: &Segment, shard: u8) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{DiskId, SegmentId};
-use cairn_testkit::{OpKind, Pace as DiskPace, Rng};
+use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -240,6 +240,8 @@ fn what_is_written_late_lands_in_no_other_shard() {
         assert_eq!(world.store.late.all(), [DiskId(1)]);
         // Its file is that of a segment in which nothing was answered: it goes.
         world.store.seal_all(VOLUME).await;
+        // Nobody waits for that, because the disk is late.
+        settle().await;
         let names = world.disks[0].file_names();
         let files = names.iter().filter(|name| name.starts_with("shards/"));
         assert_eq!(files.count(), 0, "{names:?}");
@@ -315,6 +317,201 @@ fn segments_are_sealed_and_removed_without_a_disk_that_does_not_answer() {
             );
         });
     }
+}
+
+/// Whoever removes or seals segments one after the other, as garbage collection does, waits once: writers wait for it.
+#[test]
+fn of_many_segments_only_the_first_waits_for_a_disk_that_does_not_answer() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 11).await);
+        let mut ids = Vec::new();
+        for seed in 0..8 {
+            let written = start(&world, code(2, 1), seed).await.expect("no panic");
+            ids.push(segment_of(&written.expect("appended")));
+            world.store.seal_all(VOLUME).await;
+        }
+        let gate = hang(&world, 1, OpKind::Remove);
+        let removing = world.clone();
+        let removing = tokio::spawn(async move {
+            for id in ids {
+                removing.store.remove(VOLUME, id).await.expect("removed");
+            }
+        });
+        settle().await;
+        assert!(!removing.is_finished(), "it may yet answer");
+        world.clock.advance(Duration::from_millis(500));
+        settle().await;
+        assert!(removing.is_finished(), "each waited for it in turn");
+        assert_eq!(world.store.late.all(), [DiskId(2)]);
+        gate.add_permits(1 << 20);
+        settle().await;
+        assert_eq!(world.store.late.all(), []);
+        for disk in &world.disks {
+            let names = disk.file_names();
+            let is_shard = |name: &&String| name.starts_with("shards/");
+            assert_eq!(names.iter().find(is_shard), None);
+        }
+    });
+}
+
+/// A disk that was found not to answer, or to fail, is given nothing new until it is found well, at once and with no less
+/// protection; what only it and others could take, it is given.
+#[test]
+fn nothing_new_is_put_on_a_disk_that_has_not_proven_itself() {
+    block_on(async {
+        let world = Arc::new(World::new(4, 12).await);
+        let doubted = world.store.disk(DiskId(1)).expect("there");
+        for is_silent in [true, false] {
+            match is_silent {
+                true => doubted.state().set_silent(true),
+                false => doubted.state().set_failing(true),
+            }
+            let first = start(&world, code(2, 1), 1).await.expect("no panic");
+            let first = first.expect("appended");
+            assert!(!disks_of(&world, &first).contains(&DiskId(1)));
+            let all = start(&world, code(2, 2), 2).await.expect("no panic");
+            let all = all.expect("appended");
+            let info = world.store.segment(VOLUME, segment_of(&all));
+            assert_eq!(info.expect("known").code.parity(), 2);
+            doubted.state().set_silent(false);
+            doubted.state().set_failing(false);
+            world.store.seal_all(VOLUME).await;
+            world.check(&first).await;
+            world.check(&all).await;
+        }
+        assert_eq!(doubted.health().checksum_errors, 0);
+    });
+}
+
+/// A read of what a disk never took is decoded around, and nothing to hold against the disk.
+#[test]
+fn what_a_disk_never_took_is_not_wrong_bytes() {
+    block_on(async {
+        let mut decoded = 0;
+        for disk in 0..3 {
+            let world = World::new(3, 13).await;
+            let record = data(&mut Rng::new(1), 50_000, false, true);
+            let records = vec![(record, Compression::None)];
+            let written = world.append(code(2, 1), Stream::Mixed, records).await;
+            let written = written.expect("appended");
+            // The summary is what a segment gets when it is sealed.
+            world.disks[disk].inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: 1,
+                fault: Fault::Io,
+            });
+            world.store.seal_all(VOLUME).await;
+            let cold = world.cold(&[]).await;
+            let id = segment_of(&written);
+            let summary = cold.store.summary(VOLUME, id).await.expect("there");
+            assert_eq!(summary.map(|entries| entries.len()), Some(1), "{disk}");
+            let stats = cold.store.stats();
+            decoded += stats.degraded_reads;
+            assert_eq!(stats.checksum_errors, 0, "{disk}");
+            let id = DiskId(disk as u128 + 1);
+            let health = cold.store.disk(id).expect("there").health();
+            assert_eq!(health.checksum_errors, 0, "{disk}");
+            cold.check(&written).await;
+        }
+        assert!(decoded > 0, "no read met what was missed");
+    });
+}
+
+/// A disk that missed something does not count before it has that.
+#[test]
+fn a_disk_that_is_well_again_is_given_what_it_missed() {
+    block_on(async {
+        for missing in 0..3 {
+            let world = Arc::new(World::new(3, 14).await);
+            let id = DiskId(missing as u128 + 1);
+            let state = || {
+                let all = world.store.disk_status();
+                let disk = all.into_iter().find(|disk| disk.id == id);
+                disk.map(|disk| disk.state)
+            };
+            let written = start(&world, code(2, 1), 1).await.expect("no panic");
+            let written = written.expect("appended");
+            world.disks[missing].inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: 1,
+                fault: Fault::Io,
+            });
+            assert_eq!(state(), Some(DiskState::Healthy));
+            world.store.seal_all(VOLUME).await;
+            assert_eq!(
+                state(),
+                Some(DiskState::Returning),
+                "it has no footer there"
+            );
+            let pace = Pace::new(Arc::new(world.clock.clone()), 0);
+            assert_eq!(world.store.make_good(id, &pace).await, 0);
+            assert_eq!(state(), Some(DiskState::Healthy));
+            // Now any other one may go.
+            let gone = (missing + 1) % 3;
+            let cold = world.cold(&[gone]).await;
+            cold.check(&written).await;
+            let summary = cold.store.summary(VOLUME, segment_of(&written)).await;
+            assert_eq!(
+                summary.expect("there").map(|entries| entries.len()),
+                Some(1)
+            );
+        }
+    });
+}
+
+/// Where all disks are doubted, as after a pause of all of them, appends share segments as before.
+#[test]
+fn a_doubt_of_all_disks_makes_no_more_segments() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 16).await);
+        let first = start(&world, code(2, 1), 1).await.expect("no panic");
+        let mut all = first.expect("appended");
+        for id in 1..=3 {
+            let disk = world.store.disk(DiskId(id)).expect("there");
+            disk.state().set_silent(true);
+            disk.state().set_failing(true);
+        }
+        for seed in 2..10 {
+            let next = start(&world, code(2, 1), seed).await.expect("no panic");
+            all.extend(next.expect("appended"));
+        }
+        assert_eq!(world.store.stats().segments_created, 1);
+        world.check(&all).await;
+    });
+}
+
+/// What cannot be made good is tried again, and a segment that is gone lacks nothing.
+#[test]
+fn a_disk_lacks_what_cannot_be_made_for_it_until_it_can() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 15).await);
+        let written = start(&world, code(2, 1), 1).await.expect("no panic");
+        let written = written.expect("appended");
+        world.disks[0].inject(FaultRule {
+            kind: Some(OpKind::Write),
+            name_part: "shards".to_owned(),
+            skip: 0,
+            times: 1,
+            fault: Fault::Io,
+        });
+        world.store.seal_all(VOLUME).await;
+        let (id, pace) = (DiskId(1), Pace::new(Arc::new(world.clock.clone()), 0));
+        world.disks[0].fail_all();
+        assert_eq!(world.store.make_good(id, &pace).await, 1);
+        assert!(world.store.lacks_some(id));
+        world
+            .store
+            .remove(VOLUME, segment_of(&written))
+            .await
+            .expect("removed");
+        world.clock.advance(Duration::from_secs(30));
+        assert_eq!(world.store.make_good(id, &pace).await, 0);
+        assert!(!world.store.lacks_some(id));
+    });
 }
 
 /// Nor does a sweep: the volume is served meanwhile, and what is on that disk goes when it answers.

@@ -1,27 +1,29 @@
 //! How long what is under way has been so.
 //!
-//! Owns: counts by the second in which something began. Must not know: what it is, or when it takes too long.
+//! Owns: counts by the tick in which something began. Must not know: what it is, or when it takes too long.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Seconds whose counts are kept apart; what is under way longer is counted together.
-const SLOTS: usize = 64;
+/// Ticks whose counts are kept apart; what is under way longer is counted together.
+const SLOTS: usize = 256;
+/// How exactly it is told when something began.
+const TICK: Duration = Duration::from_millis(250);
 
 /// Ages up to this are told apart.
 pub const AGE_MAX: Duration = Duration::from_secs(60);
-const _: () = assert!(AGE_MAX.as_secs() < SLOTS as u64);
+const _: () = assert!(AGE_MAX.as_millis() / TICK.as_millis() < SLOTS as u128);
 
-/// A second, in the upper half, and how much of what began in it is under way. Both change in one step.
+/// A tick, in the upper half, and how much of what began in it is under way. Both change in one step.
 #[derive(Clone, Copy)]
 struct Slot(u64);
 
 impl Slot {
-    fn new(second: u32, count: u32) -> Self {
-        Self(u64::from(second) << 32 | u64::from(count))
+    fn new(tick: u32, count: u32) -> Self {
+        Self(u64::from(tick) << 32 | u64::from(count))
     }
 
-    fn second(self) -> u32 {
+    fn tick(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
@@ -32,7 +34,7 @@ impl Slot {
 
 /// What is under way, by age.
 ///
-/// A second takes the slot of the one before it that had this slot; what is still under way of that one goes to `old`.
+/// A tick takes the slot of the one before it that had this slot; what is still under way of that one goes to `old`.
 pub struct Ages {
     slots: [AtomicU64; SLOTS],
     /// Below zero for a moment at most.
@@ -49,16 +51,16 @@ impl Ages {
 
     /// Counts what begins at `at`, a time of the monotonic clock. [`Self::end`] takes the same.
     pub fn begin(&self, at: Duration) {
-        let second = second_of(at);
-        let slot = self.slot(second);
+        let tick = tick_of(at);
+        let slot = self.slot(tick);
         let mut seen = Slot(slot.load(Ordering::Acquire));
         loop {
-            if seen.second() > second {
-                // This thread was stopped for so long that a later second has the slot.
+            if seen.tick() > tick {
+                // This thread was stopped for so long that a later tick has the slot.
                 self.old.fetch_add(1, Ordering::AcqRel);
                 return;
             }
-            let (left, count) = match seen.second() == second {
+            let (left, count) = match seen.tick() == tick {
                 true => (0, seen.count()),
                 false => (i64::from(seen.count()), 0),
             };
@@ -66,7 +68,7 @@ impl Ages {
             if left > 0 {
                 self.old.fetch_add(left, Ordering::AcqRel);
             }
-            let next = Slot::new(second, count.saturating_add(1));
+            let next = Slot::new(tick, count.saturating_add(1));
             let (done, fail) = (Ordering::AcqRel, Ordering::Acquire);
             match slot.compare_exchange(seen.0, next.0, done, fail) {
                 Ok(_) => return,
@@ -80,13 +82,13 @@ impl Ages {
 
     /// What began at `at` is over.
     pub fn end(&self, at: Duration) {
-        let second = second_of(at);
+        let tick = tick_of(at);
         let ended = |seen: u64| {
             let seen = Slot(seen);
-            let is_there = seen.second() == second;
-            is_there.then(|| Slot::new(second, seen.count().saturating_sub(1)).0)
+            let is_there = seen.tick() == tick;
+            is_there.then(|| Slot::new(tick, seen.count().saturating_sub(1)).0)
         };
-        let slot = self.slot(second);
+        let slot = self.slot(tick);
         if slot
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, ended)
             .is_err()
@@ -95,25 +97,25 @@ impl Ages {
         }
     }
 
-    /// Whether something is under way that began in a second before that of `at`, which is at most `SLOTS` seconds ago.
+    /// Whether something is under way that began in a tick before that of `at`, which is at most `SLOTS` ticks ago.
     pub fn any_before(&self, at: Duration) -> bool {
-        let second = second_of(at);
+        let tick = tick_of(at);
         let mut slots = self.slots.iter();
         let is_before = |slot: &AtomicU64| {
             let slot = Slot(slot.load(Ordering::Acquire));
-            slot.count() > 0 && slot.second() < second
+            slot.count() > 0 && slot.tick() < tick
         };
         slots.any(is_before) || self.old.load(Ordering::Acquire) > 0
     }
 
-    fn slot(&self, second: u32) -> &AtomicU64 {
-        &self.slots[second as usize % SLOTS]
+    fn slot(&self, tick: u32) -> &AtomicU64 {
+        &self.slots[tick as usize % SLOTS]
     }
 }
 
-/// Of the monotonic clock, which begins at the start of the machine: it lasts for 136 years.
-fn second_of(at: Duration) -> u32 {
-    at.as_secs() as u32
+/// Of the monotonic clock, which begins at the start of the machine: it lasts for 34 years.
+fn tick_of(at: Duration) -> u32 {
+    (at.as_millis() / TICK.as_millis()) as u32
 }
 
 #[cfg(test)]
@@ -145,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Between the look at the clock and the count another thread may have had a later second.
+    /// Between the look at the clock and the count another thread may have had a later tick.
     #[test]
     fn a_begin_that_comes_late_counts_as_old() {
         let ages = Ages::new();
@@ -165,7 +167,7 @@ mod tests {
             for first in 0..4 {
                 let ages = &ages;
                 scope.spawn(move || {
-                    // Two seconds of one slot in turn: each takes it from the other.
+                    // Two ticks of one slot in turn: each takes it from the other.
                     for round in 0..20_000 {
                         let begun = at(first + round);
                         ages.begin(begun);

@@ -33,6 +33,14 @@ pub struct Counts {
     pub errors: u64,
 }
 
+/// What a disk answered to changes: writes, new files, other names and lengths. Syncs are none: a file system that is frozen,
+/// or that nothing was written to, answers them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub good: u64,
+    pub errors: u64,
+}
+
 /// What is known of a disk's answers.
 pub struct Answers {
     clock: Arc<dyn Clock>,
@@ -41,6 +49,14 @@ pub struct Answers {
     hang_after: Duration,
     /// Operations under way.
     under_way: Ages,
+    /// Of these, changes.
+    changing: Ages,
+    /// Changes that were made, and those that failed.
+    changes: AtomicU64,
+    change_errors: AtomicU64,
+    /// When the last operation, and the last change, had an answer, in nanoseconds of the monotonic clock.
+    answered_at: AtomicU64,
+    changed_at: AtomicU64,
     /// Work made of many operations that write: not timed, and not over before the last of them.
     work: Ages,
     ops: AtomicU64,
@@ -52,11 +68,13 @@ pub struct Answers {
     why: Mutex<Option<String>>,
     /// What is wrong although it is not put out.
     trouble: Mutex<Option<String>>,
+    /// How the last change that failed did.
+    change_error: Mutex<Option<String>>,
     /// A probe is under way.
     probing: AtomicBool,
     /// What others keep in its folder is being counted.
     counting: AtomicBool,
-    /// The last one failed: the next one comes soon.
+    /// The last one failed.
     probe_failed: AtomicBool,
     /// When it was last said that there is no file descriptor.
     starved: Mutex<Option<Duration>>,
@@ -69,6 +87,11 @@ impl Answers {
             label,
             hang_after,
             under_way: Ages::new(),
+            changing: Ages::new(),
+            changes: AtomicU64::new(0),
+            change_errors: AtomicU64::new(0),
+            answered_at: AtomicU64::new(0),
+            changed_at: AtomicU64::new(0),
             work: Ages::new(),
             ops: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
@@ -77,6 +100,7 @@ impl Answers {
             gone: Notify::new(),
             why: Mutex::new(None),
             trouble: Mutex::new(None),
+            change_error: Mutex::new(None),
             probing: AtomicBool::new(false),
             counting: AtomicBool::new(false),
             probe_failed: AtomicBool::new(false),
@@ -99,8 +123,18 @@ impl Answers {
     /// Whether an operation of before `now` minus `after`, at most [`super::HANG_AFTER_MAX`], is under way; what began before
     /// `base` counts as begun then.
     pub fn waits(&self, after: Duration, now: Duration, base: Duration) -> bool {
-        let late = now.checked_sub(after).filter(|late| *late > base);
-        late.is_some_and(|late| self.under_way.any_before(late))
+        is_any_late(&self.under_way, after, now, base)
+    }
+
+    /// Whether, for `after`, there was no answer although something was asked, or no answer to a change although one was asked
+    /// for. A disk that is slow or has much to do answers some.
+    pub fn is_silent(&self, after: Duration, now: Duration, base: Duration) -> bool {
+        let is_quiet = |at: &AtomicU64| {
+            let at = Duration::from_nanos(at.load(ORDER));
+            now.saturating_sub(at) >= after
+        };
+        is_quiet(&self.answered_at) && self.waits(after, now, base)
+            || is_quiet(&self.changed_at) && is_any_late(&self.changing, after, now, base)
     }
 
     pub fn hangs(&self, now: Duration, base: Duration) -> bool {
@@ -132,15 +166,35 @@ impl Answers {
         }
     }
 
-    /// Whether it is to be asked now whether it works: when that is due, or if it failed the last time, and not
-    /// while it is asked.
-    pub fn begin_probe(&self, is_due: bool) -> bool {
-        let is_wanted = is_due || self.probe_failed.load(Ordering::Acquire);
-        is_wanted && !self.probing.swap(true, Ordering::AcqRel)
+    /// How changes ended.
+    pub fn changes(&self) -> Changes {
+        Changes {
+            good: self.changes.load(ORDER),
+            errors: self.change_errors.load(ORDER),
+        }
     }
 
-    pub fn note_probe(&self, failed: bool) {
-        self.probe_failed.store(failed, Ordering::Release);
+    /// How the last change that failed did.
+    pub fn change_error(&self) -> Option<String> {
+        self.change_error.lock().clone()
+    }
+
+    /// Whether it is to be asked now whether it works: not while it is asked.
+    pub fn begin_probe(&self) -> bool {
+        !self.probing.swap(true, Ordering::AcqRel)
+    }
+
+    /// How a probe ended; `error`: why it failed.
+    pub fn note_probe(&self, error: Option<String>) {
+        self.probe_failed.store(error.is_some(), Ordering::Release);
+        if error.is_some() {
+            *self.change_error.lock() = error;
+        }
+    }
+
+    /// Whether the last one failed.
+    pub fn probe_failed(&self) -> bool {
+        self.probe_failed.load(Ordering::Acquire)
     }
 
     pub fn end_probe(&self) {
@@ -220,6 +274,31 @@ impl Answers {
         self.until_given_up(timed).await
     }
 
+    /// As [`Self::watch`], for a change.
+    pub async fn watch_change<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
+        let _changing = Counted::begin(&self.changing, self.clock.monotonic());
+        let result = self.watch(op).await;
+        // What is refused says nothing of the disk.
+        let is_answer = !self.is_given_up()
+            && match &result {
+                Ok(_) => {
+                    self.changes.fetch_add(1, ORDER);
+                    true
+                }
+                Err(error @ DiskError::Io { .. }) => {
+                    *self.change_error.lock() = Some(error.to_string());
+                    self.change_errors.fetch_add(1, ORDER);
+                    true
+                }
+                Err(_) => false,
+            };
+        if is_answer {
+            self.changed_at
+                .store(nanos_of(self.clock.monotonic()), ORDER);
+        }
+        result
+    }
+
     /// Without a look at the time: work made of many operations says nothing of how the disk answers.
     pub async fn until_given_up<T>(
         &self,
@@ -246,6 +325,14 @@ pub async fn patiently<'a, T>(
     until_a_descriptor(answers, move || answers.watch(ask())).await
 }
 
+/// As [`patiently`], for a change.
+pub async fn patiently_changing<'a, T>(
+    answers: &Answers,
+    ask: impl Fn() -> IoFuture<'a, T>,
+) -> Result<T, DiskError> {
+    until_a_descriptor(answers, move || answers.watch_change(ask())).await
+}
+
 /// As [`patiently`], for work that is made of many operations and is not timed.
 pub async fn patiently_untimed<'a, T>(
     answers: &Answers,
@@ -267,6 +354,16 @@ async fn until_a_descriptor<T, F: Future<Output = Result<T, DiskError>>>(
             result => return result,
         }
     }
+}
+
+/// Whether something of before `now` minus `after` is under way; what began before `base` counts as begun then.
+fn is_any_late(ages: &Ages, after: Duration, now: Duration, base: Duration) -> bool {
+    let late = now.checked_sub(after).filter(|late| *late > base);
+    late.is_some_and(|late| ages.any_before(late))
+}
+
+fn nanos_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Something under way, until it is dropped.
@@ -297,11 +394,12 @@ impl UnderWay<'_> {
     /// What is dropped without one, because its disk is silent or is given up, says nothing of how the disk answers.
     fn note_answer(&self, is_error: bool) {
         let answers = self.answers;
-        let took = answers.clock.monotonic().saturating_sub(self.counted.begun);
+        let now = answers.clock.monotonic();
+        let took = now.saturating_sub(self.counted.begun);
         answers.ops.fetch_add(1, ORDER);
         answers.errors.fetch_add(u64::from(is_error), ORDER);
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        answers.nanos.fetch_add(nanos, ORDER);
+        answers.nanos.fetch_add(nanos_of(took), ORDER);
+        answers.answered_at.store(nanos_of(now), ORDER);
     }
 }
 
@@ -347,6 +445,66 @@ mod tests {
         drop(under_way);
         assert!(answers.is_idle(begun));
         assert!(!answers.hangs(at(300), base));
+    }
+
+    /// A file system that is frozen can be read, and answers syncs.
+    #[test]
+    fn a_disk_that_answers_no_change_is_silent_although_it_is_read() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(100));
+        let clock = world.env.clock.clone();
+        let answers = Answers::new(clock.clone(), "disk".to_owned(), Duration::from_secs(30));
+        let mut context = Context::from_waker(Waker::noop());
+        let is_silent = || answers.is_silent(SILENT_AFTER, clock.monotonic(), Duration::ZERO);
+        let read = || {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut read = Box::pin(answers.watch(Box::pin(async { Ok(()) })));
+            assert!(read.as_mut().poll(&mut context).is_ready());
+        };
+        // A slow one that changes something now and then is busy.
+        let mut slow = Box::pin(answers.watch_change::<()>(Box::pin(std::future::pending())));
+        assert!(slow.as_mut().poll(&mut context).is_pending());
+        for _ in 0..10 {
+            let mut done = Box::pin(answers.watch_change(Box::pin(async { Ok(()) })));
+            assert!(done.as_mut().poll(&mut context).is_ready());
+            world.clock.advance(Duration::from_millis(500));
+            assert!(!is_silent());
+        }
+        for _ in 0..10 {
+            read();
+            world.clock.advance(Duration::from_millis(250));
+        }
+        assert!(is_silent(), "it was read all the time");
+        assert_eq!(
+            answers.changes(),
+            Changes {
+                good: 10,
+                errors: 0
+            }
+        );
+        drop(slow);
+        assert!(!is_silent());
+        // What fails is an answer, and counted apart.
+        let error = DiskError::Io {
+            disk: "disk".to_owned(),
+            what: "writing".to_owned(),
+            detail: "read-only".to_owned(),
+        };
+        let failed = Box::pin(async { Err::<(), _>(error) });
+        let mut failed = Box::pin(answers.watch_change(failed));
+        assert!(failed.as_mut().poll(&mut context).is_ready());
+        assert_eq!(
+            answers.changes(),
+            Changes {
+                good: 10,
+                errors: 1
+            }
+        );
+        assert!(
+            answers
+                .change_error()
+                .is_some_and(|why| why.contains("read-only"))
+        );
     }
 
     /// A read that is not waited for any longer, because its disk is silent, is no sign of life.

@@ -5,11 +5,13 @@
 //! sees to that).
 //!
 //! An operation without an answer is given up with an error, so that its data is read from, or written
-//! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced: a
-//! write that was given up may still land at any time.
+//! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced or taken back: a
+//! write that was given up may still land at any time. It is taken back when nothing is under way any more
+//! (`disk_changes`).
 
 mod ages;
 mod answers;
+mod doubt;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ use parking_lot::Mutex;
 pub use self::ages::AGE_MAX as HANG_AFTER_MAX;
 use self::answers::Answers;
 pub use self::answers::Counts;
+use self::doubt::{Doubt, Seen};
 use self::watched::WatchedDisk;
 use crate::assemble::failures_tolerated;
 use crate::judge::{Evidence, History, Verdict, judge};
@@ -33,12 +36,17 @@ use crate::table::Condition;
 
 /// How often disks are looked at.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A disk that answers nothing for so long is not waited for where what is on it can be had from others.
-const SILENT_AFTER: Duration = Duration::from_secs(2);
+/// How often it is seen whether they answer.
+pub const GLANCE_INTERVAL: Duration = Duration::from_millis(250);
+/// A disk that answers nothing, or no change, for so long is unresponsive: it is not waited for where what is on it can be had
+/// from others.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+/// A glance that comes so late says that the process was stopped, not that disks hang.
+const GLANCE_LATE: Duration = SILENT_AFTER;
 /// A look that comes so late says that the process was stopped, not that disks hang.
 const LOOK_LATE: Duration = Duration::from_secs(5);
-/// How often disks are asked to write something, whether or not they are used; at each look after a failure.
-const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// How often what others keep in their folders is counted, which is a walk over all files.
+const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is said of something that did not answer.
 pub fn no_answer(hang_after: Duration) -> String {
@@ -92,6 +100,11 @@ impl Watch {
         Some(self.answers(disk)?.counts())
     }
 
+    /// How the last change of a disk, or the last probe, that failed did.
+    pub fn change_error(&self, disk: &Arc<dyn Disk>) -> Option<String> {
+        self.answers(disk)?.change_error()
+    }
+
     /// What is wrong with a disk: why it is not used any more, or what it is waited for.
     pub fn problem(&self, disk: &Arc<dyn Disk>) -> Option<String> {
         self.answers(disk)?.problem()
@@ -103,11 +116,26 @@ impl Watch {
             .is_none_or(|answers| answers.is_idle(since))
     }
 
-    /// Asks nothing of a disk any more that is no disk of the pool now.
-    pub fn let_go(&self, disk: &Arc<dyn Disk>) {
+    /// Asks nothing of a disk any more that is no disk of the pool now, and why.
+    pub fn let_go(&self, disk: &Arc<dyn Disk>, why: &str) {
         if let Some(answers) = self.answers(disk) {
-            answers.let_go("it was removed".to_owned());
+            answers.let_go(why.to_owned());
         }
+    }
+
+    /// The same disk once more, watched anew: who has the other one finds nothing there once that was let go.
+    pub fn anew(&self, disk: &Arc<dyn Disk>) -> Option<Arc<dyn Disk>> {
+        let found = {
+            let disks = self.disks.lock();
+            let is_it = |watched: &Weak<WatchedDisk>| {
+                std::ptr::addr_eq(watched.as_ptr(), Arc::as_ptr(disk))
+            };
+            let mut watched = disks.iter().map(|(watched, _)| watched);
+            watched
+                .find(|&watched| is_it(watched))
+                .and_then(Weak::upgrade)
+        };
+        found.map(|watched| self.over(Arc::clone(&watched.inner)))
     }
 
     fn answers(&self, disk: &Arc<dyn Disk>) -> Option<Arc<Answers>> {
@@ -127,28 +155,88 @@ pub struct Looking {
     base: Duration,
     /// What was counted at the last look, and the history.
     before: BTreeMap<DiskId, (Counts, History)>,
-    /// When disks were asked last.
-    probed: Duration,
+    /// When files of others were counted last.
+    counted: Duration,
+    glances: Glances,
+}
+
+/// What a series of glances remembers.
+#[derive(Default)]
+struct Glances {
+    last: Duration,
+    /// Operations that began before count as begun then.
+    base: Duration,
+    doubts: BTreeMap<DiskId, Doubt>,
 }
 
 impl Looking {
     pub fn new(now: Duration) -> Self {
+        let glances = Glances {
+            last: now,
+            ..Glances::default()
+        };
         Self {
             last: now,
+            glances,
             ..Self::default()
         }
     }
 }
 
+/// Sees which disks answer and take changes, and tells those who use them, each [`GLANCE_INTERVAL`]. Costs next to nothing.
+pub fn glance(pool: &Pool, state: &mut Looking) {
+    let now = pool.env.clock.monotonic();
+    let Glances { last, base, doubts } = &mut state.glances;
+    if now.saturating_sub(*last) > GLANCE_LATE {
+        *base = now;
+    }
+    *last = now;
+    let mut before = std::mem::take(doubts);
+    for disk in pool.disks() {
+        let Some(answers) = pool.watch.answers(disk.disk()) else {
+            continue;
+        };
+        let mut doubt = before.remove(&disk.id()).unwrap_or_default();
+        let had_any = doubt.is_any();
+        doubt.glance(
+            now,
+            &Seen {
+                is_silent: answers.is_silent(SILENT_AFTER, now, *base),
+                probe_failed: answers.probe_failed(),
+                changes: answers.changes(),
+                errors: answers.counts().errors,
+            },
+        );
+        // One that is out is told of as such, and nobody waits for it.
+        let is_out = disk.health().failed;
+        if doubt.is_any() != had_any && !is_out {
+            match doubt.is_any() {
+                true => tracing::error!(
+                    disk = disk.label(),
+                    is_silent = doubt.is_silent,
+                    is_failing = doubt.is_failing,
+                    "this disk does not answer, or fails; what is written goes to others"
+                ),
+                false => tracing::info!(disk = disk.label(), "this disk works again"),
+            }
+        }
+        disk.set_silent(doubt.is_silent && !is_out);
+        disk.state().set_failing(doubt.is_failing);
+        doubts.insert(disk.id(), doubt);
+    }
+}
+
 /// Asks disks to write something: what works with a disk's folder past us (the metadata's state) would notice
 /// that it fails or hangs, and could not tell.
-fn probe(pool: &Pool, disks: &[Arc<ShardDisk>], is_due: bool) {
+///
+/// It is due at each look: an idle disk that hangs is to be known before somebody needs it.
+fn probe(pool: &Pool, disks: &[Arc<ShardDisk>], is_count_due: bool) {
     for disk in disks {
         let Some(answers) = pool.watch.answers(disk.disk()) else {
             continue;
         };
         let health = disk.health();
-        if health.failed || !answers.begin_probe(is_due || health.suspect) {
+        if health.failed || !answers.begin_probe() {
             continue;
         }
         let disk = Arc::clone(disk);
@@ -157,10 +245,10 @@ fn probe(pool: &Pool, disks: &[Arc<ShardDisk>], is_due: bool) {
             if let Err(error) = &probed {
                 tracing::warn!(%error, "a disk was asked to write and to read something");
             }
-            answers.note_probe(probed.is_err());
+            answers.note_probe(probed.err().map(|error| error.to_string()));
             answers.end_probe();
             // Afterwards: the next probe, which is what tells that the disk hangs, does not wait for all its folders.
-            if answers.begin_count() {
+            if is_count_due && answers.begin_count() {
                 if let Err(error) = disk.disk().recount().await {
                     tracing::warn!(%error, "the files of the metadata's state cannot be counted");
                 }
@@ -188,10 +276,11 @@ pub fn look(pool: &Pool, state: &mut Looking) {
         };
         let health = disk.health();
         let counts = answers.counts();
-        let (before, history) = state.before.remove(&disk.id()).unwrap_or_default();
+        // One that was taken back is counted anew, and is not judged by what it did before.
+        let known = state.before.remove(&disk.id());
+        let known = known.filter(|(before, _)| before.ops <= counts.ops);
+        let (before, history) = known.unwrap_or_default();
         let ops = counts.ops.saturating_sub(before.ops);
-        // One that is only slow or has much to do answers some.
-        disk.set_silent(ops == 0 && answers.waits(SILENT_AFTER, now, state.base));
         evidence.push(Evidence {
             hangs: answers.hangs(now, state.base),
             ops,
@@ -230,11 +319,11 @@ pub fn look(pool: &Pool, state: &mut Looking) {
     state.before = counted
         .map(|((disk, _, counts), history)| (disk.id(), (counts, history)))
         .collect();
-    let is_due = now.saturating_sub(state.probed) >= PROBE_INTERVAL;
-    if is_due {
-        state.probed = now;
+    let is_count_due = now.saturating_sub(state.counted) >= COUNT_INTERVAL;
+    if is_count_due {
+        state.counted = now;
     }
-    probe(pool, &disks, is_due);
+    probe(pool, &disks, is_count_due);
 }
 
 /// How many more disks may be put out, and data be had without them.
@@ -302,6 +391,31 @@ mod tests {
             assert_eq!(watch.problem(&other), None);
             assert_eq!(watch.problem(&disk).as_deref(), Some("for a test"));
             assert!(other.list("").await.is_ok());
+        });
+    }
+
+    /// Who has a disk from before it was taken back finds nothing there: what it would write nobody expects any more.
+    #[test]
+    fn a_disk_that_is_watched_anew_is_let_go_by_who_had_it() {
+        let world = TestWorld::new(1);
+        let watch = Watch::new(world.env.clock.clone(), Duration::from_secs(30));
+        let old = watch.over(MemDisk::new("disk", 1 << 20));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mode = OpenMode::CreateNew { len_bytes: 4096 };
+            let held = old.open("file", mode).await.unwrap();
+            let anew = watch.anew(&old).expect("it is watched");
+            assert!(held.read_at(0, 10).await.is_ok());
+            watch.let_go(&old, "for a test");
+            assert!(held.read_at(0, 10).await.is_err());
+            assert!(old.list("").await.is_err());
+            let file = anew.open("file", OpenMode::Existing).await.unwrap();
+            assert_eq!(file.read_at(0, 10).await.unwrap().len(), 10);
+            assert_eq!(watch.problem(&anew), None);
+            let other: Arc<dyn Disk> = MemDisk::new("other", 1 << 20);
+            assert!(watch.anew(&other).is_none());
         });
     }
 }

@@ -8,7 +8,7 @@ use cairn_base::disk::{
     Disk, DiskDevice, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode, write_zeros,
 };
 
-use super::answers::{Answers, patiently, patiently_untimed};
+use super::answers::{Answers, patiently, patiently_changing, patiently_untimed};
 
 pub struct WatchedDisk {
     pub inner: Arc<dyn Disk>,
@@ -28,8 +28,21 @@ impl WatchedDisk {
         Box::pin(patiently(&self.answers, ask))
     }
 
+    fn change<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl Fn() -> IoFuture<'a, T> + Send + 'a,
+    ) -> IoFuture<'a, T> {
+        Box::pin(patiently_changing(&self.answers, ask))
+    }
+
     async fn open_file(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let inner = patiently(&self.answers, || self.inner.open(name, mode)).await?;
+        let ask = || self.inner.open(name, mode);
+        let inner = match mode {
+            OpenMode::Existing => patiently(&self.answers, ask).await?,
+            OpenMode::CreateNew { .. } | OpenMode::CreateZeroed { .. } => {
+                patiently_changing(&self.answers, ask).await?
+            }
+        };
         let answers = Arc::clone(&self.answers);
         Ok(Arc::new(WatchedFile { inner, answers }))
     }
@@ -69,11 +82,11 @@ impl Disk for WatchedDisk {
     }
 
     fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
-        self.watch(move || self.inner.remove(name))
+        self.change(move || self.inner.remove(name))
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()> {
-        self.watch(move || self.inner.rename(from, to))
+        self.change(move || self.inner.rename(from, to))
     }
 
     fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>> {
@@ -96,6 +109,10 @@ impl Disk for WatchedDisk {
         Box::pin(patiently_untimed(&self.answers, || self.inner.recount()))
     }
 
+    fn is_idle(&self) -> bool {
+        self.inner.is_idle()
+    }
+
     fn folder(&self) -> Option<&Path> {
         self.inner.folder()
     }
@@ -116,6 +133,13 @@ impl WatchedFile {
     ) -> IoFuture<'a, T> {
         Box::pin(patiently(&self.answers, ask))
     }
+
+    fn change<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl Fn() -> IoFuture<'a, T> + Send + 'a,
+    ) -> IoFuture<'a, T> {
+        Box::pin(patiently_changing(&self.answers, ask))
+    }
 }
 
 impl DiskFile for WatchedFile {
@@ -124,15 +148,15 @@ impl DiskFile for WatchedFile {
     }
 
     fn write_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
-        self.watch(move || self.inner.write_at(offset, parts.clone()))
+        self.change(move || self.inner.write_at(offset, parts.clone()))
     }
 
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
-        self.watch(move || self.inner.write_durable_at(offset, parts.clone()))
+        self.change(move || self.inner.write_durable_at(offset, parts.clone()))
     }
 
     fn write_durable_here<'a>(&'a self, offset: u64, part: Bytes) -> IoFuture<'a, ()> {
-        self.watch(move || self.inner.write_durable_here(offset, part.clone()))
+        self.change(move || self.inner.write_durable_here(offset, part.clone()))
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {
@@ -144,7 +168,7 @@ impl DiskFile for WatchedFile {
     }
 
     fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()> {
-        self.watch(move || self.inner.set_len(len_bytes))
+        self.change(move || self.inner.set_len(len_bytes))
     }
 }
 
