@@ -1,10 +1,10 @@
 //! The paths of what clients do now.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use cairn_config::VolumeName;
 
-use super::{Api, Shared};
+use super::{Api, InPath, Shared};
 use crate::activity::{ActivityControl, ActivityList, ActivityView};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
@@ -30,7 +30,7 @@ pub(super) async fn activity_list(State(shared): Api) -> Result<Json<ActivityLis
     responses((status = 200, body = ActivityView), (status = 404, body = ErrorBody)))]
 pub(super) async fn activity_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<ActivityView>, ControlError> {
     Ok(Json(control(&shared)?.activity(volume).await?))
 }

@@ -1,10 +1,10 @@
 //! The paths of address pools.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::address_pools::{
     AddressPoolChange, AddressPoolControl, AddressPoolCreate, AddressPoolList, AddressPoolView,
 };
@@ -46,7 +46,7 @@ pub(super) async fn address_pool_create(
     responses((status = 200, body = AddressPoolView), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<AddressPoolView>, ControlError> {
     control(&shared)?.address_pool(name).await.map(Json)
 }
@@ -57,7 +57,7 @@ pub(super) async fn address_pool_show(
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn address_pool_change(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(change): Given<AddressPoolChange>,
 ) -> Result<Json<AddressPoolView>, ControlError> {
     to_the_end(async move { control(&shared)?.address_pool_change(name, change).await })
@@ -70,7 +70,7 @@ pub(super) async fn address_pool_change(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.address_pool_delete(name).await }).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,12 +1,12 @@
 //! The paths of benchmarks.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::plan_routes::download;
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::benchmarks::{
     BENCHMARK_REPORT_RUNS_MAX, BenchmarkControl, BenchmarkList, BenchmarkProgress,
@@ -70,7 +70,7 @@ pub(super) async fn benchmark_published(
     responses((status = 200, body = String, content_type = "application/json"), (status = 404, body = ErrorBody)))]
 pub(super) async fn benchmark_result(
     State(shared): Api,
-    Path(text): Path<String>,
+    InPath(text): InPath<String>,
 ) -> Result<Response, ControlError> {
     let result = control(&shared)?.benchmark_result(id(&text)?).await?;
     Ok(download(result))

@@ -1,11 +1,11 @@
 //! The paths of classes of service.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::{ClassName, PartLimit, VolumePart, WordError};
 
-use super::{Api, Given, Named, Shared, to_the_end};
+use super::{Api, Given, InPath, Named, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::classes::{ClassControl, ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::control::ControlError;
@@ -48,7 +48,7 @@ pub(super) async fn class_create(
     responses((status = 200, body = ClassView), (status = 404, body = ErrorBody)))]
 pub(super) async fn class_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<ClassView>, ControlError> {
     Ok(Json(control(&shared)?.class(named(&name)?).await?))
 }
@@ -59,7 +59,7 @@ pub(super) async fn class_show(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn class_set(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(set): Given<ClassSet>,
 ) -> Result<Json<ClassView>, ControlError> {
     let name = named(&name)?;
@@ -72,7 +72,7 @@ pub(super) async fn class_set(
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn class_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let name = named(&name)?;
     to_the_end(async move { control(&shared)?.class_delete(name).await }).await?;

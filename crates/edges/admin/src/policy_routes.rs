@@ -1,11 +1,11 @@
 //! The paths of policies of directories.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::policies::{ApplyStart, ApplyView, PolicyControl, PolicyList, PolicySet, PolicyView};
@@ -28,7 +28,7 @@ fn path_of(query: Option<&str>) -> Result<String, ControlError> {
     responses((status = 200, body = PolicyList), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_list(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<PolicyList>, ControlError> {
     Ok(Json(control(&shared)?.policies(volume).await?))
 }
@@ -39,7 +39,7 @@ pub(super) async fn policy_list(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn policy_set(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(set): Given<PolicySet>,
 ) -> Result<Json<PolicyView>, ControlError> {
     let set = async move { control(&shared)?.policy_set(volume, set).await };
@@ -51,7 +51,7 @@ pub(super) async fn policy_set(
     responses((status = 200, body = PolicyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<PolicyView>, ControlError> {
     let path = path_of(query.as_deref())?;
@@ -64,7 +64,7 @@ pub(super) async fn policy_show(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_clear(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
     let path = path_of(query.as_deref())?;
@@ -77,7 +77,7 @@ pub(super) async fn policy_clear(
     responses((status = 200, body = ApplyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn apply_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<ApplyView>, ControlError> {
     Ok(Json(control(&shared)?.apply(volume).await?))
 }
@@ -88,7 +88,7 @@ pub(super) async fn apply_show(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn apply_start(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(start): Given<ApplyStart>,
 ) -> Result<Json<ApplyView>, ControlError> {
     let start = async move { control(&shared)?.apply_start(volume, start).await };
@@ -100,7 +100,7 @@ pub(super) async fn apply_start(
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn apply_cancel(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.apply_cancel(volume).await }).await?;
     Ok(StatusCode::NO_CONTENT)

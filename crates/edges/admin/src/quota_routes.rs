@@ -1,11 +1,11 @@
 //! The paths of quotas.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::query::Query;
@@ -43,7 +43,7 @@ fn quota_at(query: Option<&str>) -> Result<QuotaAt, ControlError> {
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_list(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<QuotaList>, ControlError> {
     Ok(Json(control(&shared)?.quotas(volume).await?))
 }
@@ -55,7 +55,7 @@ pub(super) async fn quota_list(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn quota_set(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(set): Given<QuotaSet>,
 ) -> Result<Json<QuotaView>, ControlError> {
     let set = async move { control(&shared)?.quota_set(volume, set).await };
@@ -68,7 +68,7 @@ pub(super) async fn quota_set(
     responses((status = 200, body = QuotaView), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<QuotaView>, ControlError> {
     let at = quota_at(query.as_deref())?;
@@ -81,7 +81,7 @@ pub(super) async fn quota_show(
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn quota_remove(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
     let at = quota_at(query.as_deref())?;
@@ -95,7 +95,7 @@ pub(super) async fn quota_remove(
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_usages(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<QuotaList>, ControlError> {
     let at = quota_at(query.as_deref())?;

@@ -1,10 +1,10 @@
 //! The paths of buckets and access keys.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, switch_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::s3::{
@@ -41,7 +41,7 @@ pub(super) async fn bucket_create(
         (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_set(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(set): Given<BucketSet>,
 ) -> Result<Json<BucketView>, ControlError> {
     let bucket = to_the_end(async move { s3(&shared)?.bucket_set(name, set).await }).await?;
@@ -53,10 +53,10 @@ pub(super) async fn bucket_set(
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
-    let keep = query.as_deref() == Some("keep=true");
+    let keep = switch_of(query.as_deref(), "keep")?;
     to_the_end(async move { s3(&shared)?.bucket_delete(name, keep).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -84,7 +84,7 @@ pub(super) async fn key_create(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn key_revoke(
     State(shared): Api,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { s3(&shared)?.access_key_revoke(id).await }).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,11 +1,11 @@
 //! The paths of LUNs, groups, initiators and sessions.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, force_of, to_the_end};
+use super::{Api, Given, InPath, Shared, force_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::san::{
@@ -58,7 +58,7 @@ pub(super) async fn lun_create(
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody)))]
 pub(super) async fn lun_show(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
 ) -> Result<Json<LunView>, ControlError> {
     san(&shared)?.lun(at(&volume, lun)?).await.map(Json)
 }
@@ -69,7 +69,7 @@ pub(super) async fn lun_show(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_set(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     Given(set): Given<LunSet>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
@@ -84,7 +84,7 @@ pub(super) async fn lun_set(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_clone(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     Given(clone): Given<LunClone>,
 ) -> Result<(StatusCode, Json<LunView>), ControlError> {
     let at = at(&volume, lun)?;
@@ -98,7 +98,7 @@ pub(super) async fn lun_clone(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_restore(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     Given(restore): Given<LunRestore>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
@@ -113,7 +113,7 @@ pub(super) async fn lun_restore(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_delete(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
     let force = force_of(query.as_deref())?;
@@ -128,7 +128,7 @@ pub(super) async fn lun_delete(
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_map(
     State(shared): Api,
-    Path((volume, lun, igroup)): Path<(String, String, String)>,
+    InPath((volume, lun, igroup)): InPath<(String, String, String)>,
     Given(map): Given<LunMapSet>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
@@ -143,7 +143,7 @@ pub(super) async fn lun_map(
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_unmap(
     State(shared): Api,
-    Path((volume, lun, igroup)): Path<(String, String, String)>,
+    InPath((volume, lun, igroup)): InPath<(String, String, String)>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
     to_the_end(async move { san(&shared)?.lun_unmap(at, igroup).await })
@@ -164,7 +164,7 @@ pub(super) async fn igroup_list(State(shared): Api) -> Result<Json<IgroupList>, 
     responses((status = 200, body = IgroupView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn igroup_set(
     State(shared): Api,
-    Path((volume, igroup)): Path<(String, String)>,
+    InPath((volume, igroup)): InPath<(String, String)>,
     Given(set): Given<IgroupSet>,
 ) -> Result<Json<IgroupView>, ControlError> {
     let volume = named(&volume)?;
@@ -179,7 +179,7 @@ pub(super) async fn igroup_set(
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn igroup_remove(
     State(shared): Api,
-    Path((volume, igroup)): Path<(String, String)>,
+    InPath((volume, igroup)): InPath<(String, String)>,
 ) -> Result<StatusCode, ControlError> {
     let volume = named(&volume)?;
     to_the_end(async move { san(&shared)?.igroup_remove(volume, igroup).await }).await?;
@@ -201,7 +201,7 @@ pub(super) async fn initiator_list(
     responses((status = 200, body = InitiatorView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn initiator_set(
     State(shared): Api,
-    Path((volume, initiator)): Path<(String, String)>,
+    InPath((volume, initiator)): InPath<(String, String)>,
     Given(set): Given<InitiatorSet>,
 ) -> Result<Json<InitiatorView>, ControlError> {
     let volume = named(&volume)?;
@@ -216,7 +216,7 @@ pub(super) async fn initiator_set(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn initiator_remove(
     State(shared): Api,
-    Path((volume, initiator)): Path<(String, String)>,
+    InPath((volume, initiator)): InPath<(String, String)>,
 ) -> Result<StatusCode, ControlError> {
     let volume = named(&volume)?;
     to_the_end(async move { san(&shared)?.initiator_remove(volume, initiator).await }).await?;

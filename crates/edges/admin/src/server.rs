@@ -771,6 +771,11 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Given<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Self::Rejection> {
         let body = read_body(request.into_body()).await?;
+        // serde takes a list of values for a struct, in the order of its fields, which the document does not know.
+        if body.trim_ascii_start().first() == Some(&b'[') {
+            let message = "the body is a list; an object is wanted".to_owned();
+            return Err(refuse(StatusCode::BAD_REQUEST, message));
+        }
         serde_json::from_slice(&body).map(Self).map_err(|error| {
             refuse(
                 StatusCode::BAD_REQUEST,
@@ -812,6 +817,25 @@ pub(crate) async fn read_body(body: Body) -> Result<Bytes, Refused> {
             }
         })?;
     Ok(body.to_bytes())
+}
+
+/// What the path names. A text that cannot be such a name, or is not UTF-8, is one that nothing has.
+struct InPath<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
+    type Rejection = ControlError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
+        Path::<T>::from_request_parts(parts, state)
+            .await
+            .map(|Path(named)| Self(named))
+            .map_err(|_| {
+                ControlError::new(
+                    ErrorKind::NotFound,
+                    "there is nothing of the name in the path",
+                )
+            })
+    }
 }
 
 /// The volume that the path names. A text that cannot be a name is one that no volume has.
@@ -868,16 +892,20 @@ impl From<QueryError> for ControlError {
     }
 }
 
-/// The only key that some queries have.
 fn force_of(query: Option<&str>) -> Result<bool, ControlError> {
-    let query = Query::parse(query, &["force"])?;
-    match query.values("force").last() {
+    switch_of(query, "force")
+}
+
+/// The only key that some queries have: true or false, and false if it is left out.
+fn switch_of(query: Option<&str>, key: &'static str) -> Result<bool, ControlError> {
+    let query = Query::parse(query, &[key])?;
+    match query.values(key).last() {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
-        Some(_) => Err(ControlError::new(
-            ErrorKind::Invalid,
-            "force is true or false",
-        )),
+        Some(_) => {
+            let message = format!("{key} is true or false");
+            Err(ControlError::new(ErrorKind::Invalid, message))
+        }
     }
 }
 

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use cairn_config::{Logout, TOKEN_USER, UserName};
 use cairn_oidc::PersonName;
 
 use super::caller::{Via, role_of, session_of};
-use super::{Api, Shared, to_the_end};
+use super::{Api, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::query::Query;
@@ -85,7 +85,7 @@ pub(super) async fn open_session_list(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn session_end(
     State(shared): Api,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let number = number_of(&id).ok_or_else(absent)?;
     let known = open(&shared).into_iter();

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, switch_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::groups::{self, GroupAsk, GroupDone};
@@ -28,10 +28,10 @@ fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
     responses((status = 200, body = SnapshotList), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_list(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<SnapshotList>, ControlError> {
-    let with_space = query.as_deref() == Some("space=true");
+    let with_space = switch_of(query.as_deref(), "space")?;
     let list = control(&shared)?.snapshots(volume, with_space).await?;
     Ok(Json(list))
 }
@@ -41,7 +41,7 @@ pub(super) async fn snapshot_list(
     responses((status = 201, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_create(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(create): Given<SnapshotCreate>,
 ) -> Result<(StatusCode, Json<SnapshotView>), ControlError> {
     let made =
@@ -81,7 +81,7 @@ async fn snapshot_group_step(
     responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_show(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
 ) -> Result<Json<SnapshotView>, ControlError> {
     Ok(Json(control(&shared)?.snapshot(volume, name).await?))
 }
@@ -91,7 +91,7 @@ pub(super) async fn snapshot_show(
     request_body = SnapshotSet, responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_set(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(set): Given<SnapshotSet>,
 ) -> Result<Json<SnapshotView>, ControlError> {
     let set = async move { control(&shared)?.snapshot_set(volume, name, set).await };
@@ -103,7 +103,7 @@ pub(super) async fn snapshot_set(
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_delete(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.snapshot_delete(volume, name).await }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -114,7 +114,7 @@ pub(super) async fn snapshot_delete(
     responses((status = 200, body = SchedulesView), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<SchedulesView>, ControlError> {
     Ok(Json(control(&shared)?.schedules(volume).await?))
 }
@@ -124,7 +124,7 @@ pub(super) async fn schedules(
     responses((status = 200, body = SchedulesView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules_set(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(set): Given<SchedulesSet>,
 ) -> Result<Json<SchedulesView>, ControlError> {
     let set = async move { control(&shared)?.schedules_set(volume, set).await };
@@ -137,7 +137,7 @@ pub(super) async fn schedules_set(
     request_body = SnapshotRestore, responses((status = 200, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_restore(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(restore): Given<SnapshotRestore>,
 ) -> Result<Json<RestoredView>, ControlError> {
     let restored = async move {
@@ -154,7 +154,7 @@ pub(super) async fn snapshot_restore(
     responses((status = 200, body = VolumeRestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_restore(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(restore): Given<VolumeRestore>,
 ) -> Result<Json<VolumeRestoredView>, ControlError> {
     let restored = async move {
@@ -171,7 +171,7 @@ pub(super) async fn volume_restore(
     responses((status = 200, body = SnapshotDiffPage), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_diff(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(ask): Given<SnapshotDiffAsk>,
 ) -> Result<Json<SnapshotDiffPage>, ControlError> {
     // To its end also if nobody waits for it any more: the page is asked for again then.
@@ -185,7 +185,7 @@ pub(super) async fn snapshot_diff(
     responses((status = 201, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn clone_create(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(create): Given<CloneCreate>,
 ) -> Result<(StatusCode, Json<RestoredView>), ControlError> {
     let made = async move { control(&shared)?.clone_path(volume, create).await };

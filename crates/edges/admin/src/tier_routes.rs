@@ -1,11 +1,11 @@
 //! The paths of tiers.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use cairn_config::TierName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierList, TierView};
@@ -48,7 +48,7 @@ pub(super) async fn tier_add(
     responses((status = 200, body = TierView), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<TierView>, ControlError> {
     Ok(Json(control(&shared)?.tier(named(&name)?).await?))
 }
@@ -58,7 +58,7 @@ pub(super) async fn tier_show(
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn tier_remove(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let name = named(&name)?;
     to_the_end(async move { control(&shared)?.tier_remove(name).await }).await?;
@@ -71,7 +71,7 @@ pub(super) async fn tier_remove(
     responses((status = 200, body = TierChecked), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_check(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(from): Given<TierCheck>,
 ) -> Result<Json<TierChecked>, ControlError> {
     let checked = control(&shared)?.tier_check(named(&name)?, from).await?;

@@ -1,12 +1,12 @@
 //! The paths of users and of the log of changes.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::UserName;
 
 use super::caller::user_control;
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::{AuditControl, AuditPage, AuditQuery};
 use crate::control::ControlError;
@@ -58,7 +58,7 @@ pub(super) async fn user_create(
     responses((status = 200, body = UserView), (status = 404, body = ErrorBody)))]
 pub(super) async fn user_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<UserView>, ControlError> {
     let name = named(&name)?;
     let record = user_control(&shared)?.user(&name).ok_or_else(absent)?;
@@ -71,7 +71,7 @@ pub(super) async fn user_show(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn user_set(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(set): Given<UserSet>,
 ) -> Result<Json<UserView>, ControlError> {
     let name = named(&name)?;
@@ -101,7 +101,7 @@ pub(super) async fn user_set(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn user_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let name = named(&name)?;
     to_the_end(async move { user_control(&shared)?.user_delete(name).await }).await?;
