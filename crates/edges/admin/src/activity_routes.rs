@@ -26,7 +26,7 @@ pub(super) async fn activity_list(State(shared): Api) -> Result<Json<ActivityLis
 }
 
 /// What clients do with a volume now: by operation, and the clients and files with the most.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/activity", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/activity", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ActivityView), (status = 404, body = ErrorBody)))]
 pub(super) async fn activity_show(
     State(shared): Api,

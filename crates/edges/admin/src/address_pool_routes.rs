@@ -42,7 +42,7 @@ pub(super) async fn address_pool_create(
 }
 
 /// One pool.
-#[utoipa::path(get, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = AddressPoolView), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_show(
     State(shared): Api,
@@ -52,7 +52,7 @@ pub(super) async fn address_pool_show(
 }
 
 /// Adds addresses to a pool, and removes some. Clients of one that goes are cut off when the node that has it sees the change.
-#[utoipa::path(patch, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = AddressPoolChange, responses((status = 200, body = AddressPoolView),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn address_pool_change(
@@ -66,7 +66,7 @@ pub(super) async fn address_pool_change(
 }
 
 /// Removes a pool: no node has its addresses any more.
-#[utoipa::path(delete, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_delete(
     State(shared): Api,

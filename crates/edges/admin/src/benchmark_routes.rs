@@ -67,7 +67,7 @@ pub(super) async fn benchmark_published(
 
 /// The result of a run, to download: a file for `cairn bench show` and `cairn bench report`.
 #[utoipa::path(get, path = "/api/v1/benchmarks/{id}", params(("id" = u64, Path)),
-    responses((status = 200, body = String, content_type = "application/json"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = serde_json::Value, content_type = "application/json"), (status = 404, body = ErrorBody)))]
 pub(super) async fn benchmark_result(
     State(shared): Api,
     InPath(text): InPath<String>,
@@ -77,7 +77,7 @@ pub(super) async fn benchmark_result(
 }
 
 /// A page with charts of 1 to 8 runs (`run`, given once for each) beside each other and beside published figures, to download.
-#[utoipa::path(get, path = "/api/v1/benchmarks/report", params(("run" = Vec<u64>, Query)), responses(
+#[utoipa::path(get, path = "/api/v1/benchmarks/report", params(("run" = Vec<u64>, Query, min_items = 1, max_items = 8)), responses(
     (status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(super) async fn benchmark_report(

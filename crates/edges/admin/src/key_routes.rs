@@ -34,7 +34,7 @@ pub(super) async fn master_key_rotate(
 }
 
 /// Erases the key of a volume. Nobody can read the volume any more when this answers; it is still to be deleted.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/key", params(("name" = String, Path)), responses(
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/key", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_key_erase(
     State(shared): Api,

@@ -24,7 +24,7 @@ fn path_of(query: Option<&str>) -> Result<String, ControlError> {
 }
 
 /// All directories of a volume that have a policy.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = PolicyList), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_list(
     State(shared): Api,
@@ -34,7 +34,7 @@ pub(super) async fn policy_list(
 }
 
 /// Sets the policy of a directory, in the place of one that is there. It is for data that is written from then on.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path)), request_body = PolicySet,
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = PolicySet,
     responses((status = 200, body = PolicyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn policy_set(
@@ -47,7 +47,7 @@ pub(super) async fn policy_set(
 }
 
 /// What a directory says, and what holds there.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path), ("path" = Option<String>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")),
     responses((status = 200, body = PolicyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_show(
     State(shared): Api,
@@ -59,8 +59,8 @@ pub(super) async fn policy_show(
 }
 
 /// Takes the policy of a directory away. Data stays as it is.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path),
-    ("path" = Option<String>, Query)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+    ("path" = Option<String>, Query, min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_clear(
     State(shared): Api,
@@ -73,7 +73,7 @@ pub(super) async fn policy_clear(
 }
 
 /// How the conversion of existing data stands, or how the last one ended.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ApplyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn apply_show(
     State(shared): Api,
@@ -83,7 +83,7 @@ pub(super) async fn apply_show(
 }
 
 /// Begins to convert existing data to what policies say, in the background. A restart goes on with it.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)), request_body = ApplyStart,
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = ApplyStart,
     responses((status = 200, body = ApplyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn apply_start(
@@ -96,7 +96,7 @@ pub(super) async fn apply_start(
 }
 
 /// Ends the conversion that is under way. What is converted stays so.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn apply_cancel(
     State(shared): Api,

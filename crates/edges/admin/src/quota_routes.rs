@@ -39,7 +39,7 @@ fn quota_at(query: Option<&str>) -> Result<QuotaAt, ControlError> {
 }
 
 /// All quotas of a volume.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_list(
     State(shared): Api,
@@ -50,7 +50,7 @@ pub(super) async fn quota_list(
 
 /// Sets a quota, in the place of one that is there. It holds when this answers; what a directory has already is counted in
 /// the background then, and the quota says so.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path)), request_body = QuotaSet,
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = QuotaSet,
     responses((status = 200, body = QuotaView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn quota_set(
@@ -63,8 +63,8 @@ pub(super) async fn quota_set(
 }
 
 /// One quota, or what is used where there is none.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path), ("path" = Option<String>, Query),
-    ("of" = Option<String>, Query), ("id" = Option<u32>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"),
+    ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 200, body = QuotaView), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_show(
     State(shared): Api,
@@ -76,8 +76,8 @@ pub(super) async fn quota_show(
 }
 
 /// Takes a quota away.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path), ("path" = Option<String>, Query),
-    ("of" = Option<String>, Query), ("id" = Option<u32>, Query)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"),
+    ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn quota_remove(
     State(shared): Api,
@@ -90,8 +90,8 @@ pub(super) async fn quota_remove(
 }
 
 /// What each user, or group (`of=group`), uses in a directory with a quota, or in the volume.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota/usages", params(("name" = String, Path),
-    ("path" = Option<String>, Query), ("of" = Option<String>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota/usages", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+    ("path" = Option<String>, Query, min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"), ("of" = String, Query, pattern = "^(user|group)$")),
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_usages(
     State(shared): Api,

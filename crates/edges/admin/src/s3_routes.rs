@@ -36,7 +36,7 @@ pub(super) async fn bucket_create(
 }
 
 /// Changes a bucket. What S3 clients set is theirs.
-#[utoipa::path(patch, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path)), request_body = BucketSet,
+#[utoipa::path(patch, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path, min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$")), request_body = BucketSet,
     responses((status = 200, body = BucketView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_set(
@@ -49,7 +49,7 @@ pub(super) async fn bucket_set(
 }
 
 /// Deletes a bucket that is empty; with `keep=true` only the bucket, and not its directory.
-#[utoipa::path(delete, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path), ("keep" = Option<bool>, Query)),
+#[utoipa::path(delete, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path, min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"), ("keep" = Option<bool>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_delete(
     State(shared): Api,
@@ -80,7 +80,7 @@ pub(super) async fn key_create(
 }
 
 /// Revokes an access key, at once.
-#[utoipa::path(delete, path = "/api/v1/s3/keys/{id}", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/s3/keys/{id}", params(("id" = String, Path, min_length = 1, max_length = 128)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn key_revoke(
     State(shared): Api,

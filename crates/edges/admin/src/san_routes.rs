@@ -54,7 +54,7 @@ pub(super) async fn lun_create(
 }
 
 /// One LUN.
-#[utoipa::path(get, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody)))]
 pub(super) async fn lun_show(
     State(shared): Api,
@@ -64,7 +64,7 @@ pub(super) async fn lun_show(
 }
 
 /// Changes a LUN: its size, whether it is online, read-only, or has a write cache.
-#[utoipa::path(patch, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunSet, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_set(
@@ -79,7 +79,7 @@ pub(super) async fn lun_set(
 }
 
 /// Makes a LUN with the blocks of another, at once and without copying them. Nobody sees it until it is mapped.
-#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/clone", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/clone", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunClone, responses((status = 201, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_clone(
@@ -93,7 +93,7 @@ pub(super) async fn lun_clone(
 }
 
 /// Gives a LUN that is offline the blocks and the size that it had in a snapshot of its volume, at once and without copying them.
-#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/restore", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/restore", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunRestore, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_restore(
@@ -109,7 +109,7 @@ pub(super) async fn lun_restore(
 
 /// Deletes a LUN and all its data. A mapped one is refused unless `force=true`.
 #[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}",
-    params(("volume" = String, Path), ("lun" = String, Path), ("force" = Option<bool>, Query)), responses(
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_delete(
     State(shared): Api,
@@ -124,7 +124,7 @@ pub(super) async fn lun_delete(
 
 /// Lets a group see a LUN.
 #[utoipa::path(put, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
-    params(("volume" = String, Path), ("lun" = String, Path), ("igroup" = String, Path)), request_body = LunMapSet,
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = LunMapSet,
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_map(
     State(shared): Api,
@@ -139,7 +139,7 @@ pub(super) async fn lun_map(
 
 /// A group sees a LUN no more.
 #[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
-    params(("volume" = String, Path), ("lun" = String, Path), ("igroup" = String, Path)),
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_unmap(
     State(shared): Api,
@@ -160,7 +160,7 @@ pub(super) async fn igroup_list(State(shared): Api) -> Result<Json<IgroupList>, 
 
 /// Makes a group, or replaces its initiators.
 #[utoipa::path(put, path = "/api/v1/igroups/{volume}/{igroup}",
-    params(("volume" = String, Path), ("igroup" = String, Path)), request_body = IgroupSet,
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = IgroupSet,
     responses((status = 200, body = IgroupView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn igroup_set(
     State(shared): Api,
@@ -175,7 +175,7 @@ pub(super) async fn igroup_set(
 
 /// Removes a group that no LUN is mapped to.
 #[utoipa::path(delete, path = "/api/v1/igroups/{volume}/{igroup}",
-    params(("volume" = String, Path), ("igroup" = String, Path)),
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn igroup_remove(
     State(shared): Api,
@@ -197,7 +197,7 @@ pub(super) async fn initiator_list(
 
 /// Sets user and secret of an initiator, and what the target answers with.
 #[utoipa::path(put, path = "/api/v1/initiators/{volume}/{initiator}",
-    params(("volume" = String, Path), ("initiator" = String, Path)), request_body = InitiatorSet,
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("initiator" = String, Path, min_length = 5, max_length = 223, pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$")), request_body = InitiatorSet,
     responses((status = 200, body = InitiatorView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn initiator_set(
     State(shared): Api,
@@ -212,7 +212,7 @@ pub(super) async fn initiator_set(
 
 /// Forgets user and secret of an initiator: it has to prove nothing any more.
 #[utoipa::path(delete, path = "/api/v1/initiators/{volume}/{initiator}",
-    params(("volume" = String, Path), ("initiator" = String, Path)),
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("initiator" = String, Path, min_length = 5, max_length = 223, pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn initiator_remove(
     State(shared): Api,

@@ -44,6 +44,7 @@ use crate::api::{
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
+use crate::document;
 use crate::entries::Part;
 use crate::failures::Failures;
 use crate::list_query::ListQuery;
@@ -600,6 +601,7 @@ pub fn openapi_json() -> String {
         }
     }
     pages::describe(&mut document);
+    document::finish(&mut document);
     document.to_pretty_json().unwrap_or_default()
 }
 
@@ -635,12 +637,14 @@ const STATUSES: &[(&str, &str)] = &[
     ),
     ("503", "not now: try again"),
 ];
-/// Errors that any request with a token can have, and those of any with a body.
-const ERRORS_COMMON: &[&str] = &["401", "429", "500", "503"];
+/// Errors that any request with a token can have: a query or a path that makes no sense, something that is not there, a cluster or a
+/// volume in another state.
+const ERRORS_COMMON: &[&str] = &["400", "401", "404", "409", "429", "500", "503"];
 const ERRORS_OF_CHANGES: &[&str] = &["403"];
-const ERRORS_OF_BODIES: &[&str] = &["400", "408", "413"];
+/// Those of any with a body: log-ins have one, and no token.
+const ERRORS_OF_BODIES: &[&str] = &["400", "403", "408", "413", "429", "500", "503"];
 
-/// Adds what need not be said at each path: errors that many have, and what statuses mean.
+/// Adds what need not be said at each path: errors that many have, what statuses mean, and the body of errors.
 fn complete(operation: &mut Operation, is_change: bool) {
     let mut errors: Vec<&str> = Vec::new();
     // Without a requirement of its own, that of the whole document holds.
@@ -653,21 +657,29 @@ fn complete(operation: &mut Operation, is_change: bool) {
     if operation.request_body.is_some() {
         errors.extend(ERRORS_OF_BODIES);
     }
-    let responses = &mut operation.responses.responses;
-    for status in errors {
+    let refused = || {
         let body = ContentBuilder::new()
             .schema(Some(Ref::from_schema_name("ErrorBody")))
             .build();
-        let response = ResponseBuilder::new()
+        ResponseBuilder::new()
             .content("application/json", body)
-            .build();
+            .build()
+    };
+    let responses = &mut operation.responses.responses;
+    for status in errors {
         responses
             .entry(status.to_owned())
-            .or_insert(RefOr::T(response));
+            .or_insert_with(|| RefOr::T(refused()));
     }
     for (status, response) in responses {
+        let RefOr::T(response) = response else {
+            continue;
+        };
+        if status.starts_with(['4', '5']) && response.content.is_empty() {
+            *response = refused();
+        }
         let meaning = STATUSES.iter().find(|(known, _)| known == status);
-        if let (RefOr::T(response), Some((_, meaning))) = (response, meaning) {
+        if let Some((_, meaning)) = meaning {
             response.description = (*meaning).to_owned();
         }
     }
@@ -943,7 +955,7 @@ async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, ControlError> {
 }
 
 /// What a folder of the server's machine is on, or would be: to be looked at before it becomes a disk. Nothing is made.
-#[utoipa::path(get, path = "/api/v1/disk-place", params(("path" = String, Query)), responses(
+#[utoipa::path(get, path = "/api/v1/disk-place", params(("path" = String, Query, min_length = 1, max_length = 4096, pattern = r"^/")), responses(
     (status = 200, body = DiskPlace), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn disk_place(
     State(shared): Api,
@@ -967,7 +979,7 @@ async fn disk_add(
 }
 
 /// Moves the data of a disk to the others, or stops that; says what kind of device it is. `disk` is its id, or the beginning of it.
-#[utoipa::path(patch, path = "/api/v1/disks/{disk}", params(("disk" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/disks/{disk}", params(("disk" = String, Path, min_length = 1, max_length = 64)),
     request_body = DiskChange, responses(
     (status = 200, body = DiskView), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -993,7 +1005,7 @@ async fn disk_set(
 /// Takes a disk out of the pool. One with data on it only with `force=true`, and only if that data can
 /// be rebuilt from the others.
 #[utoipa::path(delete, path = "/api/v1/disks/{disk}",
-    params(("disk" = String, Path), ("force" = Option<bool>, Query)), responses(
+    params(("disk" = String, Path, min_length = 1, max_length = 64), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 async fn disk_remove(
@@ -1008,7 +1020,7 @@ async fn disk_remove(
 
 /// Puts a new disk into the place of one that is there or lost; the old one leaves the pool when
 /// everything that it held is on others.
-#[utoipa::path(post, path = "/api/v1/disks/{disk}/replace", params(("disk" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/disks/{disk}/replace", params(("disk" = String, Path, min_length = 1, max_length = 64)),
     request_body = DiskReplace, responses(
     (status = 201, body = DiskView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -1040,7 +1052,7 @@ async fn cache_add(
 }
 
 /// Uses a read cache no more, and empties its folder. `cache` is its id.
-#[utoipa::path(delete, path = "/api/v1/caches/{cache}", params(("cache" = String, Path)), responses(
+#[utoipa::path(delete, path = "/api/v1/caches/{cache}", params(("cache" = String, Path, min_length = 1, max_length = 64)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
 async fn cache_remove(
     State(shared): Api,
@@ -1132,7 +1144,7 @@ async fn cluster_ticket(
 }
 
 /// Moves all that a node has to other nodes, or stops that. `node` is its name. How far it is, says `drain` of the node.
-#[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeChange, responses((status = 200, body = ClusterView),
     (status = 409, description = "Too little redundancy or space would be left")))]
 async fn node_set(
@@ -1147,7 +1159,7 @@ async fn node_set(
 
 /// Says that a node is meant to be away for a while: its volumes move to other nodes at once, it takes none, and nothing on its
 /// disks is rebuilt. It stays in the cluster with all that it has, unlike one that drains.
-#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeMaintenance, responses((status = 200, body = ClusterView),
     (status = 409, description = "The node is to leave, or the time is too long")))]
 async fn node_maintenance(
@@ -1162,7 +1174,7 @@ async fn node_maintenance(
 
 /// Says which part of the load a node has beside others. Volumes follow one at a time, after a while; with 0 all of them leave at
 /// once.
-#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/weight", params(("node" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/weight", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeWeight, responses((status = 200, body = ClusterView),
     (status = 400, description = "The weight is too large")))]
 async fn node_weight(
@@ -1195,7 +1207,7 @@ async fn balance_step(State(shared): Api) -> Result<Json<BalanceView>, ControlEr
 
 /// Has another node take the place of one: all that it has moves to others, at once also if it is lost, and then it is
 /// removed from the cluster.
-#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/replace", params(("node" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/replace", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeReplace, responses((status = 200, body = ClusterView),
     (status = 409, description = "Too little redundancy or space would be left")))]
 async fn node_replace(
@@ -1209,7 +1221,7 @@ async fn node_replace(
 }
 
 /// Takes a drained node out of the cluster: other nodes refuse it from then on, and its server ends.
-#[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 409, description = "Something is on it still")))]
 async fn node_remove(
     State(shared): Api,
@@ -1220,7 +1232,7 @@ async fn node_remove(
 }
 
 /// Has another node own a volume, as long as that one can.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/move", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/move", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeMove, responses((status = 200, body = VolumeView)))]
 async fn volume_move(
     State(shared): Api,
@@ -1233,7 +1245,7 @@ async fn volume_move(
 }
 
 /// Has an address follow a volume: the node that owns the volume has it.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeAddressSet, responses((status = 200, body = ClusterView)))]
 async fn volume_address_set(
     State(shared): Api,
@@ -1246,7 +1258,7 @@ async fn volume_address_set(
 }
 
 /// Takes the address that follows a volume away.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204)))]
 async fn volume_address_remove(
     State(shared): Api,
@@ -1323,7 +1335,7 @@ async fn scrub_schedule_clear(State(shared): Api) -> Result<StatusCode, ControlE
 /// Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
 /// `name` is a part of the name, whatever its case.
 #[utoipa::path(get, path = "/api/v1/volumes", params(("name" = Option<String>, Query), ("after" = Option<String>, Query),
-    ("limit" = Option<u64>, Query)), responses((status = 200, body = VolumeList), (status = 400, body = ErrorBody)))]
+    ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000)), responses((status = 200, body = VolumeList), (status = 400, body = ErrorBody)))]
 async fn volume_list(
     State(shared): Api,
     RawQuery(query): RawQuery,
@@ -1347,7 +1359,7 @@ async fn volume_create(
 
 /// Makes a volume that begins as this one is now, or as one of its snapshots shows it, and shares all of its bytes: at once,
 /// whatever its size. It is exported to nobody until an export is set.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/volume-clones", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/volume-clones", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeCloneCreate, responses(
     (status = 201, body = VolumeView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn volume_clone(
@@ -1360,7 +1372,7 @@ async fn volume_clone(
 }
 
 /// One volume.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path)), responses(
+#[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), responses(
     (status = 200, body = VolumeView), (status = 404, body = ErrorBody)))]
 async fn volume_show(
     State(shared): Api,
@@ -1370,7 +1382,7 @@ async fn volume_show(
 }
 
 /// Changes settings of a volume.
-#[utoipa::path(patch, path = "/api/v1/volumes/{name}", params(("name" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/volumes/{name}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeChange, responses(
     (status = 200, body = VolumeView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -1386,7 +1398,7 @@ async fn volume_set(
 
 /// Deletes a volume and all its data. An exported one is refused unless `force=true`.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}",
-    params(("name" = String, Path), ("force" = Option<bool>, Query)), responses(
+    params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 async fn volume_delete(
@@ -1408,7 +1420,7 @@ async fn export_list(State(shared): Api) -> Result<Json<ExportList>, ControlErro
 }
 
 /// Adds rules to the export of a volume, or replaces those for the same clients.
-#[utoipa::path(put, path = "/api/v1/exports/{volume}", params(("volume" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/exports/{volume}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = ExportSet, responses(
     (status = 200, body = ExportView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -1425,7 +1437,7 @@ async fn export_set(
 /// Removes the rules of the clients named by `client` (may be given more than once); all rules
 /// when none is named. Another key in the query is an error.
 #[utoipa::path(delete, path = "/api/v1/exports/{volume}",
-    params(("volume" = String, Path), ("client" = Option<String>, Query)), responses(
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("client" = Option<String>, Query, min_length = 2, max_length = 49, pattern = r"^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}(/(3[0-2]|[12]?[0-9]))?|(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}(:[0-9A-Fa-f]{1,4}){1,1}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|([0-9A-Fa-f]{1,4}:){1,1}(:[0-9A-Fa-f]{1,4}){1,6}|:(:[0-9A-Fa-f]{1,4}){1,7}|::)(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?)$")), responses(
     (status = 200, body = ExportView), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 async fn export_remove(

@@ -24,7 +24,7 @@ fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
 }
 
 /// The snapshots of a volume, oldest first; with `space=true`, with what deleting each alone would free.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path), ("space" = Option<bool>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("space" = Option<bool>, Query)),
     responses((status = 200, body = SnapshotList), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_list(
     State(shared): Api,
@@ -37,7 +37,7 @@ pub(super) async fn snapshot_list(
 }
 
 /// Takes a snapshot of a volume. It is there, and durable, when this answers.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path)), request_body = SnapshotCreate,
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = SnapshotCreate,
     responses((status = 201, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_create(
     State(shared): Api,
@@ -77,7 +77,7 @@ async fn snapshot_group_step(
 }
 
 /// A snapshot, with what deleting it alone would free.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_show(
     State(shared): Api,
@@ -87,7 +87,7 @@ pub(super) async fn snapshot_show(
 }
 
 /// Renames a snapshot, locks it, or unlocks it.
-#[utoipa::path(patch, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     request_body = SnapshotSet, responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_set(
     State(shared): Api,
@@ -99,7 +99,7 @@ pub(super) async fn snapshot_set(
 }
 
 /// Deletes a snapshot. Nobody sees it any more when this answers; its space is freed in the background.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_delete(
     State(shared): Api,
@@ -110,7 +110,7 @@ pub(super) async fn snapshot_delete(
 }
 
 /// When snapshots of a volume are taken by themselves.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = SchedulesView), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules(
     State(shared): Api,
@@ -120,7 +120,7 @@ pub(super) async fn schedules(
 }
 
 /// Sets all schedules of a volume. Snapshots that earlier ones took stay.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path)), request_body = SchedulesSet,
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = SchedulesSet,
     responses((status = 200, body = SchedulesView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules_set(
     State(shared): Api,
@@ -133,7 +133,7 @@ pub(super) async fn schedules_set(
 
 /// Makes a file or directory anew as a snapshot has it. A file is there, whole and durable, when this answers; a directory is
 /// made entry by entry.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     request_body = SnapshotRestore, responses((status = 200, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_restore(
     State(shared): Api,
@@ -150,7 +150,7 @@ pub(super) async fn snapshot_restore(
 /// Makes a whole volume what a snapshot of it shows. Clients are told to try again later meanwhile: as long as it takes to put
 /// back what changed since. What the volume was is kept as another snapshot, unless that is not wanted.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore-volume",
-    params(("name" = String, Path), ("snapshot" = String, Path)), request_body = VolumeRestore,
+    params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")), request_body = VolumeRestore,
     responses((status = 200, body = VolumeRestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_restore(
     State(shared): Api,
@@ -167,7 +167,7 @@ pub(super) async fn volume_restore(
 /// What changed from a snapshot to a later one, or to now: names that came, went or moved, and files that were modified. It
 /// costs as much as changed. Each page says what to ask with for the next one.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/diff",
-    params(("name" = String, Path), ("snapshot" = String, Path)), request_body = SnapshotDiffAsk,
+    params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")), request_body = SnapshotDiffAsk,
     responses((status = 200, body = SnapshotDiffPage), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_diff(
     State(shared): Api,
@@ -181,7 +181,7 @@ pub(super) async fn snapshot_diff(
 
 /// Makes a file or directory that begins as another of the volume is at one instant; they share their bytes. A file is there,
 /// whole and durable, when this answers; a directory is made entry by entry.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/clones", params(("name" = String, Path)), request_body = CloneCreate,
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/clones", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = CloneCreate,
     responses((status = 201, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn clone_create(
     State(shared): Api,

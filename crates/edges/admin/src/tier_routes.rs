@@ -44,7 +44,7 @@ pub(super) async fn tier_add(
 }
 
 /// One tier.
-#[utoipa::path(get, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = TierView), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_show(
     State(shared): Api,
@@ -54,7 +54,7 @@ pub(super) async fn tier_show(
 }
 
 /// Removes a tier that nothing is in.
-#[utoipa::path(delete, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn tier_remove(
     State(shared): Api,
@@ -67,7 +67,7 @@ pub(super) async fn tier_remove(
 
 /// Reads an object of a tier and compares it with its checksums. Whoever wants all checked sends what `next` says until
 /// there is none.
-#[utoipa::path(post, path = "/api/v1/tiers/{tier}/check", params(("tier" = String, Path)), request_body = TierCheck,
+#[utoipa::path(post, path = "/api/v1/tiers/{tier}/check", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = TierCheck,
     responses((status = 200, body = TierChecked), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_check(
     State(shared): Api,
