@@ -186,6 +186,10 @@ fn refused(error: ObjectError) -> ControlError {
         ObjectError::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
             (ErrorKind::Unavailable, "")
         }
+        ObjectError::Fs(FsError::NoSpace | FsError::QuotaExceeded) => (
+            ErrorKind::Conflict,
+            "`cairn quota list VOLUME` and `cairn volume list` show what is full",
+        ),
         _ => {
             tracing::error!(%message, "a change of buckets failed");
             (ErrorKind::Internal, "the server's log says more")
