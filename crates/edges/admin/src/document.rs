@@ -274,7 +274,7 @@ mod tests {
             let answers = operation["responses"].as_object().unwrap();
             let mut wanted = Vec::new();
             if operation["security"].is_null() {
-                wanted.extend(["400", "401", "404", "409", "429", "500", "503"]);
+                wanted.extend(["400", "401", "404", "409", "429", "431", "500", "503"]);
                 if !place.starts_with("get ") {
                     wanted.push("403");
                 }

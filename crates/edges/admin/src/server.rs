@@ -22,7 +22,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::{Mutex, MutexGuard};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
@@ -631,6 +633,7 @@ const STATUSES: &[(&str, &str)] = &[
         "429",
         "too many tries; `Retry-After` says for how many seconds to wait",
     ),
+    ("431", "the head is too long, with all values of the query"),
     (
         "500",
         "a disk failed or Cairn has a bug; the server's log says more",
@@ -639,7 +642,7 @@ const STATUSES: &[(&str, &str)] = &[
 ];
 /// Errors that any request with a token can have: a query or a path that makes no sense, something that is not there, a cluster or a
 /// volume in another state.
-const ERRORS_COMMON: &[&str] = &["400", "401", "404", "409", "429", "500", "503"];
+const ERRORS_COMMON: &[&str] = &["400", "401", "404", "409", "429", "431", "500", "503"];
 const ERRORS_OF_CHANGES: &[&str] = &["403"];
 /// Those of any with a body: log-ins have one, and no token.
 const ERRORS_OF_BODIES: &[&str] = &["400", "403", "408", "413", "429", "500", "503"];
@@ -778,23 +781,43 @@ impl IntoResponse for ControlError {
 /// A JSON body: bounded in size and time, and refused in the API's own words.
 struct Given<T>(T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Given<T> {
+impl<T: DeserializeOwned + Serialize, S: Sync> FromRequest<S> for Given<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Self::Rejection> {
         let body = read_body(request.into_body()).await?;
-        // serde takes a list of values for a struct, in the order of its fields, which the document does not know.
-        if body.trim_ascii_start().first() == Some(&b'[') {
-            let message = "the body is a list; an object is wanted".to_owned();
-            return Err(refuse(StatusCode::BAD_REQUEST, message));
+        let unfit = |why: String| {
+            let message = format!("the body does not fit: {why}");
+            refuse(StatusCode::BAD_REQUEST, message)
+        };
+        let given: T = serde_json::from_slice(&body).map_err(|error| unfit(error.to_string()))?;
+        // Only then can there be a list.
+        if body.contains(&b'[') && has_list_for_object(&body, &given) {
+            return Err(unfit("it has a list where an object is wanted".to_owned()));
         }
-        serde_json::from_slice(&body).map(Self).map_err(|error| {
-            refuse(
-                StatusCode::BAD_REQUEST,
-                format!("the body does not fit: {error}"),
-            )
-        })
+        Ok(Self(given))
     }
+}
+
+/// Whether a list stands for an object: serde takes one for a struct, in the order of its fields, which the document does not know.
+fn has_list_for_object<T: Serialize>(body: &[u8], given: &T) -> bool {
+    fn differ(said: &Value, meant: &Value) -> bool {
+        match (said, meant) {
+            (Value::Array(_), Value::Object(_)) => true,
+            (Value::Array(said), Value::Array(meant)) => said
+                .iter()
+                .zip(meant)
+                .any(|(said, meant)| differ(said, meant)),
+            (Value::Object(said), Value::Object(meant)) => said.iter().any(|(key, said)| {
+                let meant = meant.get(key);
+                meant.is_some_and(|meant| differ(said, meant))
+            }),
+            _ => false,
+        }
+    }
+    let said = serde_json::from_slice::<Value>(body);
+    let meant = serde_json::to_value(given);
+    matches!((said, meant), (Ok(said), Ok(meant)) if differ(&said, &meant))
 }
 
 type Refused = (StatusCode, Json<ErrorBody>);

@@ -600,6 +600,8 @@ async fn requests_are_answered_or_refused() {
         ("DELETE", "/api/v1/exports/main?clients=::1", yes, "", 400, "this path knows client"),
         // serde would take a list for the fields in their order.
         ("PUT", "/api/v1/exports/main", yes, " [[]]", 400, "an object is wanted"),
+        ("PUT", "/api/v1/exports/main", yes, r#"{"rules":[["10.0.0.0/8"]]}"#, 400, "an object is wanted"),
+        ("POST", "/api/v1/classes", yes, r#"{"name":"gold","limits":[]}"#, 400, "an object is wanted"),
         ("DELETE", "/api/v1/buckets/photos?keep=1", yes, "", 400, "true or false"),
         ("DELETE", "/api/v1/buckets/photos?kept=true", yes, "", 400, "this path knows keep"),
         ("GET", "/api/v1/volumes/main/snapshots?space=1", yes, "", 400, "true or false"),

@@ -219,7 +219,7 @@ pub struct RestoredView {
 pub struct SchedulesSet {
     /// `hourly 24, daily 7, six-hourly 10 (0 */6 * * *)`, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 4096)]
+    #[schema(max_length = 4096)]
     pub schedules: Option<String>,
     /// With less of the pool free the oldest snapshot is deleted, one after the other: 1 to 90; 0 for never. Locked ones stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
