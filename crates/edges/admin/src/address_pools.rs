@@ -9,7 +9,12 @@ use crate::control::Answer;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddressPoolCreate {
-    #[schema(example = "lan", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    #[schema(
+        example = "lan",
+        min_length = 1,
+        max_length = 63,
+        pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    )]
     pub name: String,
     /// Each with the length of its prefix, which is the same for all: `10.0.0.20/24`; or from the first to the last:
     /// `10.0.0.20-10.0.0.25/24`.

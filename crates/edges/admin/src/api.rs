@@ -1062,7 +1062,11 @@ pub struct VolumeCloneCreate {
     pub name: VolumeName,
     /// The snapshot that it begins with; left out: the volume as it is now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub snapshot: Option<String>,
 }
 

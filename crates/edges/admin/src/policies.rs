@@ -38,7 +38,10 @@ pub struct PolicySettings {
 #[serde(deny_unknown_fields)]
 pub struct PolicySet {
     /// From the root of the volume.
-    #[schema(max_length = 4096, pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")]
+    #[schema(
+        max_length = 4096,
+        pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub path: String,
     pub policy: PolicySettings,
 }
@@ -79,7 +82,10 @@ pub struct PolicyList {
 #[serde(deny_unknown_fields)]
 pub struct ApplyStart {
     /// A directory, from the root of the volume; `/` is all of it.
-    #[schema(max_length = 4096, pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")]
+    #[schema(
+        max_length = 4096,
+        pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub path: String,
 }
 

@@ -32,7 +32,11 @@ pub struct BucketList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BucketCreate {
-    #[schema(min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$")]
+    #[schema(
+        min_length = 3,
+        max_length = 63,
+        pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"
+    )]
     pub name: String,
     #[schema(value_type = String, example = "main", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volume: VolumeName,
@@ -63,7 +67,11 @@ pub struct BucketSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PermissionView {
-    #[schema(min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$")]
+    #[schema(
+        min_length = 3,
+        max_length = 63,
+        pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"
+    )]
     pub bucket: String,
     /// Only what begins with it.
     #[serde(default, skip_serializing_if = "String::is_empty")]

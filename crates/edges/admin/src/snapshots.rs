@@ -56,7 +56,11 @@ pub struct SnapshotList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotCreate {
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub name: String,
 }
 
@@ -68,7 +72,11 @@ pub struct GroupSnapshotCreate {
     #[schema(value_type = Vec<String>, example = json!(["data", "log"]), min_items = 1, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volumes: Vec<VolumeName>,
     /// Of each snapshot.
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub name: String,
 }
 
@@ -84,7 +92,11 @@ pub struct GroupSnapshotView {
 pub struct SnapshotSet {
     /// Its new name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<bool>,
@@ -95,12 +107,20 @@ pub struct SnapshotSet {
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRestore {
     /// In the volume, from its root: `/projects/report.odt`.
-    #[schema(min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")]
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub path: String,
     /// Where it comes; the same path if it is left out. A file takes the place of one that is there; a directory comes where
     /// nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")]
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub to: Option<String>,
 }
 
@@ -110,7 +130,11 @@ pub struct SnapshotRestore {
 pub struct VolumeRestore {
     /// The name of the snapshot that keeps what the volume was; `before-restore-` and the time if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub keep: Option<String>,
     /// What the volume was since the newest snapshot is gone, then: no snapshot keeps it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -136,7 +160,11 @@ pub struct VolumeRestoredView {
 pub struct SnapshotDiffAsk {
     /// A later snapshot; what changed up to now if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub to: Option<String>,
     /// Of the page before this one. That page is given again until this one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -195,10 +223,18 @@ pub struct ChangeView {
 #[serde(deny_unknown_fields)]
 pub struct CloneCreate {
     /// In the volume, from its root: `/projects/report.odt`.
-    #[schema(min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")]
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub from: String,
     /// Where the clone comes. A file takes the place of one that is there; a directory comes where nothing is.
-    #[schema(min_length = 1, max_length = 4096, pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")]
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub to: String,
 }
 

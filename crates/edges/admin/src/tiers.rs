@@ -14,7 +14,11 @@ pub struct TierAdd {
     pub name: TierName,
     /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
     /// be, or file:///PATH. No credentials.
-    #[schema(example = "s3://archive/cairn?region=eu-west-1", min_length = 1, max_length = 1024)]
+    #[schema(
+        example = "s3://archive/cairn?region=eu-west-1",
+        min_length = 1,
+        max_length = 1024
+    )]
     pub url: String,
     /// A file on the server with the credentials, which its owner alone can read; left out: the environment of the server,
     /// or the machine's own identity.

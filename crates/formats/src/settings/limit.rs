@@ -67,13 +67,22 @@ pub struct PartLimit {
     pub part: VolumePart,
     /// Bytes, read and written together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schema(minimum = 1024, maximum = 1125899906842624u64))]
+    #[cfg_attr(
+        feature = "schema",
+        schema(minimum = 1024, maximum = 1125899906842624u64)
+    )]
     pub throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schema(minimum = 1024, maximum = 1125899906842624u64))]
+    #[cfg_attr(
+        feature = "schema",
+        schema(minimum = 1024, maximum = 1125899906842624u64)
+    )]
     pub read_throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schema(minimum = 1024, maximum = 1125899906842624u64))]
+    #[cfg_attr(
+        feature = "schema",
+        schema(minimum = 1024, maximum = 1125899906842624u64)
+    )]
     pub write_throughput: Option<u64>,
     /// Operations of any kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
