@@ -142,6 +142,7 @@ fn restore_refused(error: RestoreFailure) -> ControlError {
             FsError::Exists | FsError::NoSpace | FsError::QuotaExceeded => {
                 refuse(ErrorKind::Conflict)
             }
+            FsError::NameTooLong => refuse(ErrorKind::Invalid),
             FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
                 refuse(ErrorKind::Unavailable)
             }

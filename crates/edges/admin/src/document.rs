@@ -289,7 +289,8 @@ mod tests {
                 let body = &answer["content"]["application/json"]["schema"]["$ref"];
                 let is_error = status.starts_with(['4', '5']);
                 let is_told = body.as_str() == Some("#/components/schemas/ErrorBody");
-                assert!(!is_error || is_told, "{place} {status}");
+                // The library answers a head that it does not hold, and sends no body.
+                assert!(!is_error || is_told || status == "431", "{place} {status}");
             }
         }
     }

@@ -6,6 +6,10 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 
+/// Longest note of an access key, and longest prefix that one is for, in characters.
+pub const NOTE_CHARS_MAX: usize = 4096;
+pub const PREFIX_CHARS_MAX: usize = 1024;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BucketView {
     pub name: String,
