@@ -75,7 +75,7 @@ test-s3: setup-test setup-s3-clients build-test ## S3 only: boto3, AWS CLI, rclo
 	CAIRN_S3_TREE=$${CAIRN_S3_TREE:-/usr/share/doc} scripts/test-e2e test_s3 test_s3_bodies test_s3_buckets test_s3_clients test_s3_hostile test_s3_model test_s3_rights test_s3_signed test_s3_versions
 
 .PHONY: test-api
-test-api: setup-test setup-api build-test ## The admin API against its OpenAPI document, by schemathesis: a minute; API="--long --seed 7"
+test-api: setup-test setup-api build-test ## The admin API against its OpenAPI document, by schemathesis: a minute or two; API="--long --seed 7"
 	scripts/test-api $(API)
 
 .PHONY: console
