@@ -40,7 +40,7 @@ pub struct PolicySet {
     /// From the root of the volume.
     #[schema(
         max_length = 4096,
-        pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+        pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
     )]
     pub path: String,
     pub policy: PolicySettings,
@@ -84,7 +84,7 @@ pub struct ApplyStart {
     /// A directory, from the root of the volume; `/` is all of it.
     #[schema(
         max_length = 4096,
-        pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+        pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
     )]
     pub path: String,
 }

@@ -47,7 +47,7 @@ pub(super) async fn policy_set(
 }
 
 /// What a directory says, and what holds there.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$")),
     responses((status = 200, body = PolicyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_show(
     State(shared): Api,
@@ -60,7 +60,7 @@ pub(super) async fn policy_show(
 
 /// Takes the policy of a directory away. Data stays as it is.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
-    ("path" = Option<String>, Query, max_length = 4096, pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$")),
+    ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_clear(
     State(shared): Api,

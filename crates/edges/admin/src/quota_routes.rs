@@ -63,7 +63,7 @@ pub(super) async fn quota_set(
 }
 
 /// One quota, or what is used where there is none.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"),
     ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 200, body = QuotaView), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_show(
@@ -76,7 +76,7 @@ pub(super) async fn quota_show(
 }
 
 /// Takes a quota away.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"),
     ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn quota_remove(
@@ -91,7 +91,7 @@ pub(super) async fn quota_remove(
 
 /// What each user, or group (`of=group`), uses in a directory with a quota, or in the volume.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/quota/usages", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
-    ("path" = Option<String>, Query, max_length = 4096, pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"), ("of" = String, Query, pattern = "^(user|group)$")),
+    ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"), ("of" = String, Query, pattern = "^(user|group)$")),
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_usages(
     State(shared): Api,

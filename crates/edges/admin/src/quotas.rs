@@ -83,7 +83,7 @@ pub struct QuotaSet {
     /// From the root of the volume, which is `/`.
     #[schema(
         max_length = 4096,
-        pattern = r"^(|/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+        pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
     )]
     pub path: String,
     pub of: QuotaOf,
