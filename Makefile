@@ -24,8 +24,8 @@ TRIED := $(CARGO_TARGET_DIR)/$(PROFILE)/cairn
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients setup-api
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients setup-api: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -73,6 +73,10 @@ test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9
 .PHONY: test-s3
 test-s3: setup-test setup-s3-clients build-test ## S3 only: boto3, AWS CLI, rclone, restic and s3fs with a large tree, errors, races, kill -9
 	CAIRN_S3_TREE=$${CAIRN_S3_TREE:-/usr/share/doc} scripts/test-e2e test_s3 test_s3_bodies test_s3_buckets test_s3_clients test_s3_hostile test_s3_model test_s3_rights test_s3_signed test_s3_versions
+
+.PHONY: test-api
+test-api: setup-test setup-api build-test ## The admin API against its OpenAPI document, by schemathesis: a minute or two; API="--long --seed 7"
+	scripts/test-api $(API)
 
 .PHONY: console
 console: setup-console ## Build the console's pages from console/src into console/dist, which is committed

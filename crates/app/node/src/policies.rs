@@ -27,6 +27,8 @@ fn failed(volume: &VolumeName, path: &str, error: &FsError) -> ControlError {
         FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
             refuse(ErrorKind::Unavailable, error.to_string())
         }
+        FsError::NoSpace | FsError::QuotaExceeded => refuse(ErrorKind::Conflict, error.to_string())
+            .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full"),
         error => {
             tracing::error!(%volume, %path, %error, "a change of policies failed");
             refuse(ErrorKind::Internal, error.to_string()).hint("the server's log says more")

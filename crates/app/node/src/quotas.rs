@@ -41,6 +41,8 @@ fn refused(path: &str, error: FsError) -> ControlError {
         FsError::Invalid => {
             invalid("a quota needs a limit: on bytes or files; hard, soft or advisory")
         }
+        FsError::NoSpace | FsError::QuotaExceeded => refuse(ErrorKind::Conflict, error.to_string())
+            .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full"),
         error => {
             tracing::error!(%path, %error, "a change of quotas failed");
             refuse(ErrorKind::Internal, error.to_string()).hint("the server's log says more")

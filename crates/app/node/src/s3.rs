@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::s3::{
-    AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, PermissionView, S3Control,
+    AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, NOTE_CHARS_MAX,
+    PREFIX_CHARS_MAX, PermissionView, S3Control,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_S3_DEFAULT, VolumeName};
 use cairn_fs::{Credentials, FsError};
 use cairn_objects::{
-    AccessKey, BucketRecord, KeySpec, NFS_VERSIONS_SECONDS_DEFAULT, ObjectError, Objects,
-    Permission, Versioning,
+    AccessKey, BucketRecord, KeySpec, NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT,
+    ObjectError, Objects, Permission, Versioning,
 };
 use cairn_pool::ChangeFailure;
 use cairn_s3::{Certificate, Passed, Running, Shared};
@@ -186,6 +187,10 @@ fn refused(error: ObjectError) -> ControlError {
         ObjectError::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
             (ErrorKind::Unavailable, "")
         }
+        ObjectError::Fs(FsError::NoSpace | FsError::QuotaExceeded) => (
+            ErrorKind::Conflict,
+            "`cairn quota list VOLUME` and `cairn volume list` show what is full",
+        ),
         _ => {
             tracing::error!(%message, "a change of buckets failed");
             (ErrorKind::Internal, "the server's log says more")
@@ -222,6 +227,23 @@ fn bucket_view(
         }),
         nfs_versions_seconds: record.settings.nfs_versions_seconds,
     })
+}
+
+/// What is said of a key is kept for ever, and shown in lists.
+fn check_lengths(create: &AccessKeyCreate) -> Result<(), ControlError> {
+    let refuse = |message| Err(ControlError::new(ErrorKind::Invalid, message));
+    if create.note.chars().count() > NOTE_CHARS_MAX {
+        return refuse(format!(
+            "the note has more than {NOTE_CHARS_MAX} characters"
+        ));
+    }
+    let is_long = |only: &PermissionView| only.prefix.chars().count() > PREFIX_CHARS_MAX;
+    if create.only.iter().any(is_long) {
+        return refuse(format!(
+            "a prefix has more than {PREFIX_CHARS_MAX} characters"
+        ));
+    }
+    Ok(())
 }
 
 fn key_view(objects: &Objects, id: String, key: AccessKey) -> Result<AccessKeyView, ControlError> {
@@ -300,6 +322,13 @@ impl S3Control for Controller {
 
     fn bucket_set(&self, name: String, set: BucketSet) -> Answer<'_, BucketView> {
         Box::pin(async move {
+            // Also where they are not used: a request that is not understood is refused.
+            let fits = |seconds: u32| NFS_VERSIONS_SECONDS.contains(&seconds);
+            if !set.nfs_versions_seconds.is_none_or(fits) {
+                let most = NFS_VERSIONS_SECONDS.end();
+                let message = format!("nfs_versions_seconds is 1 to {most}");
+                return Err(ControlError::new(ErrorKind::Invalid, message));
+            }
             let objects = self.with_bucket(&name)?;
             let now = objects.bucket(&name).map_err(refused)?;
             let now = now.record.settings.nfs_versions_seconds;
@@ -335,6 +364,7 @@ impl S3Control for Controller {
 
     fn access_key_create(&self, create: AccessKeyCreate) -> Answer<'_, AccessKeyView> {
         Box::pin(async move {
+            check_lengths(&create)?;
             let objects = self.objects(&create.volume)?;
             let only = create.only.into_iter().map(|only| Permission {
                 bucket: only.bucket,

@@ -153,6 +153,10 @@ fn refused(error: SanError) -> ControlError {
             | cairn_fs::FsError::TryLater
             | cairn_fs::FsError::Unreachable(_),
         ) => ControlError::new(ErrorKind::Unavailable, message),
+        SanError::Fs(cairn_fs::FsError::NoSpace | cairn_fs::FsError::QuotaExceeded) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full")
+        }
         SanError::Secret { .. } => ControlError::new(ErrorKind::Unavailable, message)
             .hint("`cairn key list` shows which master key is missing"),
         SanError::Fs(_) | SanError::Damaged(..) => {

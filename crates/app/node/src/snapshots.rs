@@ -142,6 +142,7 @@ fn restore_refused(error: RestoreFailure) -> ControlError {
             FsError::Exists | FsError::NoSpace | FsError::QuotaExceeded => {
                 refuse(ErrorKind::Conflict)
             }
+            FsError::NameTooLong => refuse(ErrorKind::Invalid),
             FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
                 refuse(ErrorKind::Unavailable)
             }
@@ -174,6 +175,10 @@ fn schedules_refused(error: ScheduleFailure) -> ControlError {
         ScheduleFailure::Fs(
             error @ (FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)),
         ) => ControlError::new(ErrorKind::Unavailable, error.to_string()),
+        ScheduleFailure::Fs(error @ (FsError::NoSpace | FsError::QuotaExceeded)) => {
+            ControlError::new(ErrorKind::Conflict, error.to_string())
+                .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full")
+        }
         error => {
             tracing::error!(%error, "schedules of snapshots");
             ControlError::new(ErrorKind::Internal, error.to_string())
@@ -211,6 +216,10 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
         SnapshotFailure::Refused(SnapshotError::Closed)
         | SnapshotFailure::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
             ControlError::new(ErrorKind::Unavailable, message)
+        }
+        SnapshotFailure::Fs(FsError::NoSpace | FsError::QuotaExceeded) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full")
         }
         SnapshotFailure::Fs(_) => {
             tracing::error!(%message, "a change of snapshots failed");

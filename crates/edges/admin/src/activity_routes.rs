@@ -1,10 +1,10 @@
 //! The paths of what clients do now.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use cairn_config::VolumeName;
 
-use super::{Api, Shared};
+use super::{Api, InPath, Shared};
 use crate::activity::{ActivityControl, ActivityList, ActivityView};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
@@ -26,11 +26,11 @@ pub(super) async fn activity_list(State(shared): Api) -> Result<Json<ActivityLis
 }
 
 /// What clients do with a volume now: by operation, and the clients and files with the most.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/activity", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/activity", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ActivityView), (status = 404, body = ErrorBody)))]
 pub(super) async fn activity_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<ActivityView>, ControlError> {
     Ok(Json(control(&shared)?.activity(volume).await?))
 }

@@ -1,10 +1,10 @@
 //! The paths of address pools.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::address_pools::{
     AddressPoolChange, AddressPoolControl, AddressPoolCreate, AddressPoolList, AddressPoolView,
 };
@@ -42,22 +42,22 @@ pub(super) async fn address_pool_create(
 }
 
 /// One pool.
-#[utoipa::path(get, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = AddressPoolView), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<AddressPoolView>, ControlError> {
     control(&shared)?.address_pool(name).await.map(Json)
 }
 
 /// Adds addresses to a pool, and removes some. Clients of one that goes are cut off when the node that has it sees the change.
-#[utoipa::path(patch, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = AddressPoolChange, responses((status = 200, body = AddressPoolView),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn address_pool_change(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(change): Given<AddressPoolChange>,
 ) -> Result<Json<AddressPoolView>, ControlError> {
     to_the_end(async move { control(&shared)?.address_pool_change(name, change).await })
@@ -66,11 +66,11 @@ pub(super) async fn address_pool_change(
 }
 
 /// Removes a pool: no node has its addresses any more.
-#[utoipa::path(delete, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.address_pool_delete(name).await }).await?;
     Ok(StatusCode::NO_CONTENT)

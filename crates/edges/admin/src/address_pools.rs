@@ -9,18 +9,24 @@ use crate::control::Answer;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddressPoolCreate {
-    #[schema(example = "lan")]
+    #[schema(
+        example = "lan",
+        min_length = 1,
+        max_length = 63,
+        pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    )]
     pub name: String,
     /// Each with the length of its prefix, which is the same for all: `10.0.0.20/24`; or from the first to the last:
     /// `10.0.0.20-10.0.0.25/24`.
-    #[schema(example = json!(["10.0.0.20-10.0.0.25/24"]))]
+    #[schema(example = json!(["10.0.0.20-10.0.0.25/24"]), min_items = 1, max_items = 256, max_length = 128)]
     pub addresses: Vec<String>,
     /// The interface that they are put on, of this name on each node; left out: that in their network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 15)]
     pub interface: Option<String>,
     /// The name by which the DNS responders of the nodes tell of the addresses that nodes have now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = "files.example.com")]
+    #[schema(example = "files.example.com", min_length = 1, max_length = 253)]
     pub dns_name: Option<String>,
 }
 
@@ -29,8 +35,10 @@ pub struct AddressPoolCreate {
 #[serde(deny_unknown_fields)]
 pub struct AddressPoolChange {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 256, max_length = 128)]
     pub add: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 256, max_length = 128)]
     pub remove: Vec<String>,
 }
 

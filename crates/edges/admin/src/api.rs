@@ -240,11 +240,12 @@ impl std::fmt::Display for DiskRole {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskAdd {
+    #[schema(min_length = 1, max_length = 4096, pattern = r"^/")]
     pub path: String,
     #[serde(default)]
     pub role: DiskRole,
     /// What kind of device it is: hdd, ssd or nvme; any says nothing.
-    #[schema(value_type = String, example = "nvme")]
+    #[schema(value_type = String, example = "nvme", pattern = "^(any|hdd|ssd|nvme)$")]
     #[serde(default)]
     pub media: MediaChoice,
     /// Take it although it was a disk of Cairn's, and delete what is on it.
@@ -278,6 +279,7 @@ pub struct DiskPlace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskReplace {
+    #[schema(min_length = 1, max_length = 4096, pattern = r"^/")]
     pub path: String,
     /// Take it although it was a disk of Cairn's, and delete what is on it.
     #[serde(default)]
@@ -350,8 +352,10 @@ pub struct CacheReads {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheAdd {
+    #[schema(min_length = 1, max_length = 4096, pattern = r"^/")]
     pub path: String,
     /// What it may take of that disk, at least 256 MiB.
+    #[schema(minimum = 268435456)]
     pub size_bytes: u64,
     /// Make the folder if it does not exist. The folder that it is in has to be there.
     #[serde(default)]
@@ -379,7 +383,7 @@ pub struct DiskChange {
     pub draining: Option<bool>,
     /// What kind of device it is: hdd, ssd or nvme; any says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "nvme")]
+    #[schema(value_type = Option<String>, example = "nvme", pattern = "^(any|hdd|ssd|nvme)$")]
     pub media: Option<MediaChoice>,
 }
 
@@ -671,9 +675,11 @@ pub struct VolumeAddressView {
 #[serde(deny_unknown_fields)]
 pub struct VolumeAddressSet {
     /// With the length of its prefix: 10.0.0.9/24.
+    #[schema(min_length = 9, max_length = 64)]
     pub address: String,
     /// The interface that it is put on, of this name on each node; left out: that in its network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 15, pattern = r"^[!-.0-~]+$")]
     pub interface: Option<String>,
 }
 
@@ -715,6 +721,7 @@ pub struct NodeChange {
 #[serde(deny_unknown_fields)]
 pub struct NodeMaintenance {
     /// For so many seconds from now on the node is meant to be away. 0: it is back.
+    #[schema(maximum = 604800)]
     pub seconds: u64,
 }
 
@@ -730,6 +737,7 @@ pub struct NodeWeight {
 #[serde(deny_unknown_fields)]
 pub struct NodeReplace {
     /// The name of the node that takes its place: one that has joined.
+    #[schema(min_length = 1, max_length = 255)]
     pub by: String,
 }
 
@@ -738,6 +746,7 @@ pub struct NodeReplace {
 pub struct VolumeMove {
     /// The name of the node that is to own the volume; left out: whichever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
     pub to: Option<String>,
 }
 
@@ -844,11 +853,11 @@ pub struct ScrubStart {
 pub struct ScrubScheduleSet {
     /// How long after the beginning of a scrub the next one begins by itself: hours or days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30d")]
+    #[schema(value_type = Option<String>, example = "30d", pattern = "^(([1-9][0-9]{0,3}|[1-3][0-9]{4}|4[0-2][0-9]{3}|43[0-8][0-9]{2}|439[01][0-9]|43920)h|([1-9][0-9]{0,2}|1[0-7][0-9]{2}|18[0-2][0-9]|1830)d)$")]
     pub every: Option<ScrubEvery>,
     /// Days and times of the week, in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "sat:22:00-06:00")]
+    #[schema(value_type = Option<String>, example = "sat:22:00-06:00", max_length = 1024, pattern = "^((daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?),)*(daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?):([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)(,((daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?),)*(daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?):([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00))*$")]
     pub window: Option<MaintenanceWindow>,
 }
 
@@ -1076,10 +1085,15 @@ impl std::fmt::Display for VolumeOrigin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCloneCreate {
-    #[schema(value_type = String, example = "projects-test")]
+    #[schema(value_type = String, example = "projects-test", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: VolumeName,
     /// The snapshot that it begins with; left out: the volume as it is now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub snapshot: Option<String>,
 }
 
@@ -1087,7 +1101,7 @@ pub struct VolumeCloneCreate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCreate {
-    #[schema(value_type = String, example = "projects")]
+    #[schema(value_type = String, example = "projects", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: VolumeName,
     /// Encrypt its bytes, which can never be changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -1102,61 +1116,61 @@ pub struct VolumeCreate {
 pub struct VolumeChange {
     /// default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "+2n")]
+    #[schema(value_type = Option<String>, example = "+2n", pattern = r"^(default|none|\+[1-4]n|[2-5]x)$")]
     pub protection: Option<Protection>,
     /// none, or a size such as 500GiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "500GiB")]
+    #[schema(value_type = Option<String>, example = "500GiB", min_length = 1, max_length = 64, pattern = r"^(none|[1-9][0-9]{0,5}(\.[0-9]{1,6})?( ?([KMGTkmgt][Ii]?)?[Bb])?)$")]
     pub size_limit: Option<SizeLimit>,
     /// none, or the size up to which the size limit grows by itself as the volume fills.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "2TiB")]
+    #[schema(value_type = Option<String>, example = "2TiB", min_length = 1, max_length = 64, pattern = r"^(none|[1-9][0-9]{0,5}(\.[0-9]{1,6})?( ?([KMGTkmgt][Ii]?)?[Bb])?)$")]
     pub autogrow: Option<SizeLimit>,
     /// concurrent, streaming or random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "streaming")]
+    #[schema(value_type = Option<String>, example = "streaming", pattern = "^(concurrent|streaming|random)$")]
     pub access_pattern: Option<AccessPattern>,
     /// none, lz4, zstd or zstd:LEVEL. A change is for data written from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "lz4")]
+    #[schema(value_type = Option<String>, example = "lz4", pattern = "^(none|off|lz4|auto|zstd(:(1[0-9]|[1-9]))?)$")]
     pub compression: Option<Compression>,
     /// off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
     /// from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "on")]
+    #[schema(value_type = Option<String>, example = "on", pattern = "^(off|on|verify)$")]
     pub dedupe: Option<Dedupe>,
     /// any, or hdd, ssd, nvme: the kind of disks that data written from then on is to live on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "ssd")]
+    #[schema(value_type = Option<String>, example = "ssd", pattern = "^(any|hdd|ssd|nvme)$")]
     pub media: Option<MediaChoice>,
     /// none, or the name of a class of service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "gold")]
+    #[schema(value_type = Option<String>, example = "gold", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub class: Option<ClassChoice>,
     /// The name of a tier, for cold data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "cold")]
+    #[schema(value_type = Option<String>, example = "cold", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub tier: Option<TierName>,
     /// none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "auto")]
+    #[schema(value_type = Option<String>, example = "auto", pattern = "^(none|snapshot-only|auto|all)$")]
     pub tiering: Option<Tiering>,
     /// 2 to 183.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "31")]
+    #[schema(value_type = Option<String>, example = "31", pattern = "^([2-9]|[1-9][0-9]|1[0-7][0-9]|18[0-3])$")]
     pub cooling_days: Option<CoolingDays>,
     /// any, or patterns with commas between them: data of files goes to the tier one of which matches their names. With
     /// `tiering` auto or all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "*.mp4,*.fastq.gz")]
+    #[schema(value_type = Option<String>, example = "*.mp4,*.fastq.gz", min_length = 1, max_length = 1024)]
     pub tier_files: Option<FilePatterns>,
     /// none, or the least size of such files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1MiB")]
+    #[schema(value_type = Option<String>, example = "1MiB", min_length = 1, max_length = 64, pattern = r"^(none|[1-9][0-9]{0,5}(\.[0-9]{1,6})?( ?([KMGTkmgt][Ii]?)?[Bb])?)$")]
     pub tier_min_size: Option<SizeLimit>,
     /// none, or for how long such files must not have been changed, such as 12h or 30d.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30d")]
+    #[schema(value_type = Option<String>, example = "30d", pattern = "^(none|([1-9][0-9]{0,4}|[1-7][0-9]{5}|8[0-6][0-9]{4}|87[0-7][0-9]{3}|878[0-3][0-9]{2}|878400)h|([1-9][0-9]{0,3}|[12][0-9]{4}|3[0-5][0-9]{3}|36[0-5][0-9]{2}|36600)d)$")]
     pub tier_min_age: Option<MinAge>,
 }
 

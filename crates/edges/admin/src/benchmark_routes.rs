@@ -1,12 +1,12 @@
 //! The paths of benchmarks.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::plan_routes::download;
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::benchmarks::{
     BENCHMARK_REPORT_RUNS_MAX, BenchmarkControl, BenchmarkList, BenchmarkProgress,
@@ -67,17 +67,17 @@ pub(super) async fn benchmark_published(
 
 /// The result of a run, to download: a file for `cairn bench show` and `cairn bench report`.
 #[utoipa::path(get, path = "/api/v1/benchmarks/{id}", params(("id" = u64, Path)),
-    responses((status = 200, body = String, content_type = "application/json"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = serde_json::Value, content_type = "application/json"), (status = 404, body = ErrorBody)))]
 pub(super) async fn benchmark_result(
     State(shared): Api,
-    Path(text): Path<String>,
+    InPath(text): InPath<String>,
 ) -> Result<Response, ControlError> {
     let result = control(&shared)?.benchmark_result(id(&text)?).await?;
     Ok(download(result))
 }
 
 /// A page with charts of 1 to 8 runs (`run`, given once for each) beside each other and beside published figures, to download.
-#[utoipa::path(get, path = "/api/v1/benchmarks/report", params(("run" = Vec<u64>, Query)), responses(
+#[utoipa::path(get, path = "/api/v1/benchmarks/report", params(("run" = Vec<u64>, Query, min_items = 1, max_items = 8)), responses(
     (status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(super) async fn benchmark_report(

@@ -18,13 +18,15 @@ pub const BENCHMARK_REPORT_RUNS_MAX: usize = 8;
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkStart {
     /// The volume that files are written to; they are removed again.
-    #[schema(value_type = String, example = "main")]
+    #[schema(value_type = String, example = "main", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volume: VolumeName,
     /// Bytes of all files together, 16 MiB to 4 GiB; 256 MiB if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16777216, maximum = 4294967296u64)]
     pub working_set_bytes: Option<u64>,
     /// How long each of the four corners is measured, 1 to 60; 11 if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 60)]
     pub phase_seconds: Option<u64>,
 }
 

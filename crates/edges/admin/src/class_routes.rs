@@ -1,11 +1,11 @@
 //! The paths of classes of service.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::{ClassName, PartLimit, VolumePart, WordError};
 
-use super::{Api, Given, Named, Shared, to_the_end};
+use super::{Api, Given, InPath, Named, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::classes::{ClassControl, ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::control::ControlError;
@@ -44,22 +44,22 @@ pub(super) async fn class_create(
 }
 
 /// One class.
-#[utoipa::path(get, path = "/api/v1/classes/{class}", params(("class" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/classes/{class}", params(("class" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ClassView), (status = 404, body = ErrorBody)))]
 pub(super) async fn class_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<ClassView>, ControlError> {
     Ok(Json(control(&shared)?.class(named(&name)?).await?))
 }
 
 /// Puts other limits in the place of those of a class. Volumes that are in it have them at once.
-#[utoipa::path(put, path = "/api/v1/classes/{class}", params(("class" = String, Path)), request_body = ClassSet,
+#[utoipa::path(put, path = "/api/v1/classes/{class}", params(("class" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = ClassSet,
     responses((status = 200, body = ClassView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn class_set(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(set): Given<ClassSet>,
 ) -> Result<Json<ClassView>, ControlError> {
     let name = named(&name)?;
@@ -68,11 +68,11 @@ pub(super) async fn class_set(
 }
 
 /// Deletes a class that no volume is in.
-#[utoipa::path(delete, path = "/api/v1/classes/{class}", params(("class" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/classes/{class}", params(("class" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn class_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let name = named(&name)?;
     to_the_end(async move { control(&shared)?.class_delete(name).await }).await?;
@@ -80,7 +80,7 @@ pub(super) async fn class_delete(
 }
 
 /// The parts of a volume that have rates of their own, with what they use.
-#[utoipa::path(get, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = PartList), (status = 404, body = ErrorBody)))]
 pub(super) async fn limit_list(
     State(shared): Api,
@@ -90,7 +90,7 @@ pub(super) async fn limit_list(
 }
 
 /// Gives a part of a volume rates of its own, in the place of those that it had.
-#[utoipa::path(put, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = PartLimit, responses((status = 200, body = PartList), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(super) async fn limit_set(
@@ -104,7 +104,7 @@ pub(super) async fn limit_set(
 
 /// Takes the rates of the part that `part` names away.
 #[utoipa::path(delete, path = "/api/v1/volumes/{volume}/limits",
-    params(("volume" = String, Path), ("part" = String, Query)), responses(
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("part" = String, Query, min_length = 5, max_length = 135, pattern = "^(lun|bucket|clients)/.+$")), responses(
     (status = 200, body = PartList), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn limit_clear(
     State(shared): Api,

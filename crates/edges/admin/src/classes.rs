@@ -12,16 +12,19 @@ use crate::control::Answer;
 pub struct RateView {
     /// For each TiB of a volume's size limit.
     #[serde(default)]
+    #[schema(maximum = 1125899906842624u64)]
     pub per_tib: u64,
     /// Beside that, whatever the size.
     #[serde(default)]
+    #[schema(maximum = 1125899906842624u64)]
     pub fixed: u64,
     /// The rate while there is credit, in thousandths of the rate; 1000 is no burst.
     #[serde(default = "no_burst")]
-    #[schema(example = 4000)]
+    #[schema(example = 4000, minimum = 1000, maximum = 1000000)]
     pub burst_permille: u32,
     /// How long a full credit lasts at the full burst.
     #[serde(default)]
+    #[schema(maximum = 2592000)]
     pub credit_seconds: u64,
 }
 
@@ -49,16 +52,19 @@ pub struct ClassLimits {
     pub write_iops: Option<RateView>,
     /// Bytes per second of each client of a volume: an address, or an access key of S3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1024, maximum = 1125899906842624u64)]
     pub client_throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1125899906842624u64)]
     pub client_iops: Option<u64>,
     /// Bytes per second of all volumes of the class together, on each node. What some do not use is lent to the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1024, maximum = 1125899906842624u64)]
     pub total_throughput: Option<u64>,
     /// How soon requests are to be answered once they may begin: 99 of 100. While a volume misses it the server's own work
     /// makes more way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = 2000)]
+    #[schema(example = 2000, minimum = 50, maximum = 60000000)]
     pub latency_goal_microseconds: Option<u64>,
 }
 
@@ -83,7 +89,7 @@ pub struct ClassList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassCreate {
-    #[schema(value_type = String, example = "gold")]
+    #[schema(value_type = String, example = "gold", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: ClassName,
     pub limits: ClassLimits,
 }

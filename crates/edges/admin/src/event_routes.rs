@@ -16,7 +16,7 @@ use crate::query::Query;
 #[utoipa::path(get, path = "/api/v1/events", params(("node" = Option<String>, Query), ("severity" = Option<crate::events::Severity>, Query),
     ("subject" = Option<String>, Query), ("text" = Option<String>, Query), ("from" = Option<i64>, Query),
     ("to" = Option<i64>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),
-    ("limit" = Option<u64>, Query)),
+    ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000)),
     responses((status = 200, body = EventPage), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn event_list(
     State(shared): Api,

@@ -1,11 +1,11 @@
 //! The paths of master keys, and of keys of volumes.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Shared, to_the_end};
+use super::{Api, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::keys::{KeyControl, KeyRotationView, MasterKeysView};
@@ -34,11 +34,11 @@ pub(super) async fn master_key_rotate(
 }
 
 /// Erases the key of a volume. Nobody can read the volume any more when this answers; it is still to be deleted.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/key", params(("name" = String, Path)), responses(
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/key", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_key_erase(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.erase_key(volume).await }).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -16,6 +16,7 @@ pub mod benchmarks;
 pub mod classes;
 mod client;
 mod control;
+mod document;
 pub mod entries;
 pub mod events;
 mod failures;

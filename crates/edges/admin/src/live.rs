@@ -42,6 +42,24 @@ pub struct LiveView {
     pub silent: Vec<SilentNode>,
 }
 
+/// One server-sent event of the stream, as its fields are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LiveEvent {
+    pub event: LiveEventKind,
+    /// JSON: a `LiveView` in an event `live`, an `ErrorBody` in an event `problem`.
+    #[schema(content_media_type = "application/json")]
+    pub data: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LiveEventKind {
+    /// The server as it is.
+    Live,
+    /// Why it cannot be said how the server is; the stream goes on.
+    Problem,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LiveNumber {
     pub name: String,

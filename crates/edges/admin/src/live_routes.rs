@@ -29,7 +29,7 @@ use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::joined::SilentNode;
 use crate::live::{
-    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveNumber, LiveView, MountList,
+    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveEvent, LiveNumber, LiveView, MountList,
 };
 use crate::pass::{OfANode, Whose, ask_numbers};
 use crate::query::Query;
@@ -89,10 +89,10 @@ pub(super) async fn live(
     Ok(Json(view))
 }
 
-/// The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
+/// The same every two seconds, as server-sent events of the type `live`, or `problem` with an error; 64 streams at a time, further ones are refused.
 /// One that a session began ends with that session.
 #[utoipa::path(get, path = "/api/v1/live/events", responses(
-    (status = 200, body = String, content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
+    (status = 200, body = LiveEvent, content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
 pub(super) async fn live_events(
     State(shared): Api,
     Extension(caller): Extension<Caller>,
@@ -317,8 +317,8 @@ pub(super) async fn history_list(
 /// to now if they are negative or zero (the last hour if they are left out); `points` is the most steps (360, up to 2000).
 /// A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time. In a cluster values are of all nodes in
 /// one, as `across` says, or with `node` of that one alone.
-#[utoipa::path(get, path = "/api/v1/history", params(("series" = Vec<String>, Query), ("from" = Option<i64>, Query),
-    ("to" = Option<i64>, Query), ("points" = Option<u64>, Query), ("node" = Option<String>, Query)),
+#[utoipa::path(get, path = "/api/v1/history", params(("series" = Vec<String>, Query, min_items = 1, max_items = 64, max_length = 4096), ("from" = Option<i64>, Query),
+    ("to" = Option<i64>, Query), ("points" = Option<u64>, Query, minimum = 1, maximum = 2000), ("node" = Option<String>, Query)),
     responses((status = 200, body = HistoryView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn history(
     State(shared): Api,

@@ -18,7 +18,7 @@ use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::api::ErrorKind;
 use crate::control::ControlError;
-use crate::list_query::ListQuery;
+use crate::list_query::{ENTRIES_OF_A_PAGE_MAX, ListQuery};
 use crate::query::Query;
 
 /// Of a list that is cut.
@@ -264,17 +264,16 @@ pub(crate) fn describe(document: &mut OpenApi) {
             let said = operation.description.take().unwrap_or_default();
             operation.description = Some(format!("{said} {about}").trim().to_owned());
             let parameters = operation.parameters.get_or_insert_default();
-            for (key, kind) in [
-                ("name", Type::String),
-                ("after", Type::String),
-                ("limit", Type::Integer),
-            ] {
+            let text = || ObjectBuilder::new().schema_type(Type::String);
+            let limit = ObjectBuilder::new()
+                .schema_type(Type::Integer)
+                .minimum(Some(1))
+                .maximum(Some(ENTRIES_OF_A_PAGE_MAX));
+            for (key, schema) in [("name", text()), ("after", text()), ("limit", limit)] {
                 let parameter = ParameterBuilder::new()
                     .name(key)
                     .parameter_in(ParameterIn::Query)
-                    .schema(Some(Schema::Object(
-                        ObjectBuilder::new().schema_type(kind).build(),
-                    )));
+                    .schema(Some(Schema::Object(schema.build())));
                 parameters.push(RefOr::T(parameter.build()));
             }
         }
@@ -283,6 +282,7 @@ pub(crate) fn describe(document: &mut OpenApi) {
         if let Some(RefOr::T(Schema::Object(object))) = schema {
             let whole = ObjectBuilder::new()
                 .schema_type(Type::Integer)
+                .minimum(Some(0))
                 .description(Some(
                     "How many there are on all pages; only where a page was asked for.",
                 ));

@@ -33,14 +33,14 @@ pub(super) fn download(file: PlanFile) -> Response {
 
 /// Ranks designs by goals, which are those of `cairn plan`, with their units: `capacity=200TiB`, `read=6GB/s`. Nothing of
 /// this server counts, and nothing is changed.
-#[utoipa::path(get, path = "/api/v1/plan", params(("capacity" = String, Query, example = "200TiB"),
+#[utoipa::path(get, path = "/api/v1/plan", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB"),
     ("read" = Option<String>, Query, example = "6GB/s"), ("write" = Option<String>, Query), ("iops" = Option<u64>, Query),
     ("write-iops" = Option<u64>, Query), ("latency" = Option<String>, Query, example = "1ms"),
     ("clients" = Option<u32>, Query), ("protocols" = Option<String>, Query, example = "nfs,s3"),
     ("survive" = Option<u32>, Query), ("namespaces" = Option<u32>, Query), ("availability" = Option<String>, Query),
     ("host" = Option<String>, Query), ("region" = Option<String>, Query),
     ("budget" = Option<String>, Query, example = "5000USD/month"), ("hot" = Option<String>, Query, example = "20%"),
-    ("growth" = Option<String>, Query, example = "30%/year"), ("years" = Option<u32>, Query),
+    ("growth" = Option<String>, Query, example = "30%/year"), ("years" = Option<u32>, Query, example = 3),
     ("workload" = Option<String>, Query), ("include-planned" = Option<bool>, Query)),
     responses((status = 200, body = PlanView), (status = 400, body = ErrorBody)))]
 pub(super) async fn plan_show(
@@ -52,7 +52,7 @@ pub(super) async fn plan_show(
 }
 
 /// The same as a page with charts, to download. It takes the queries of `/api/v1/plan`.
-#[utoipa::path(get, path = "/api/v1/plan/report", params(("capacity" = String, Query)),
+#[utoipa::path(get, path = "/api/v1/plan/report", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB")),
     responses((status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody)))]
 pub(super) async fn plan_report(
     State(shared): Api,
@@ -64,8 +64,8 @@ pub(super) async fn plan_report(
 
 /// The template that deploys one of the designs, to download. It takes the queries of `/api/v1/plan`, `rank` (1 if it is left
 /// out), and `format`: cloudformation, cloudformation-json or terraform.
-#[utoipa::path(get, path = "/api/v1/plan/template", params(("capacity" = String, Query), ("rank" = Option<u32>, Query),
-    ("format" = Option<String>, Query)),
+#[utoipa::path(get, path = "/api/v1/plan/template", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB"), ("rank" = Option<u32>, Query, minimum = 1),
+    ("format" = Option<String>, Query, pattern = "^(cloudformation|cloudformation-json|terraform)$")),
     responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody)))]
 pub(super) async fn plan_template(
     State(shared): Api,

@@ -13,23 +13,23 @@ use crate::control::Answer;
 pub struct PolicySettings {
     /// none (or off), lz4, zstd, zstd:LEVEL or auto.
     #[serde(default)]
-    #[schema(value_type = Option<String>, example = "zstd:3")]
+    #[schema(value_type = Option<String>, example = "zstd:3", pattern = "^(none|off|lz4|auto|zstd(:(1[0-9]|[1-9]))?)$")]
     pub compression: Option<Compression>,
     /// off, on or verify.
     #[serde(default)]
-    #[schema(value_type = Option<String>, example = "on")]
+    #[schema(value_type = Option<String>, example = "on", pattern = "^(off|on|verify)$")]
     pub dedupe: Option<Dedupe>,
     /// concurrent, streaming or random.
     #[serde(default)]
-    #[schema(value_type = Option<String>, example = "streaming")]
+    #[schema(value_type = Option<String>, example = "streaming", pattern = "^(concurrent|streaming|random)$")]
     pub access_pattern: Option<AccessPattern>,
     /// any, hdd, ssd or nvme: the kind of disks that it lives on.
     #[serde(default)]
-    #[schema(value_type = Option<String>, example = "ssd")]
+    #[schema(value_type = Option<String>, example = "ssd", pattern = "^(any|hdd|ssd|nvme)$")]
     pub media: Option<MediaChoice>,
     /// none, +1n to +4n, 2x to 5x, or default: how many disks may be lost.
     #[serde(default)]
-    #[schema(value_type = Option<String>, example = "3x")]
+    #[schema(value_type = Option<String>, example = "3x", pattern = r"^(default|none|\+[1-4]n|[2-5]x)$")]
     pub protection: Option<Protection>,
 }
 
@@ -38,6 +38,10 @@ pub struct PolicySettings {
 #[serde(deny_unknown_fields)]
 pub struct PolicySet {
     /// From the root of the volume.
+    #[schema(
+        max_length = 4096,
+        pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
+    )]
     pub path: String,
     pub policy: PolicySettings,
 }
@@ -78,6 +82,10 @@ pub struct PolicyList {
 #[serde(deny_unknown_fields)]
 pub struct ApplyStart {
     /// A directory, from the root of the volume; `/` is all of it.
+    #[schema(
+        max_length = 4096,
+        pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
+    )]
     pub path: String,
 }
 

@@ -1,11 +1,11 @@
 //! The paths of policies of directories.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::policies::{ApplyStart, ApplyView, PolicyControl, PolicyList, PolicySet, PolicyView};
@@ -24,22 +24,22 @@ fn path_of(query: Option<&str>) -> Result<String, ControlError> {
 }
 
 /// All directories of a volume that have a policy.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = PolicyList), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_list(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<PolicyList>, ControlError> {
     Ok(Json(control(&shared)?.policies(volume).await?))
 }
 
 /// Sets the policy of a directory, in the place of one that is there. It is for data that is written from then on.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path)), request_body = PolicySet,
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = PolicySet,
     responses((status = 200, body = PolicyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn policy_set(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(set): Given<PolicySet>,
 ) -> Result<Json<PolicyView>, ControlError> {
     let set = async move { control(&shared)?.policy_set(volume, set).await };
@@ -47,11 +47,11 @@ pub(super) async fn policy_set(
 }
 
 /// What a directory says, and what holds there.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path), ("path" = Option<String>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$")),
     responses((status = 200, body = PolicyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<PolicyView>, ControlError> {
     let path = path_of(query.as_deref())?;
@@ -59,12 +59,12 @@ pub(super) async fn policy_show(
 }
 
 /// Takes the policy of a directory away. Data stays as it is.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path),
-    ("path" = Option<String>, Query)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+    ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_clear(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
     let path = path_of(query.as_deref())?;
@@ -73,22 +73,22 @@ pub(super) async fn policy_clear(
 }
 
 /// How the conversion of existing data stands, or how the last one ended.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ApplyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn apply_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<ApplyView>, ControlError> {
     Ok(Json(control(&shared)?.apply(volume).await?))
 }
 
 /// Begins to convert existing data to what policies say, in the background. A restart goes on with it.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)), request_body = ApplyStart,
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = ApplyStart,
     responses((status = 200, body = ApplyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn apply_start(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(start): Given<ApplyStart>,
 ) -> Result<Json<ApplyView>, ControlError> {
     let start = async move { control(&shared)?.apply_start(volume, start).await };
@@ -96,11 +96,11 @@ pub(super) async fn apply_start(
 }
 
 /// Ends the conversion that is under way. What is converted stays so.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn apply_cancel(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.apply_cancel(volume).await }).await?;
     Ok(StatusCode::NO_CONTENT)

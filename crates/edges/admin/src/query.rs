@@ -8,6 +8,8 @@ use percent_encoding::percent_decode_str;
 
 /// Most pairs of one query.
 pub const QUERY_PAIRS_MAX: usize = 256;
+/// Longest value, in characters.
+pub const QUERY_VALUE_CHARS_MAX: usize = 4096;
 
 /// Why a query string does not do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +22,8 @@ pub enum QueryError {
     UnknownKey { key: String, known: String },
     #[error("the value of \"{0}\" in the query is not UTF-8")]
     NotText(String),
+    #[error("the value of \"{0}\" in the query has more than {QUERY_VALUE_CHARS_MAX} characters")]
+    TooLong(String),
 }
 
 /// The pairs of a query, in the order given.
@@ -49,6 +53,9 @@ impl Query {
             let value = percent_decode_str(value)
                 .decode_utf8()
                 .map_err(|_| QueryError::NotText((*key).to_owned()))?;
+            if value.chars().count() > QUERY_VALUE_CHARS_MAX {
+                return Err(QueryError::TooLong((*key).to_owned()));
+            }
             pairs.push((*key, value.into_owned()));
         }
         Ok(Self(pairs))
@@ -105,6 +112,14 @@ mod tests {
             assert_eq!(pairs, want, "{text:?}");
         }
         assert_eq!(Query::parse(None, &[]), Ok(Query::default()));
+        for (chars, fits) in [
+            (QUERY_VALUE_CHARS_MAX, true),
+            (QUERY_VALUE_CHARS_MAX + 1, false),
+        ] {
+            let long = format!("client={}", "%C3%A9".repeat(chars));
+            let got = Query::parse(Some(&long), &["client"]);
+            assert_eq!(got.is_ok(), fits, "{chars}");
+        }
         let many = "force=1&".repeat(QUERY_PAIRS_MAX + 1);
         let got = Query::parse(Some(&many), &["force"]);
         assert_eq!(got, Err(QueryError::TooMany));

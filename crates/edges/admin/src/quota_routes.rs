@@ -1,11 +1,11 @@
 //! The paths of quotas.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::query::Query;
@@ -39,23 +39,23 @@ fn quota_at(query: Option<&str>) -> Result<QuotaAt, ControlError> {
 }
 
 /// All quotas of a volume.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_list(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<QuotaList>, ControlError> {
     Ok(Json(control(&shared)?.quotas(volume).await?))
 }
 
 /// Sets a quota, in the place of one that is there. It holds when this answers; what a directory has already is counted in
 /// the background then, and the quota says so.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path)), request_body = QuotaSet,
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = QuotaSet,
     responses((status = 200, body = QuotaView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn quota_set(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(set): Given<QuotaSet>,
 ) -> Result<Json<QuotaView>, ControlError> {
     let set = async move { control(&shared)?.quota_set(volume, set).await };
@@ -63,12 +63,12 @@ pub(super) async fn quota_set(
 }
 
 /// One quota, or what is used where there is none.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path), ("path" = Option<String>, Query),
-    ("of" = Option<String>, Query), ("id" = Option<u32>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"),
+    ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 200, body = QuotaView), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_show(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<QuotaView>, ControlError> {
     let at = quota_at(query.as_deref())?;
@@ -76,12 +76,12 @@ pub(super) async fn quota_show(
 }
 
 /// Takes a quota away.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path), ("path" = Option<String>, Query),
-    ("of" = Option<String>, Query), ("id" = Option<u32>, Query)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"),
+    ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn quota_remove(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
     let at = quota_at(query.as_deref())?;
@@ -90,12 +90,12 @@ pub(super) async fn quota_remove(
 }
 
 /// What each user, or group (`of=group`), uses in a directory with a quota, or in the volume.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota/usages", params(("name" = String, Path),
-    ("path" = Option<String>, Query), ("of" = Option<String>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota/usages", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+    ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"), ("of" = String, Query, pattern = "^(user|group)$")),
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_usages(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<QuotaList>, ControlError> {
     let at = quota_at(query.as_deref())?;

@@ -81,6 +81,10 @@ pub struct QuotaLimitView {
 #[serde(deny_unknown_fields)]
 pub struct QuotaSet {
     /// From the root of the volume, which is `/`.
+    #[schema(
+        max_length = 4096,
+        pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
+    )]
     pub path: String,
     pub of: QuotaOf,
     /// Of the user or group.

@@ -6,6 +6,10 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 
+/// Longest note of an access key, and longest prefix that one is for, in characters.
+pub const NOTE_CHARS_MAX: usize = 4096;
+pub const PREFIX_CHARS_MAX: usize = 1024;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BucketView {
     pub name: String,
@@ -32,11 +36,17 @@ pub struct BucketList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BucketCreate {
+    #[schema(
+        min_length = 3,
+        max_length = 63,
+        pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"
+    )]
     pub name: String,
-    #[schema(value_type = String, example = "main")]
+    #[schema(value_type = String, example = "main", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volume: VolumeName,
     /// The directory that it is, which may be there; one of the bucket's name if none is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 4096, pattern = r"^/")]
     pub path: Option<String>,
     /// Whose the directories are that are made.
     #[serde(default)]
@@ -53,6 +63,7 @@ pub struct BucketSet {
     pub nfs_versions: bool,
     /// Changes of a file within so many seconds are one; 1 to 86400 [default: as it is, or 60].
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400)]
     pub nfs_versions_seconds: Option<u32>,
 }
 
@@ -60,9 +71,15 @@ pub struct BucketSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PermissionView {
+    #[schema(
+        min_length = 3,
+        max_length = 63,
+        pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"
+    )]
     pub bucket: String,
     /// Only what begins with it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 1024)]
     pub prefix: String,
 }
 
@@ -93,7 +110,7 @@ pub struct AccessKeyList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessKeyCreate {
-    #[schema(value_type = String, example = "main")]
+    #[schema(value_type = String, example = "main", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volume: VolumeName,
     pub uid: u32,
     pub gid: u32,
@@ -104,6 +121,7 @@ pub struct AccessKeyCreate {
     #[serde(default)]
     pub only: Vec<PermissionView>,
     #[serde(default)]
+    #[schema(max_length = 4096)]
     pub note: String,
 }
 

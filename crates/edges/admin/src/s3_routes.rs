@@ -1,10 +1,10 @@
 //! The paths of buckets and access keys.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, switch_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::s3::{
@@ -36,12 +36,12 @@ pub(super) async fn bucket_create(
 }
 
 /// Changes a bucket. What S3 clients set is theirs.
-#[utoipa::path(patch, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path)), request_body = BucketSet,
+#[utoipa::path(patch, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path, min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$")), request_body = BucketSet,
     responses((status = 200, body = BucketView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_set(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(set): Given<BucketSet>,
 ) -> Result<Json<BucketView>, ControlError> {
     let bucket = to_the_end(async move { s3(&shared)?.bucket_set(name, set).await }).await?;
@@ -49,14 +49,14 @@ pub(super) async fn bucket_set(
 }
 
 /// Deletes a bucket that is empty; with `keep=true` only the bucket, and not its directory.
-#[utoipa::path(delete, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path), ("keep" = Option<bool>, Query)),
+#[utoipa::path(delete, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path, min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"), ("keep" = Option<bool>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
-    let keep = query.as_deref() == Some("keep=true");
+    let keep = switch_of(query.as_deref(), "keep")?;
     to_the_end(async move { s3(&shared)?.bucket_delete(name, keep).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -80,11 +80,11 @@ pub(super) async fn key_create(
 }
 
 /// Revokes an access key, at once.
-#[utoipa::path(delete, path = "/api/v1/s3/keys/{id}", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/s3/keys/{id}", params(("id" = String, Path, min_length = 1, max_length = 128)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn key_revoke(
     State(shared): Api,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { s3(&shared)?.access_key_revoke(id).await }).await?;
     Ok(StatusCode::NO_CONTENT)

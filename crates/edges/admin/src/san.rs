@@ -2,7 +2,9 @@
 
 use cairn_config::{OsType, VolumeName};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
 use crate::control::Answer;
 
@@ -62,12 +64,18 @@ pub struct LunList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunCreate {
-    #[schema(value_type = String, example = "main")]
+    #[schema(value_type = String, example = "main", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volume: VolumeName,
+    #[schema(
+        min_length = 1,
+        max_length = 63,
+        pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    )]
     pub name: String,
+    #[schema(minimum = 4096, maximum = 1125899906842624u64, multiple_of = 4096)]
     pub size_bytes: u64,
-    /// 512 (the default) or 4096.
     #[serde(default)]
+    #[schema(schema_with = block_bytes)]
     pub block_bytes: Option<u32>,
     #[serde(default)]
     pub write_cache: bool,
@@ -76,11 +84,23 @@ pub struct LunCreate {
     pub reserve: LunReserve,
 }
 
+/// The two sizes that blocks can have; the derived schema knows bounds of numbers only.
+fn block_bytes() -> Object {
+    let kinds = [Type::Integer, Type::Null].into_iter();
+    let sizes = [Value::from(512), Value::from(4096), Value::Null];
+    ObjectBuilder::new()
+        .schema_type(kinds.collect::<SchemaType>())
+        .enum_values(Some(sizes))
+        .description(Some("512 (the default) or 4096."))
+        .build()
+}
+
 /// What to change about a LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunSet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4096, maximum = 1125899906842624u64, multiple_of = 4096)]
     pub size_bytes: Option<u64>,
     /// A smaller size is meant: what lies beyond it is gone.
     #[serde(default)]
@@ -93,6 +113,7 @@ pub struct LunSet {
     pub online: Option<bool>,
     /// Hosts are told when no more than this part of the volume's space is free, 1 to 99; 0: they are not told any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 99)]
     pub soft_threshold_percent: Option<u8>,
     /// `none` gives free what is set aside for it. Only a new LUN can have space set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,9 +125,19 @@ pub struct LunSet {
 #[serde(deny_unknown_fields)]
 pub struct LunClone {
     /// Its name, in the same volume.
+    #[schema(
+        min_length = 1,
+        max_length = 63,
+        pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    )]
     pub name: String,
     /// As the LUN was in this snapshot of the volume; as it is now, if none is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub snapshot: Option<String>,
 }
 
@@ -115,6 +146,11 @@ pub struct LunClone {
 #[serde(deny_unknown_fields)]
 pub struct LunRestore {
     /// The snapshot of the volume.
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub snapshot: String,
 }
 
@@ -124,6 +160,7 @@ pub struct LunRestore {
 pub struct LunMapSet {
     /// The first that is free, if none is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 1023)]
     pub number: Option<u16>,
 }
 
@@ -148,10 +185,16 @@ pub struct IgroupList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IgroupSet {
+    #[schema(
+        max_items = 64,
+        min_length = 5,
+        max_length = 223,
+        pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$"
+    )]
     pub initiators: Vec<String>,
     /// What runs on its hosts: linux, windows or vmware. LUNs of 512-byte blocks tell them of physical blocks of 4 KiB then, so
     /// that what they make on a LUN is aligned.
-    #[schema(value_type = Option<String>, example = "linux")]
+    #[schema(value_type = Option<String>, example = "linux", pattern = "^(linux|windows|vmware)$")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsType>,
 }
@@ -177,11 +220,15 @@ pub struct InitiatorList {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InitiatorSet {
+    #[schema(min_length = 1, max_length = 255)]
     pub chap_user: String,
+    #[schema(min_length = 12, max_length = 255)]
     pub chap_secret: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
     pub mutual_user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 12, max_length = 255)]
     pub mutual_secret: Option<String>,
 }
 

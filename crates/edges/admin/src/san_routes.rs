@@ -1,11 +1,11 @@
 //! The paths of LUNs, groups, initiators and sessions.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, force_of, to_the_end};
+use super::{Api, Given, InPath, Shared, force_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::san::{
@@ -54,22 +54,22 @@ pub(super) async fn lun_create(
 }
 
 /// One LUN.
-#[utoipa::path(get, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody)))]
 pub(super) async fn lun_show(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
 ) -> Result<Json<LunView>, ControlError> {
     san(&shared)?.lun(at(&volume, lun)?).await.map(Json)
 }
 
 /// Changes a LUN: its size, whether it is online, read-only, or has a write cache.
-#[utoipa::path(patch, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunSet, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_set(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     Given(set): Given<LunSet>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
@@ -79,12 +79,12 @@ pub(super) async fn lun_set(
 }
 
 /// Makes a LUN with the blocks of another, at once and without copying them. Nobody sees it until it is mapped.
-#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/clone", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/clone", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunClone, responses((status = 201, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_clone(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     Given(clone): Given<LunClone>,
 ) -> Result<(StatusCode, Json<LunView>), ControlError> {
     let at = at(&volume, lun)?;
@@ -93,12 +93,12 @@ pub(super) async fn lun_clone(
 }
 
 /// Gives a LUN that is offline the blocks and the size that it had in a snapshot of its volume, at once and without copying them.
-#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/restore", params(("volume" = String, Path), ("lun" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/restore", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunRestore, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_restore(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     Given(restore): Given<LunRestore>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
@@ -109,11 +109,11 @@ pub(super) async fn lun_restore(
 
 /// Deletes a LUN and all its data. A mapped one is refused unless `force=true`.
 #[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}",
-    params(("volume" = String, Path), ("lun" = String, Path), ("force" = Option<bool>, Query)), responses(
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_delete(
     State(shared): Api,
-    Path((volume, lun)): Path<(String, String)>,
+    InPath((volume, lun)): InPath<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
     let force = force_of(query.as_deref())?;
@@ -124,11 +124,11 @@ pub(super) async fn lun_delete(
 
 /// Lets a group see a LUN.
 #[utoipa::path(put, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
-    params(("volume" = String, Path), ("lun" = String, Path), ("igroup" = String, Path)), request_body = LunMapSet,
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = LunMapSet,
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_map(
     State(shared): Api,
-    Path((volume, lun, igroup)): Path<(String, String, String)>,
+    InPath((volume, lun, igroup)): InPath<(String, String, String)>,
     Given(map): Given<LunMapSet>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
@@ -139,11 +139,11 @@ pub(super) async fn lun_map(
 
 /// A group sees a LUN no more.
 #[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
-    params(("volume" = String, Path), ("lun" = String, Path), ("igroup" = String, Path)),
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_unmap(
     State(shared): Api,
-    Path((volume, lun, igroup)): Path<(String, String, String)>,
+    InPath((volume, lun, igroup)): InPath<(String, String, String)>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
     to_the_end(async move { san(&shared)?.lun_unmap(at, igroup).await })
@@ -160,11 +160,11 @@ pub(super) async fn igroup_list(State(shared): Api) -> Result<Json<IgroupList>, 
 
 /// Makes a group, or replaces its initiators.
 #[utoipa::path(put, path = "/api/v1/igroups/{volume}/{igroup}",
-    params(("volume" = String, Path), ("igroup" = String, Path)), request_body = IgroupSet,
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = IgroupSet,
     responses((status = 200, body = IgroupView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn igroup_set(
     State(shared): Api,
-    Path((volume, igroup)): Path<(String, String)>,
+    InPath((volume, igroup)): InPath<(String, String)>,
     Given(set): Given<IgroupSet>,
 ) -> Result<Json<IgroupView>, ControlError> {
     let volume = named(&volume)?;
@@ -175,11 +175,11 @@ pub(super) async fn igroup_set(
 
 /// Removes a group that no LUN is mapped to.
 #[utoipa::path(delete, path = "/api/v1/igroups/{volume}/{igroup}",
-    params(("volume" = String, Path), ("igroup" = String, Path)),
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn igroup_remove(
     State(shared): Api,
-    Path((volume, igroup)): Path<(String, String)>,
+    InPath((volume, igroup)): InPath<(String, String)>,
 ) -> Result<StatusCode, ControlError> {
     let volume = named(&volume)?;
     to_the_end(async move { san(&shared)?.igroup_remove(volume, igroup).await }).await?;
@@ -197,11 +197,11 @@ pub(super) async fn initiator_list(
 
 /// Sets user and secret of an initiator, and what the target answers with.
 #[utoipa::path(put, path = "/api/v1/initiators/{volume}/{initiator}",
-    params(("volume" = String, Path), ("initiator" = String, Path)), request_body = InitiatorSet,
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("initiator" = String, Path, min_length = 5, max_length = 223, pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$")), request_body = InitiatorSet,
     responses((status = 200, body = InitiatorView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn initiator_set(
     State(shared): Api,
-    Path((volume, initiator)): Path<(String, String)>,
+    InPath((volume, initiator)): InPath<(String, String)>,
     Given(set): Given<InitiatorSet>,
 ) -> Result<Json<InitiatorView>, ControlError> {
     let volume = named(&volume)?;
@@ -212,11 +212,11 @@ pub(super) async fn initiator_set(
 
 /// Forgets user and secret of an initiator: it has to prove nothing any more.
 #[utoipa::path(delete, path = "/api/v1/initiators/{volume}/{initiator}",
-    params(("volume" = String, Path), ("initiator" = String, Path)),
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("initiator" = String, Path, min_length = 5, max_length = 223, pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn initiator_remove(
     State(shared): Api,
-    Path((volume, initiator)): Path<(String, String)>,
+    InPath((volume, initiator)): InPath<(String, String)>,
 ) -> Result<StatusCode, ControlError> {
     let volume = named(&volume)?;
     to_the_end(async move { san(&shared)?.initiator_remove(volume, initiator).await }).await?;

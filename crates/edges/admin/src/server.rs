@@ -22,7 +22,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::{Mutex, MutexGuard};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
@@ -44,6 +46,7 @@ use crate::api::{
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
+use crate::document;
 use crate::entries::Part;
 use crate::failures::Failures;
 use crate::list_query::ListQuery;
@@ -601,6 +604,7 @@ pub fn openapi_json() -> String {
         }
     }
     pages::describe(&mut document);
+    document::finish(&mut document);
     document.to_pretty_json().unwrap_or_default()
 }
 
@@ -630,18 +634,21 @@ const STATUSES: &[(&str, &str)] = &[
         "429",
         "too many tries; `Retry-After` says for how many seconds to wait",
     ),
+    ("431", "the head is too long, with all values of the query"),
     (
         "500",
         "a disk failed or Cairn has a bug; the server's log says more",
     ),
     ("503", "not now: try again"),
 ];
-/// Errors that any request with a token can have, and those of any with a body.
-const ERRORS_COMMON: &[&str] = &["401", "429", "500", "503"];
+/// Errors that any request with a token can have: a query or a path that makes no sense, something that is not there, a cluster or a
+/// volume in another state.
+const ERRORS_COMMON: &[&str] = &["400", "401", "404", "409", "429", "431", "500", "503"];
 const ERRORS_OF_CHANGES: &[&str] = &["403"];
-const ERRORS_OF_BODIES: &[&str] = &["400", "408", "413"];
+/// Those of any with a body: log-ins have one, and no token.
+const ERRORS_OF_BODIES: &[&str] = &["400", "403", "408", "413", "429", "500", "503"];
 
-/// Adds what need not be said at each path: errors that many have, and what statuses mean.
+/// Adds what need not be said at each path: errors that many have, what statuses mean, and the body of errors.
 fn complete(operation: &mut Operation, is_change: bool) {
     let mut errors: Vec<&str> = Vec::new();
     // Without a requirement of its own, that of the whole document holds.
@@ -654,21 +661,32 @@ fn complete(operation: &mut Operation, is_change: bool) {
     if operation.request_body.is_some() {
         errors.extend(ERRORS_OF_BODIES);
     }
-    let responses = &mut operation.responses.responses;
-    for status in errors {
+    let refused = || {
         let body = ContentBuilder::new()
             .schema(Some(Ref::from_schema_name("ErrorBody")))
             .build();
-        let response = ResponseBuilder::new()
+        ResponseBuilder::new()
             .content("application/json", body)
-            .build();
+            .build()
+    };
+    let responses = &mut operation.responses.responses;
+    for status in errors {
         responses
             .entry(status.to_owned())
-            .or_insert(RefOr::T(response));
+            .or_insert_with(|| RefOr::T(refused()));
     }
     for (status, response) in responses {
+        let RefOr::T(response) = response else {
+            continue;
+        };
+        if status == "431" {
+            // The library answers a head that it does not hold, and sends no body.
+            *response = ResponseBuilder::new().build();
+        } else if status.starts_with(['4', '5']) && response.content.is_empty() {
+            *response = refused();
+        }
         let meaning = STATUSES.iter().find(|(known, _)| known == status);
-        if let (RefOr::T(response), Some((_, meaning))) = (response, meaning) {
+        if let Some((_, meaning)) = meaning {
             response.description = (*meaning).to_owned();
         }
     }
@@ -767,18 +785,43 @@ impl IntoResponse for ControlError {
 /// A JSON body: bounded in size and time, and refused in the API's own words.
 struct Given<T>(T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Given<T> {
+impl<T: DeserializeOwned + Serialize, S: Sync> FromRequest<S> for Given<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Self::Rejection> {
         let body = read_body(request.into_body()).await?;
-        serde_json::from_slice(&body).map(Self).map_err(|error| {
-            refuse(
-                StatusCode::BAD_REQUEST,
-                format!("the body does not fit: {error}"),
-            )
-        })
+        let unfit = |why: String| {
+            let message = format!("the body does not fit: {why}");
+            refuse(StatusCode::BAD_REQUEST, message)
+        };
+        let given: T = serde_json::from_slice(&body).map_err(|error| unfit(error.to_string()))?;
+        // Only then can there be a list.
+        if body.contains(&b'[') && has_list_for_object(&body, &given) {
+            return Err(unfit("it has a list where an object is wanted".to_owned()));
+        }
+        Ok(Self(given))
     }
+}
+
+/// Whether a list stands for an object: serde takes one for a struct, in the order of its fields, which the document does not know.
+fn has_list_for_object<T: Serialize>(body: &[u8], given: &T) -> bool {
+    fn differ(said: &Value, meant: &Value) -> bool {
+        match (said, meant) {
+            (Value::Array(_), Value::Object(_)) => true,
+            (Value::Array(said), Value::Array(meant)) => said
+                .iter()
+                .zip(meant)
+                .any(|(said, meant)| differ(said, meant)),
+            (Value::Object(said), Value::Object(meant)) => said.iter().any(|(key, said)| {
+                let meant = meant.get(key);
+                meant.is_some_and(|meant| differ(said, meant))
+            }),
+            _ => false,
+        }
+    }
+    let said = serde_json::from_slice::<Value>(body);
+    let meant = serde_json::to_value(given);
+    matches!((said, meant), (Ok(said), Ok(meant)) if differ(&said, &meant))
 }
 
 type Refused = (StatusCode, Json<ErrorBody>);
@@ -813,6 +856,25 @@ pub(crate) async fn read_body(body: Body) -> Result<Bytes, Refused> {
             }
         })?;
     Ok(body.to_bytes())
+}
+
+/// What the path names. A text that cannot be such a name, or is not UTF-8, is one that nothing has.
+struct InPath<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
+    type Rejection = ControlError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
+        Path::<T>::from_request_parts(parts, state)
+            .await
+            .map(|Path(named)| Self(named))
+            .map_err(|_| {
+                ControlError::new(
+                    ErrorKind::NotFound,
+                    "there is nothing of the name in the path",
+                )
+            })
+    }
 }
 
 /// The volume that the path names. A text that cannot be a name is one that no volume has.
@@ -869,16 +931,20 @@ impl From<QueryError> for ControlError {
     }
 }
 
-/// The only key that some queries have.
 fn force_of(query: Option<&str>) -> Result<bool, ControlError> {
-    let query = Query::parse(query, &["force"])?;
-    match query.values("force").last() {
+    switch_of(query, "force")
+}
+
+/// The only key that some queries have: true or false, and false if it is left out.
+fn switch_of(query: Option<&str>, key: &'static str) -> Result<bool, ControlError> {
+    let query = Query::parse(query, &[key])?;
+    match query.values(key).last() {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
-        Some(_) => Err(ControlError::new(
-            ErrorKind::Invalid,
-            "force is true or false",
-        )),
+        Some(_) => {
+            let message = format!("{key} is true or false");
+            Err(ControlError::new(ErrorKind::Invalid, message))
+        }
     }
 }
 
@@ -916,7 +982,7 @@ async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, ControlError> {
 }
 
 /// What a folder of the server's machine is on, or would be: to be looked at before it becomes a disk. Nothing is made.
-#[utoipa::path(get, path = "/api/v1/disk-place", params(("path" = String, Query)), responses(
+#[utoipa::path(get, path = "/api/v1/disk-place", params(("path" = String, Query, min_length = 1, max_length = 4096, pattern = r"^/")), responses(
     (status = 200, body = DiskPlace), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn disk_place(
     State(shared): Api,
@@ -940,7 +1006,7 @@ async fn disk_add(
 }
 
 /// Moves the data of a disk to the others, or stops that; says what kind of device it is. `disk` is its id, or the beginning of it.
-#[utoipa::path(patch, path = "/api/v1/disks/{disk}", params(("disk" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/disks/{disk}", params(("disk" = String, Path, min_length = 1, max_length = 64)),
     request_body = DiskChange, responses(
     (status = 200, body = DiskView), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -966,7 +1032,7 @@ async fn disk_set(
 /// Takes a disk out of the pool. One with data on it only with `force=true`, and only if that data can
 /// be rebuilt from the others.
 #[utoipa::path(delete, path = "/api/v1/disks/{disk}",
-    params(("disk" = String, Path), ("force" = Option<bool>, Query)), responses(
+    params(("disk" = String, Path, min_length = 1, max_length = 64), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 async fn disk_remove(
@@ -981,7 +1047,7 @@ async fn disk_remove(
 
 /// Puts a new disk into the place of one that is there or lost; the old one leaves the pool when
 /// everything that it held is on others.
-#[utoipa::path(post, path = "/api/v1/disks/{disk}/replace", params(("disk" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/disks/{disk}/replace", params(("disk" = String, Path, min_length = 1, max_length = 64)),
     request_body = DiskReplace, responses(
     (status = 201, body = DiskView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -1027,7 +1093,7 @@ async fn cache_add(
 }
 
 /// Uses a read cache no more, and empties its folder. `cache` is its id.
-#[utoipa::path(delete, path = "/api/v1/caches/{cache}", params(("cache" = String, Path)), responses(
+#[utoipa::path(delete, path = "/api/v1/caches/{cache}", params(("cache" = String, Path, min_length = 1, max_length = 64)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
 async fn cache_remove(
     State(shared): Api,
@@ -1119,7 +1185,7 @@ async fn cluster_ticket(
 }
 
 /// Moves all that a node has to other nodes, or stops that. `node` is its name. How far it is, says `drain` of the node.
-#[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeChange, responses((status = 200, body = ClusterView),
     (status = 409, description = "Too little redundancy or space would be left")))]
 async fn node_set(
@@ -1134,7 +1200,7 @@ async fn node_set(
 
 /// Says that a node is meant to be away for a while: its volumes move to other nodes at once, it takes none, and nothing on its
 /// disks is rebuilt. It stays in the cluster with all that it has, unlike one that drains.
-#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeMaintenance, responses((status = 200, body = ClusterView),
     (status = 409, description = "The node is to leave, or the time is too long")))]
 async fn node_maintenance(
@@ -1149,7 +1215,7 @@ async fn node_maintenance(
 
 /// Says which part of the load a node has beside others. Volumes follow one at a time, after a while; with 0 all of them leave at
 /// once.
-#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/weight", params(("node" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/weight", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeWeight, responses((status = 200, body = ClusterView),
     (status = 400, description = "The weight is too large")))]
 async fn node_weight(
@@ -1182,7 +1248,7 @@ async fn balance_step(State(shared): Api) -> Result<Json<BalanceView>, ControlEr
 
 /// Has another node take the place of one: all that it has moves to others, at once also if it is lost, and then it is
 /// removed from the cluster.
-#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/replace", params(("node" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/replace", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeReplace, responses((status = 200, body = ClusterView),
     (status = 409, description = "Too little redundancy or space would be left")))]
 async fn node_replace(
@@ -1196,7 +1262,7 @@ async fn node_replace(
 }
 
 /// Takes a drained node out of the cluster: other nodes refuse it from then on, and its server ends.
-#[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 409, description = "Something is on it still")))]
 async fn node_remove(
     State(shared): Api,
@@ -1207,7 +1273,7 @@ async fn node_remove(
 }
 
 /// Has another node own a volume, as long as that one can.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/move", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/move", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeMove, responses((status = 200, body = VolumeView)))]
 async fn volume_move(
     State(shared): Api,
@@ -1220,7 +1286,7 @@ async fn volume_move(
 }
 
 /// Has an address follow a volume: the node that owns the volume has it.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeAddressSet, responses((status = 200, body = ClusterView)))]
 async fn volume_address_set(
     State(shared): Api,
@@ -1233,7 +1299,7 @@ async fn volume_address_set(
 }
 
 /// Takes the address that follows a volume away.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204)))]
 async fn volume_address_remove(
     State(shared): Api,
@@ -1310,7 +1376,7 @@ async fn scrub_schedule_clear(State(shared): Api) -> Result<StatusCode, ControlE
 /// Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
 /// `name` is a part of the name, whatever its case.
 #[utoipa::path(get, path = "/api/v1/volumes", params(("name" = Option<String>, Query), ("after" = Option<String>, Query),
-    ("limit" = Option<u64>, Query)), responses((status = 200, body = VolumeList), (status = 400, body = ErrorBody)))]
+    ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000)), responses((status = 200, body = VolumeList), (status = 400, body = ErrorBody)))]
 async fn volume_list(
     State(shared): Api,
     RawQuery(query): RawQuery,
@@ -1334,7 +1400,7 @@ async fn volume_create(
 
 /// Makes a volume that begins as this one is now, or as one of its snapshots shows it, and shares all of its bytes: at once,
 /// whatever its size. It is exported to nobody until an export is set.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/volume-clones", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/volume-clones", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeCloneCreate, responses(
     (status = 201, body = VolumeView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn volume_clone(
@@ -1347,7 +1413,7 @@ async fn volume_clone(
 }
 
 /// One volume.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path)), responses(
+#[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), responses(
     (status = 200, body = VolumeView), (status = 404, body = ErrorBody)))]
 async fn volume_show(
     State(shared): Api,
@@ -1357,7 +1423,7 @@ async fn volume_show(
 }
 
 /// Changes settings of a volume.
-#[utoipa::path(patch, path = "/api/v1/volumes/{name}", params(("name" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/volumes/{name}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeChange, responses(
     (status = 200, body = VolumeView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -1373,7 +1439,7 @@ async fn volume_set(
 
 /// Deletes a volume and all its data. An exported one is refused unless `force=true`.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}",
-    params(("name" = String, Path), ("force" = Option<bool>, Query)), responses(
+    params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 async fn volume_delete(
@@ -1395,7 +1461,7 @@ async fn export_list(State(shared): Api) -> Result<Json<ExportList>, ControlErro
 }
 
 /// Adds rules to the export of a volume, or replaces those for the same clients.
-#[utoipa::path(put, path = "/api/v1/exports/{volume}", params(("volume" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/exports/{volume}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = ExportSet, responses(
     (status = 200, body = ExportView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -1412,7 +1478,7 @@ async fn export_set(
 /// Removes the rules of the clients named by `client` (may be given more than once); all rules
 /// when none is named. Another key in the query is an error.
 #[utoipa::path(delete, path = "/api/v1/exports/{volume}",
-    params(("volume" = String, Path), ("client" = Option<String>, Query)), responses(
+    params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("client" = Option<String>, Query, min_length = 2, max_length = 49, pattern = r"^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}(/(3[0-2]|[12]?[0-9]))?|(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}(:[0-9A-Fa-f]{1,4}){1,1}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|([0-9A-Fa-f]{1,4}:){1,1}(:[0-9A-Fa-f]{1,4}){1,6}|:(:[0-9A-Fa-f]{1,4}){1,7}|::)(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?)$")), responses(
     (status = 200, body = ExportView), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 async fn export_remove(

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use cairn_config::{Logout, TOKEN_USER, UserName};
 use cairn_oidc::PersonName;
 
 use super::caller::{Via, role_of, session_of};
-use super::{Api, Shared, to_the_end};
+use super::{Api, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::query::Query;
@@ -81,11 +81,11 @@ pub(super) async fn open_session_list(
 }
 
 /// Ends one session, by its number: at once, for all nodes of a cluster, and over restarts.
-#[utoipa::path(delete, path = "/api/v1/sessions/{id}", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/sessions/{id}", params(("id" = String, Path, min_length = 1, max_length = 128)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn session_end(
     State(shared): Api,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let number = number_of(&id).ok_or_else(absent)?;
     let known = open(&shared).into_iter();
@@ -107,7 +107,7 @@ pub(super) async fn session_end(
 
 /// Ends all sessions of one name, also those that this node does not know: at once, for all nodes of a cluster, and over
 /// restarts. With `by` only those that began so: `password` or `oidc`. `user=token` ends those of the admin token.
-#[utoipa::path(delete, path = "/api/v1/sessions", params(("user" = String, Query), ("by" = Option<String>, Query)),
+#[utoipa::path(delete, path = "/api/v1/sessions", params(("user" = String, Query, min_length = 1, max_length = 255), ("by" = Option<String>, Query, pattern = "^(password|oidc)$")),
     responses((status = 204), (status = 400, body = ErrorBody)))]
 pub(super) async fn sessions_end(
     State(shared): Api,

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
 use cairn_config::VolumeName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, switch_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::groups::{self, GroupAsk, GroupDone};
@@ -24,24 +24,24 @@ fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
 }
 
 /// The snapshots of a volume, oldest first; with `space=true`, with what deleting each alone would free.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path), ("space" = Option<bool>, Query)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("space" = Option<bool>, Query)),
     responses((status = 200, body = SnapshotList), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_list(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<SnapshotList>, ControlError> {
-    let with_space = query.as_deref() == Some("space=true");
+    let with_space = switch_of(query.as_deref(), "space")?;
     let list = control(&shared)?.snapshots(volume, with_space).await?;
     Ok(Json(list))
 }
 
 /// Takes a snapshot of a volume. It is there, and durable, when this answers.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path)), request_body = SnapshotCreate,
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = SnapshotCreate,
     responses((status = 201, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_create(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(create): Given<SnapshotCreate>,
 ) -> Result<(StatusCode, Json<SnapshotView>), ControlError> {
     let made =
@@ -77,21 +77,21 @@ async fn snapshot_group_step(
 }
 
 /// A snapshot, with what deleting it alone would free.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_show(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
 ) -> Result<Json<SnapshotView>, ControlError> {
     Ok(Json(control(&shared)?.snapshot(volume, name).await?))
 }
 
 /// Renames a snapshot, locks it, or unlocks it.
-#[utoipa::path(patch, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(patch, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     request_body = SnapshotSet, responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_set(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(set): Given<SnapshotSet>,
 ) -> Result<Json<SnapshotView>, ControlError> {
     let set = async move { control(&shared)?.snapshot_set(volume, name, set).await };
@@ -99,32 +99,32 @@ pub(super) async fn snapshot_set(
 }
 
 /// Deletes a snapshot. Nobody sees it any more when this answers; its space is freed in the background.
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_delete(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.snapshot_delete(volume, name).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// When snapshots of a volume are taken by themselves.
-#[utoipa::path(get, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = SchedulesView), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
 ) -> Result<Json<SchedulesView>, ControlError> {
     Ok(Json(control(&shared)?.schedules(volume).await?))
 }
 
 /// Sets all schedules of a volume. Snapshots that earlier ones took stay.
-#[utoipa::path(put, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path)), request_body = SchedulesSet,
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = SchedulesSet,
     responses((status = 200, body = SchedulesView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules_set(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(set): Given<SchedulesSet>,
 ) -> Result<Json<SchedulesView>, ControlError> {
     let set = async move { control(&shared)?.schedules_set(volume, set).await };
@@ -133,11 +133,11 @@ pub(super) async fn schedules_set(
 
 /// Makes a file or directory anew as a snapshot has it. A file is there, whole and durable, when this answers; a directory is
 /// made entry by entry.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore", params(("name" = String, Path), ("snapshot" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     request_body = SnapshotRestore, responses((status = 200, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_restore(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(restore): Given<SnapshotRestore>,
 ) -> Result<Json<RestoredView>, ControlError> {
     let restored = async move {
@@ -150,11 +150,11 @@ pub(super) async fn snapshot_restore(
 /// Makes a whole volume what a snapshot of it shows. Clients are told to try again later meanwhile: as long as it takes to put
 /// back what changed since. What the volume was is kept as another snapshot, unless that is not wanted.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore-volume",
-    params(("name" = String, Path), ("snapshot" = String, Path)), request_body = VolumeRestore,
+    params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")), request_body = VolumeRestore,
     responses((status = 200, body = VolumeRestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_restore(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(restore): Given<VolumeRestore>,
 ) -> Result<Json<VolumeRestoredView>, ControlError> {
     let restored = async move {
@@ -167,11 +167,11 @@ pub(super) async fn volume_restore(
 /// What changed from a snapshot to a later one, or to now: names that came, went or moved, and files that were modified. It
 /// costs as much as changed. Each page says what to ask with for the next one.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/diff",
-    params(("name" = String, Path), ("snapshot" = String, Path)), request_body = SnapshotDiffAsk,
+    params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")), request_body = SnapshotDiffAsk,
     responses((status = 200, body = SnapshotDiffPage), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_diff(
     State(shared): Api,
-    Path((volume, name)): Path<(VolumeName, String)>,
+    InPath((volume, name)): InPath<(VolumeName, String)>,
     Given(ask): Given<SnapshotDiffAsk>,
 ) -> Result<Json<SnapshotDiffPage>, ControlError> {
     // To its end also if nobody waits for it any more: the page is asked for again then.
@@ -181,11 +181,11 @@ pub(super) async fn snapshot_diff(
 
 /// Makes a file or directory that begins as another of the volume is at one instant; they share their bytes. A file is there,
 /// whole and durable, when this answers; a directory is made entry by entry.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/clones", params(("name" = String, Path)), request_body = CloneCreate,
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/clones", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = CloneCreate,
     responses((status = 201, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn clone_create(
     State(shared): Api,
-    Path(volume): Path<VolumeName>,
+    InPath(volume): InPath<VolumeName>,
     Given(create): Given<CloneCreate>,
 ) -> Result<(StatusCode, Json<RestoredView>), ControlError> {
     let made = async move { control(&shared)?.clone_path(volume, create).await };

@@ -56,6 +56,11 @@ pub struct SnapshotList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotCreate {
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub name: String,
 }
 
@@ -64,9 +69,14 @@ pub struct SnapshotCreate {
 #[serde(deny_unknown_fields)]
 pub struct GroupSnapshotCreate {
     /// Each once; any node is asked, and several may own them.
-    #[schema(value_type = Vec<String>, example = json!(["data", "log"]))]
+    #[schema(value_type = Vec<String>, example = json!(["data", "log"]), min_items = 1, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volumes: Vec<VolumeName>,
     /// Of each snapshot.
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub name: String,
 }
 
@@ -82,6 +92,11 @@ pub struct GroupSnapshotView {
 pub struct SnapshotSet {
     /// Its new name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<bool>,
@@ -92,10 +107,20 @@ pub struct SnapshotSet {
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRestore {
     /// In the volume, from its root: `/projects/report.odt`.
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub path: String,
     /// Where it comes; the same path if it is left out. A file takes the place of one that is there; a directory comes where
     /// nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub to: Option<String>,
 }
 
@@ -105,6 +130,11 @@ pub struct SnapshotRestore {
 pub struct VolumeRestore {
     /// The name of the snapshot that keeps what the volume was; `before-restore-` and the time if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub keep: Option<String>,
     /// What the volume was since the newest snapshot is gone, then: no snapshot keeps it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -130,12 +160,19 @@ pub struct VolumeRestoredView {
 pub struct SnapshotDiffAsk {
     /// A later snapshot; what changed up to now if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
+    )]
     pub to: Option<String>,
     /// Of the page before this one. That page is given again until this one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 4096)]
     pub next: Option<String>,
     /// Most changes in the page; 1000 if it is left out, at most 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10000)]
     pub max: Option<u32>,
 }
 
@@ -186,8 +223,18 @@ pub struct ChangeView {
 #[serde(deny_unknown_fields)]
 pub struct CloneCreate {
     /// In the volume, from its root: `/projects/report.odt`.
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub from: String,
     /// Where the clone comes. A file takes the place of one that is there; a directory comes where nothing is.
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
+    )]
     pub to: String,
 }
 
@@ -208,9 +255,11 @@ pub struct RestoredView {
 pub struct SchedulesSet {
     /// `hourly 24, daily 7, six-hourly 10 (0 */6 * * *)`, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
     pub schedules: Option<String>,
     /// With less of the pool free the oldest snapshot is deleted, one after the other: 1 to 90; 0 for never. Locked ones stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 90)]
     pub autodelete_percent: Option<u8>,
 }
 

@@ -1,11 +1,11 @@
 //! The paths of tiers.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use cairn_config::TierName;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierList, TierView};
@@ -44,21 +44,21 @@ pub(super) async fn tier_add(
 }
 
 /// One tier.
-#[utoipa::path(get, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = TierView), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<TierView>, ControlError> {
     Ok(Json(control(&shared)?.tier(named(&name)?).await?))
 }
 
 /// Removes a tier that nothing is in.
-#[utoipa::path(delete, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn tier_remove(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let name = named(&name)?;
     to_the_end(async move { control(&shared)?.tier_remove(name).await }).await?;
@@ -67,11 +67,11 @@ pub(super) async fn tier_remove(
 
 /// Reads an object of a tier and compares it with its checksums. Whoever wants all checked sends what `next` says until
 /// there is none.
-#[utoipa::path(post, path = "/api/v1/tiers/{tier}/check", params(("tier" = String, Path)), request_body = TierCheck,
+#[utoipa::path(post, path = "/api/v1/tiers/{tier}/check", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = TierCheck,
     responses((status = 200, body = TierChecked), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_check(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(from): Given<TierCheck>,
 ) -> Result<Json<TierChecked>, ControlError> {
     let checked = control(&shared)?.tier_check(named(&name)?, from).await?;

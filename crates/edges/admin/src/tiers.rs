@@ -10,15 +10,20 @@ use crate::control::Answer;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TierAdd {
-    #[schema(value_type = String, example = "cold")]
+    #[schema(value_type = String, example = "cold", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: TierName,
     /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
     /// be, or file:///PATH. No credentials.
-    #[schema(example = "s3://archive/cairn?region=eu-west-1")]
+    #[schema(
+        example = "s3://archive/cairn?region=eu-west-1",
+        min_length = 1,
+        max_length = 1024
+    )]
     pub url: String,
     /// A file on the server with the credentials, which its owner alone can read; left out: the environment of the server,
     /// or the machine's own identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 1024, pattern = r"^/")]
     pub credentials_file: Option<String>,
 }
 
@@ -116,7 +121,7 @@ pub struct TierList {
 #[serde(deny_unknown_fields)]
 pub struct TierCheck {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "main")]
+    #[schema(value_type = Option<String>, example = "main", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volume: Option<VolumeName>,
     /// The number of a segment of that volume.
     #[serde(default)]

@@ -1,12 +1,12 @@
 //! The paths of users and of the log of changes.
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::UserName;
 
 use super::caller::user_control;
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, InPath, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::{AuditControl, AuditPage, AuditQuery};
 use crate::control::ControlError;
@@ -54,11 +54,11 @@ pub(super) async fn user_create(
 }
 
 /// One user.
-#[utoipa::path(get, path = "/api/v1/users/{user}", params(("user" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = UserView), (status = 404, body = ErrorBody)))]
 pub(super) async fn user_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<UserView>, ControlError> {
     let name = named(&name)?;
     let record = user_control(&shared)?.user(&name).ok_or_else(absent)?;
@@ -66,12 +66,12 @@ pub(super) async fn user_show(
 }
 
 /// Changes role or password of a user. All sessions of the user end.
-#[utoipa::path(patch, path = "/api/v1/users/{user}", params(("user" = String, Path)), request_body = UserSet,
+#[utoipa::path(patch, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = UserSet,
     responses((status = 200, body = UserView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(super) async fn user_set(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Given(set): Given<UserSet>,
 ) -> Result<Json<UserView>, ControlError> {
     let name = named(&name)?;
@@ -97,11 +97,11 @@ pub(super) async fn user_set(
 }
 
 /// Deletes a user. All sessions of the user end.
-#[utoipa::path(delete, path = "/api/v1/users/{user}", params(("user" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn user_delete(
     State(shared): Api,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ControlError> {
     let name = named(&name)?;
     to_the_end(async move { user_control(&shared)?.user_delete(name).await }).await?;
@@ -122,7 +122,7 @@ fn audit_control(shared: &Shared) -> Result<&dyn AuditControl, ControlError> {
 #[utoipa::path(get, path = "/api/v1/audit", params(("node" = Option<String>, Query), ("user" = Option<String>, Query), ("path" = Option<String>, Query),
     ("method" = Option<String>, Query), ("from" = Option<i64>, Query), ("to" = Option<i64>, Query),
     ("refused" = Option<bool>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),
-    ("limit" = Option<u64>, Query)),
+    ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000)),
     responses((status = 200, body = AuditPage), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn audit_list(
     State(shared): Api,

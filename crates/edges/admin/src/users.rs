@@ -16,7 +16,7 @@ pub const PASSWORD_LEN_BYTES_MAX: usize = 1024;
 
 /// A password as somebody gave it. `Debug` hides it, and its memory is wiped.
 #[derive(Clone, PartialEq, Eq, ToSchema)]
-#[schema(value_type = String)]
+#[schema(value_type = String, format = Password, max_length = 1024)]
 pub struct Password(Zeroizing<String>);
 
 /// For a client, which sends it.
@@ -108,9 +108,9 @@ pub struct UserList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserCreate {
-    #[schema(value_type = String, example = "alice")]
+    #[schema(value_type = String, example = "alice", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: UserName,
-    #[schema(value_type = String, example = "viewer")]
+    #[schema(value_type = String, example = "viewer", pattern = "^(admin|viewer)$")]
     pub role: Role,
     /// 10 characters to 1024 bytes.
     pub password: Password,
@@ -121,7 +121,7 @@ pub struct UserCreate {
 #[serde(deny_unknown_fields)]
 pub struct UserSet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "viewer")]
+    #[schema(value_type = Option<String>, example = "viewer", pattern = "^(admin|viewer)$")]
     pub role: Option<Role>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<Password>,
@@ -146,6 +146,7 @@ pub enum SessionCreate {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenLogin {
+    #[schema(min_length = 1, max_length = 1024)]
     pub token: String,
 }
 
@@ -159,6 +160,7 @@ impl fmt::Debug for TokenLogin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserLogin {
+    #[schema(min_length = 1, max_length = 255)]
     pub user: String,
     pub password: Password,
 }
@@ -233,13 +235,17 @@ pub struct OidcBegun {
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OidcReturn {
+    #[schema(max_length = 65536)]
     pub state: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 65536)]
     pub code: Option<String>,
     /// Why there is no code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 65536)]
     pub error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 65536)]
     pub error_description: Option<String>,
 }
 

@@ -94,15 +94,15 @@ serde_as_word!(ClientNet);
 #[serde(deny_unknown_fields)]
 pub struct ExportRule {
     /// The clients: an address or a network in CIDR form.
-    #[cfg_attr(feature = "schema", schema(value_type = String, example = "10.0.0.0/8"))]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "10.0.0.0/8", min_length = 2, max_length = 49, pattern = r"^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}(/(3[0-2]|[12]?[0-9]))?|(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}(:[0-9A-Fa-f]{1,4}){1,1}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|([0-9A-Fa-f]{1,4}:){1,1}(:[0-9A-Fa-f]{1,4}){1,6}|:(:[0-9A-Fa-f]{1,4}){1,7}|::)(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?)$"))]
     pub client: ClientNet,
     /// rw or ro.
     #[serde(default = "access_default")]
-    #[cfg_attr(feature = "schema", schema(value_type = String, example = "rw"))]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "rw", pattern = "^(rw|ro)$"))]
     pub access: Access,
     /// root, all or none.
     #[serde(default = "squash_default")]
-    #[cfg_attr(feature = "schema", schema(value_type = String, example = "root"))]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "root", pattern = "^(root|all|none)$"))]
     pub squash: Squash,
     /// The user that squashed users become.
     #[serde(default = "anonymous_default")]

@@ -63,17 +63,30 @@ serde_as_word!(VolumePart);
 #[serde(deny_unknown_fields)]
 pub struct PartLimit {
     /// lun/NAME, bucket/NAME or clients/NETWORK.
-    #[cfg_attr(feature = "schema", schema(value_type = String, example = "lun/db"))]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "lun/db", min_length = 5, max_length = 135, pattern = "^(lun|bucket|clients)/.+$"))]
     pub part: VolumePart,
     /// Bytes, read and written together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(minimum = 1024, maximum = 1125899906842624u64)
+    )]
     pub throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(minimum = 1024, maximum = 1125899906842624u64)
+    )]
     pub read_throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(minimum = 1024, maximum = 1125899906842624u64)
+    )]
     pub write_throughput: Option<u64>,
     /// Operations of any kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 1125899906842624u64))]
     pub iops: Option<u64>,
 }
 
