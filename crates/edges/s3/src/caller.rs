@@ -305,7 +305,7 @@ impl Caller {
         version: Option<&str>,
     ) -> S3Result<(Bucket, ObjectInfo)> {
         let bucket = self.bucket(name)?;
-        let found = bucket.object_or_version(&self.who, key, version).await;
+        let found = bucket.readable(&self.who, key, version).await;
         if !self.needs_acl {
             return match found {
                 Err(ObjectError::NoObject) if bucket.versioning().is_some() => {

@@ -1515,7 +1515,7 @@ impl S3 for Service {
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
-        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = bucket.readable(&caller.who, &input.key, version);
         let info = info.await.map_err(told)?;
         let tags = info.record.map(|record| record.tags).unwrap_or_default();
         let tag_set = tags.into_iter().map(|(key, value)| Tag {
@@ -1607,7 +1607,7 @@ impl S3 for Service {
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
-        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = bucket.readable(&caller.who, &input.key, version);
         let info = info.await.map_err(told)?;
         let owner = caller.owner();
         let is_public = info.record.is_some_and(|record| record.public_read);
