@@ -127,6 +127,9 @@ impl Objects {
         }
         *objects.state.write() = state;
         let objects = Arc::new(objects);
+        for record in objects.buckets().into_values() {
+            objects.hold_directories(&record).await?;
+        }
         objects.follow_keeping().await?;
         let keeper = objects
             .keeper
@@ -336,10 +339,38 @@ impl Objects {
         name: &str,
         record: BucketRecord,
     ) -> Result<(), ObjectError> {
+        // Nothing is locked before it stays in its place.
+        self.hold_directories(&record).await?;
         self.put(&format!("{OF_BUCKET}{name}"), &encode(&record)?)
             .await?;
         self.state.write().buckets.insert(name.to_owned(), record);
         Ok(self.follow_keeping().await?)
+    }
+
+    /// In a bucket with object lock no directory is renamed or moved, nor the bucket's own: what is locked below it would be at
+    /// another key, or in no bucket, and something else could be put in its place.
+    async fn hold_directories(&self, record: &BucketRecord) -> Result<(), FsError> {
+        if record.settings.lock.is_none() {
+            return Ok(());
+        }
+        match self.fs.hold_directories(record.directory, true).await {
+            // The directory of the bucket is gone.
+            Err(FsError::Stale) => Ok(()),
+            held => held,
+        }
+    }
+
+    /// Lets the directory of a bucket go that is empty and no bucket any more.
+    async fn let_directories_go(&self, directory: Ino) -> Result<(), FsError> {
+        let is_held =
+            |other: &BucketRecord| other.directory == directory && other.settings.lock.is_some();
+        if self.buckets().values().any(is_held) {
+            return Ok(());
+        }
+        match self.fs.hold_directories(directory, false).await {
+            Err(FsError::Stale) => Ok(()),
+            freed => freed,
+        }
     }
 
     async fn put(&self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
@@ -502,6 +533,9 @@ impl Objects {
         self.forget(&format!("{OF_BUCKET}{name}")).await?;
         self.state.write().buckets.remove(name);
         self.follow_keeping().await?;
+        if !keep_directory {
+            self.let_directories_go(record.directory).await?;
+        }
         if !keep_directory
             && let Ok(path) = KeyPath::parse(record.path.trim_matches('/').as_bytes())
         {
