@@ -5,9 +5,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::{self, Refused};
+use cairn_forward::network_of;
 use cairn_fs::Credentials;
 use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects};
 use cairn_qos::Client;
@@ -16,11 +18,13 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::Owner;
 use s3s::{S3Error, S3Request, S3Result, s3_error};
+use tokio::time::Instant;
 
 use crate::account::Account;
 use crate::errors::{deleted, told};
 use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
 use crate::operations::{self, At, POST_OBJECT, Row};
+use crate::places::Holder;
 use crate::refused;
 use crate::server::Shared;
 use crate::service::Service;
@@ -143,6 +147,7 @@ impl Access {
             account,
             is_passed_on: extensions.get::<PassedOn>().is_some(),
             client: Client::named(name).from(address.map(|address| address.0)),
+            address: address.map(|address| network_of(address.0)),
             objects,
             key,
             who,
@@ -174,12 +179,50 @@ pub(crate) struct Caller {
     pub who: Credentials,
     /// Whose rate its transfers count for: the access key's, and that of where it comes from.
     pub client: Client,
+    /// The network that it comes from.
+    address: Option<IpAddr>,
     /// For who looks what clients do.
     pub account: Option<Account>,
     /// By another node, which the client talks to.
     pub is_passed_on: bool,
     /// Only the ACL of the object that is read can let it in.
     needs_acl: bool,
+}
+
+/// How often a request that takes long looks whether its access key is still one.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// That an access key is still what it was when its request began: an operator who revokes it ends what is under way, too.
+pub(crate) struct Permit {
+    objects: Arc<Objects>,
+    key: Option<(String, AccessKey)>,
+    looked: Instant,
+}
+
+impl Permit {
+    /// How long until it is worth a look.
+    pub fn next_look(&self) -> Duration {
+        LOOK_EVERY.saturating_sub(self.looked.elapsed())
+    }
+
+    /// Refuses when the key was revoked. It looks now and then, and answers in between what it saw last.
+    pub fn require_still(&mut self) -> S3Result<()> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        require_still(&self.objects, self.key.as_ref())
+    }
+}
+
+fn require_still(objects: &Objects, key: Option<&(String, AccessKey)>) -> S3Result<()> {
+    match key {
+        Some((id, key)) if objects.access_key(id).as_ref() != Some(key) => Err(s3_error!(
+            InvalidAccessKeyId,
+            "the access key was revoked while the request was under way; it was not done"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Whom requests act as that show no access key.
@@ -325,6 +368,28 @@ impl Caller {
             true => Ok((bucket, info)),
             false => Err(denied()),
         }
+    }
+
+    /// Who holds a place in memory for it.
+    pub(crate) fn holder(&self) -> Holder {
+        match &self.key {
+            Some((id, _)) => Holder::Key(id.clone()),
+            None => Holder::Address(self.address),
+        }
+    }
+
+    /// What a request that takes long looks at.
+    pub(crate) fn permit(&self) -> Permit {
+        Permit {
+            objects: Arc::clone(&self.objects),
+            key: self.key.clone(),
+            looked: Instant::now(),
+        }
+    }
+
+    /// Refuses when the key was revoked since the request began: looked at before anything comes to be.
+    pub(crate) fn require_still(&self) -> S3Result<()> {
+        require_still(&self.objects, self.key.as_ref())
     }
 
     /// Refuses a key that can only read, whatever it names.

@@ -13,19 +13,22 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use cairn_base::env::BoxFuture;
+use cairn_forward::network_of;
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 use ring::digest;
 use s3s::{Body, S3Error, S3Result, s3_error};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 
 use crate::body::{STALL_MAX, wrong_sha256};
+use crate::caller::ClientAddress;
 use crate::contents;
 use crate::forms::unhex;
 use crate::operations::{self, At, Row};
+use crate::pass::Named;
+use crate::places::{self, Holder};
 use crate::server::Shared;
 
 /// A thousand keys to delete, or ten thousand parts.
@@ -105,8 +108,14 @@ pub(crate) fn bound(
         check(&[])?;
         return Ok((request.map(Body::from), watched));
     }
+    // Its signature is checked before it is read: that is the key's then.
+    let address = request.extensions().get::<ClientAddress>();
+    let holder = match Named::of(shared, &request) {
+        Some(Named::Key(id)) => Holder::Key(id),
+        _ => Holder::Address(address.map(|address| network_of(address.0))),
+    };
     let place = Arc::clone(shared);
-    let place = Place::Waiting(Box::pin(async move { place.place().await }));
+    let place = Place::Waiting(Box::pin(async move { place.place(holder).await }));
     let request = request.map(|body| {
         let document = Document::new(body, len_bytes_max, place, check, watched.clone());
         Body::http_body_unsync(document)
@@ -116,8 +125,8 @@ pub(crate) fn bound(
 
 /// As much memory as an object on its way, for as long as the body is read.
 enum Place {
-    Waiting(BoxFuture<Option<OwnedSemaphorePermit>>),
-    Held(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>),
+    Waiting(BoxFuture<Option<places::Place>>),
+    Held(#[expect(dead_code, reason = "held")] Option<places::Place>),
 }
 
 /// A body that comes as one piece, bounded in length and in time from when it is read on.

@@ -23,17 +23,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
+use s3s::{Body, HttpError, HttpResponse, S3Error, S3Result, s3_error};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use crate::account::Account;
 use crate::audit::Line;
 use crate::caller::{Access, Keys, denied};
-use crate::caller::{Caller, ClientAddress, PassedOn};
+use crate::caller::{Caller, ClientAddress, PassedOn, Permit};
 use crate::cors;
 use crate::documents::{self, KEYS_LEN_BYTES_MAX};
 use crate::forms;
@@ -44,6 +44,7 @@ use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::operations;
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
+use crate::places::{Holder, Place, Places};
 use crate::ranges::Whole;
 use crate::refused;
 use crate::service::Service;
@@ -111,9 +112,9 @@ pub struct Shared {
     pub(crate) forward: Option<Arc<Forward>>,
     pub(crate) known: Known,
     /// One for each object that is on its way.
-    transfers: Arc<Semaphore>,
+    transfers: Arc<Places>,
     /// Those of volumes with limits, which may take long.
-    limited: Mutex<BTreeMap<VolumeId, Arc<Semaphore>>>,
+    limited: Mutex<BTreeMap<VolumeId, Arc<Places>>>,
     pub(crate) metrics: Counters,
     pub(crate) requests: Requests,
     pub(crate) connection_count: AtomicUsize,
@@ -133,7 +134,7 @@ impl Shared {
     ) -> Arc<Self> {
         let transfers = settings.held_bytes_max / TRANSFER_HELD_BYTES;
         Arc::new(Self {
-            transfers: Arc::new(Semaphore::new(transfers.max(TRANSFER_COUNT_MIN))),
+            transfers: Places::new(transfers.max(TRANSFER_COUNT_MIN)),
             limited: Mutex::default(),
             stores,
             hosts: Hosts::new(&settings.domains),
@@ -150,8 +151,8 @@ impl Shared {
         })
     }
 
-    /// Waits until there is memory for one more object on its way. Those that are do not wait for others for ever: see
-    /// [`crate::body::STALL_MAX`].
+    /// Waits until there is memory for one more object on its way of this caller. Those that are do not wait for others for ever:
+    /// see [`crate::pace`].
     pub(crate) async fn transfer(&self, caller: &Caller, bucket: &str) -> Transfer {
         let client = caller.client.of(Part::bucket(bucket));
         let volume = caller.objects.fs().volume();
@@ -159,13 +160,13 @@ impl Shared {
         let places = match gate.is_limited() {
             false => Arc::clone(&self.transfers),
             true => {
-                let make = || Arc::new(Semaphore::new(LIMITED_TRANSFER_COUNT));
+                let make = || Places::new(LIMITED_TRANSFER_COUNT);
                 Arc::clone(self.limited.lock().entry(volume).or_insert_with(make))
             }
         };
         Transfer {
-            // It is never closed.
-            _place: places.acquire_owned().await.ok(),
+            _place: places.take(caller.holder()).await,
+            permit: caller.permit(),
             gate,
             client,
             account: caller.account.clone(),
@@ -175,8 +176,8 @@ impl Shared {
     }
 
     /// The same for what has no rate: a document, or parts that become one object.
-    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.transfers).acquire_owned().await.ok()
+    pub(crate) async fn place(&self, holder: Holder) -> Option<Place> {
+        self.transfers.take(holder).await
     }
 
     /// What is told of something that is not known here, as long as somebody else may know it.
@@ -211,7 +212,8 @@ impl Shared {
 
 /// An object on its way, and its place among them.
 pub struct Transfer {
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
+    permit: Permit,
     gate: Arc<Gate>,
     client: Client,
     account: Option<Account>,
@@ -232,6 +234,16 @@ impl Transfer {
             ),
             false => s3_error!(IncompleteBody, "the body ended before its length: {}", why),
         }
+    }
+
+    /// Refuses to go on for an access key that was revoked meanwhile.
+    pub fn require_key(&mut self) -> S3Result<()> {
+        self.permit.require_still()
+    }
+
+    /// How long until it is worth a look whether its key was.
+    pub fn next_look(&self) -> Duration {
+        self.permit.next_look()
     }
 
     /// Waits until so many of its bytes may go on.

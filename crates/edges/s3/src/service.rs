@@ -605,6 +605,7 @@ impl S3 for Service {
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
         let size = number(staged.len_bytes());
+        caller.require_still()?;
         let published = bucket.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let get = |algorithm: &str| checksums.get(algorithm).cloned();
@@ -1010,6 +1011,7 @@ impl S3 for Service {
         let sums = record.checksums.clone();
         let sum = |algorithm: &str| sums.get(algorithm).cloned();
         let checksum_type = values::type_of(&record);
+        caller.require_still()?;
         let published = to.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let now = to.object(&caller.who, &input.key).await.map_err(told)?;
@@ -1193,6 +1195,7 @@ impl S3 for Service {
         sums.wanted = part.algorithm.clone();
         let checksums = body::receive(&self.0, &mut transfer, &mut part.staged, body, sums).await?;
         part.checksums = checksums.clone();
+        caller.require_still()?;
         let part = bucket.publish_part(part).await.map_err(told)?;
         let get = |algorithm: &str| checksums.get(algorithm).cloned();
         Ok(S3Response::new(UploadPartOutput {
@@ -1251,6 +1254,7 @@ impl S3 for Service {
             wanted.as_deref(),
         );
         part.checksums = taken.await.map_err(told)?;
+        caller.require_still()?;
         let part = to.publish_part(part).await.map_err(told)?;
         let get = |algorithm: &str| part.checksums.get(algorithm).cloned();
         Ok(S3Response::new(UploadPartCopyOutput {
@@ -1320,11 +1324,13 @@ impl S3 for Service {
         said.check(&bucket, &caller, upload, &wanted, &whole)
             .await?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
-        let (shared, who) = (Arc::clone(&self.0), caller.who);
+        let shared = Arc::clone(&self.0);
         let (name, key, id) = (input.bucket, input.key, input.upload_id);
         let complete = async move {
-            let _place = shared.place().await;
-            let done = bucket.complete_upload(&who, &key, &id, &wanted, &whole, &condition);
+            let _place = shared.place(caller.holder()).await;
+            caller.require_still()?;
+            let who = &caller.who;
+            let done = bucket.complete_upload(who, &key, &id, &wanted, &whole, &condition);
             let (published, checksum) = done.await.map_err(|error| {
                 let mut error = told(error);
                 // It may be told when the answer has begun.
