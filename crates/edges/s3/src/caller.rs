@@ -21,6 +21,7 @@ use s3s::{S3Error, S3Request, S3Result, s3_error};
 use tokio::time::Instant;
 
 use crate::account::Account;
+use crate::crowd::Mark;
 use crate::errors::{deleted, told};
 use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
 use crate::operations::{self, At, POST_OBJECT, Row};
@@ -80,6 +81,12 @@ impl S3Access for Access {
             None if row.is_open => self.nobody(&facts.target.bucket, context.extensions_mut())?,
             None => return Err(denied()),
         };
+        if caller.has_key()
+            && let Some(mark) = context.extensions_mut().get::<Mark>()
+        {
+            // Its signature was looked at before.
+            mark.set();
+        }
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
         let expected = facts.expected_owner.as_deref();
         caller.require_owner(&facts.target, expected).await?;

@@ -13,6 +13,7 @@ mod buckets;
 mod caller;
 mod contents;
 mod cors;
+mod crowd;
 mod documents;
 mod errors;
 mod forms;

@@ -15,12 +15,14 @@ pub const PACE_LEN_BYTES_MIN: u64 = 32 << 10;
 pub struct Pace {
     waited: Duration,
     moved_bytes: u64,
+    /// Since the last byte.
+    silent: Duration,
 }
 
 impl Pace {
     /// So long it is waited on before it is looked again.
     pub fn left(&self) -> Duration {
-        STALL_MAX.saturating_sub(self.waited)
+        STALL_MAX.saturating_sub(self.waited.max(self.silent))
     }
 
     /// It was waited so long, and so many bytes came or went. `false`: that is too slow.
@@ -28,11 +30,18 @@ impl Pace {
     pub fn note(&mut self, waited: Duration, len_bytes: u64) -> bool {
         self.waited += waited;
         self.moved_bytes = self.moved_bytes.saturating_add(len_bytes);
+        self.silent = match len_bytes {
+            0 => self.silent + waited,
+            _ => Duration::ZERO,
+        };
+        if self.silent >= STALL_MAX {
+            return false;
+        }
         if self.waited < STALL_MAX {
             return true;
         }
         let keeps_up = self.moved_bytes >= PACE_LEN_BYTES_MIN;
-        *self = Self::default();
+        (self.waited, self.moved_bytes) = (Duration::ZERO, 0);
         keeps_up
     }
 }
@@ -63,5 +72,10 @@ mod tests {
         assert!(quick.note(Duration::ZERO, u64::MAX) && quick.note(STALL_MAX, 1));
         assert_eq!(quick.left(), STALL_MAX);
         assert!(!quick.note(STALL_MAX, 1));
+        // What came before is no credit for silence.
+        let mut silent = Pace::default();
+        assert!(silent.note(30 * second, u64::MAX) && silent.note(40 * second, 0));
+        assert_eq!(silent.left(), 20 * second);
+        assert!(!silent.note(20 * second, 0));
     }
 }
