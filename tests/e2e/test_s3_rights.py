@@ -344,6 +344,7 @@ class Rights(WorldTest):
             {"Action": "s3:GetObjct"}, {"Action": ["s3:GetObject", "s3:Reed*"]}, {"Principal": {"AWS": "NOBODYHASTHISKEY"}},
             {"Principal": {"AWS": [self.other_keys.id, "arn:aws:iam::123456789012:root"]}}, {"Resource": f"arn:aws:s3:::{BUCKET}"},
             {"Action": "s3:PutBucketPolicy"}, {"Action": []}, {"Resource": f"arn:aws:s3:::{BUCKET}/${{aws:username}}/*"},
+            *({"Resource": f"arn:aws:s3:::{BUCKET}/{never}"} for never in ("", "/x", "../x", "a/./*", "*//x", ".snapshot/*", "x" * 1025)),
         )
         for change in changes:
             answer = self.send(self.keys, "PUT", f"/{BUCKET}?policy", {}, json.dumps({"Statement": [good | change]}))

@@ -11,8 +11,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, KeysWanted, Listed, Listing, ObjectError, ObjectInfo,
-    ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
+    Bucket, BucketSettings, Condition, KeyPath, KeysWanted, Listed, Listing, ObjectError,
+    ObjectInfo, ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
@@ -584,7 +584,7 @@ impl S3 for Service {
             hold: input.object_lock_legal_hold_status.as_ref(),
         };
         // A key that cannot be is refused before its bytes are sent.
-        cairn_objects::KeyPath::parse(input.key.as_bytes()).map_err(told)?;
+        KeyPath::parse(input.key.as_bytes()).map_err(told)?;
         let mut record = values::record(Given {
             content_type: input.content_type,
             headers: [
@@ -1706,7 +1706,11 @@ impl S3 for Service {
         let input = request.input;
         let policy = Policy::parse(&input.policy, &input.bucket).map_err(told)?;
         let is_key = |id: &str| caller.objects.access_key(id).is_some();
-        policy.check(is_key).map_err(told)?;
+        let check_pattern = |pattern: &str| {
+            let checked = KeyPath::check_pattern(pattern);
+            checked.map_err(|why| why.to_string())
+        };
+        policy.check(is_key, check_pattern).map_err(told)?;
         let set = |settings: &mut BucketSettings| settings.policy = Some(input.policy);
         caller.set(&input.bucket, set).await?;
         Ok(S3Response::new(PutBucketPolicyOutput::default()))
