@@ -24,6 +24,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::body::{STALL_MAX, wrong_sha256};
 use crate::caller::ClientAddress;
+use crate::chunks::{self, Chunks};
 use crate::contents;
 use crate::forms::unhex;
 use crate::operations::{self, At, Row};
@@ -65,6 +66,10 @@ impl Watched {
     pub fn error(&self) -> Option<S3Error> {
         self.0.lock().take()
     }
+
+    pub(crate) fn fail(&self, error: S3Error) {
+        *self.0.lock() = Some(error);
+    }
 }
 
 fn too_long(len_bytes_max: u64) -> S3Error {
@@ -87,7 +92,14 @@ pub(crate) fn bound(
     let row = operations::find(request.method(), at, query, headers);
     let row = row.filter(|row| row.has_document());
     let Some(len_bytes_max) = len_bytes_max(request.method(), at, row) else {
-        return Ok((request.map(Body::from), watched));
+        let request = match chunks::are_in(request.headers()) {
+            true => request.map(|body| {
+                let chunks = Chunks::new(body, watched.clone());
+                Body::http_body_unsync(chunks)
+            }),
+            false => request.map(Body::from),
+        };
+        return Ok((request, watched));
     };
     let told = request.headers().get(CONTENT_LENGTH);
     let told = told.and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
@@ -160,7 +172,7 @@ impl<B> Document<B> {
     fn fail(&mut self, error: S3Error) -> Polled {
         self.check = None;
         let why = format!("the body of a request: {error}");
-        *self.watched.0.lock() = Some(error);
+        self.watched.fail(error);
         Poll::Ready(Some(Err(why.into())))
     }
 
@@ -300,6 +312,28 @@ mod tests {
                 want,
                 "{operation}"
             );
+        }
+    }
+
+    /// An encoded name took a body that had no bound, and no time.
+    #[test]
+    fn a_name_of_the_query_is_decoded_before_it_is_looked_up() {
+        for (query, operation) in [
+            ("delete", "DeleteObjects"),
+            ("del%65te", "DeleteObjects"),
+            ("%64elete=", "DeleteObjects"),
+        ] {
+            let none = http::HeaderMap::new();
+            let row = operations::find(&Method::POST, At::Bucket, query, &none).unwrap();
+            assert_eq!(row.operation, operation, "{query}");
+            let row = Some(row).filter(|row| row.has_document());
+            let len_bytes_max = len_bytes_max(&Method::POST, At::Bucket, row);
+            assert_eq!(len_bytes_max, Some(KEYS_LEN_BYTES_MAX), "{query}");
+        }
+        for query in ["policy", "p%6flicy", "%61cl", "tagging", "t%61gging"] {
+            let none = http::HeaderMap::new();
+            let row = operations::find(&Method::PUT, At::Bucket, query, &none).unwrap();
+            assert!(row.has_document(), "{query}");
         }
     }
 

@@ -11,6 +11,7 @@ mod audit;
 mod body;
 mod buckets;
 mod caller;
+mod chunks;
 mod contents;
 mod cors;
 mod crowd;

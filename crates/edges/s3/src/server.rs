@@ -805,3 +805,23 @@ async fn answer(
     }
     Ok(response)
 }
+
+#[cfg(test)]
+mod tests {
+    use s3s::config::S3ConfigProvider as _;
+
+    use super::*;
+
+    /// The second line: what `s3s` would hold by itself, if a body ever came to it that was not bounded before.
+    #[test]
+    fn what_s3s_holds_is_bounded() {
+        let config = bounds().snapshot();
+        assert_eq!(config.xml_max_body_size as u64, KEYS_LEN_BYTES_MAX);
+        let of_forms = (
+            config.form_max_fields_size,
+            config.form_max_field_size,
+            config.post_object_max_file_size,
+        );
+        assert_eq!(of_forms, (0, 0, 0));
+    }
+}
