@@ -161,7 +161,6 @@ impl Watch for HeadTime {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::time::sleep;
 
     use super::*;
 

@@ -882,3 +882,82 @@ impl Tree for Directories<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::Timestamp;
+
+    use super::*;
+
+    fn attr(mode: u32) -> Attr {
+        let now = Timestamp::new(7, 0);
+        Attr {
+            ino: Ino(5),
+            kind: FileKind::Regular,
+            mode,
+            nlink: 1,
+            uid: 1000,
+            gid: 100,
+            size_bytes: 3,
+            used_bytes: 3,
+            device_major: 0,
+            device_minor: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+        }
+    }
+
+    /// Short contents are found by their MD5: it is for who may read them, and so is a condition on it.
+    #[test]
+    fn the_digest_of_a_file_is_for_who_may_read_it() {
+        let who = |uid, gid| Credentials {
+            uid,
+            gid,
+            groups: Vec::new(),
+            request: None,
+        };
+        let md5 = "900150983cd24fb0d6963f7d28e17f72";
+        for (mode, [owner, member, other]) in [
+            (0o644, [true, true, true]),
+            (0o640, [true, true, false]),
+            (0o600, [true, false, false]),
+            // As over NFS: the owner may always, and who may execute a file has to read it.
+            (0o000, [true, false, false]),
+            (0o711, [true, true, true]),
+        ] {
+            let cases = [
+                (who(1000, 1), owner),
+                (who(1, 100), member),
+                (who(1, 1), other),
+                (who(0, 0), true),
+            ];
+            for (who, want) in cases {
+                let attr = attr(mode);
+                let info = ObjectInfo {
+                    ino: attr.ino,
+                    is_readable: may_read(&who, &attr),
+                    attr,
+                    record: Some(ObjectRecord {
+                        etag: md5.to_owned(),
+                        ..ObjectRecord::default()
+                    }),
+                    is_directory: false,
+                    version_id: None,
+                    is_marker: false,
+                };
+                assert_eq!(info.is_readable, want, "{mode:o} {who:?}");
+                assert_eq!(info.etag() == md5, want, "{mode:o} {who:?}");
+                assert!(
+                    want || info.etag().contains('-'),
+                    "no client takes it for an MD5"
+                );
+                let is_md5 = Condition {
+                    if_match: vec![md5.to_owned()],
+                    ..Condition::default()
+                };
+                assert_eq!(is_md5.holds(Some(&info)), want, "{mode:o} {who:?}");
+            }
+        }
+    }
+}
