@@ -202,7 +202,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// That an access key is still what it was when its request began: an operator who revokes it ends what is under way, too.
 pub(crate) struct Permit {
     objects: Arc<Objects>,
-    key: Option<(String, AccessKey)>,
+    /// `None`: it is nobody's.
+    key: Option<String>,
     looked: Instant,
 }
 
@@ -218,13 +219,13 @@ impl Permit {
             return Ok(());
         }
         self.looked = Instant::now();
-        require_still(&self.objects, self.key.as_ref())
+        require_still(&self.objects, self.key.as_deref())
     }
 }
 
-fn require_still(objects: &Objects, key: Option<&(String, AccessKey)>) -> S3Result<()> {
+fn require_still(objects: &Objects, key: Option<&str>) -> S3Result<()> {
     match key {
-        Some((id, key)) if objects.access_key(id).as_ref() != Some(key) => Err(s3_error!(
+        Some(id) if !objects.has_access_key(id) => Err(s3_error!(
             InvalidAccessKeyId,
             "the access key was revoked while the request was under way; it was not done"
         )),
@@ -389,14 +390,15 @@ impl Caller {
     pub(crate) fn permit(&self) -> Permit {
         Permit {
             objects: Arc::clone(&self.objects),
-            key: self.key.clone(),
+            key: self.key.as_ref().map(|(id, _)| id.clone()),
             looked: Instant::now(),
         }
     }
 
     /// Refuses when the key was revoked since the request began: looked at before anything comes to be.
     pub(crate) fn require_still(&self) -> S3Result<()> {
-        require_still(&self.objects, self.key.as_ref())
+        let id = self.key.as_ref().map(|(id, _)| id.as_str());
+        require_still(&self.objects, id)
     }
 
     /// Refuses a key that can only read, whatever it names.

@@ -850,6 +850,7 @@ impl S3 for Service {
                     bypasses: bypass,
                     ..Facts::default()
                 };
+                caller.require_still()?;
                 caller.allow(row, &facts).await?;
                 if let Some(version) = version {
                     let deleted = bucket.delete_version(&caller.who, &object.key, version, bypass);

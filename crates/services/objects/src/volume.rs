@@ -236,6 +236,11 @@ impl Objects {
         self.state.read().keys.get(id).cloned()
     }
 
+    /// Whether there is one of that name. Names are never given again, and nothing of a key changes but how its secret is kept.
+    pub fn has_access_key(&self, id: &str) -> bool {
+        self.state.read().keys.contains_key(id)
+    }
+
     /// The turn of an object. `alone`: what is found there must stay so until it is changed.
     pub(crate) async fn turn_of(&self, directory: Ino, key: &str, alone: bool) -> Turn<'_> {
         let turn = &self.turns[self.turn_index(directory, key)];
