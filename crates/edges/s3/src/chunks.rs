@@ -48,12 +48,9 @@ impl At {
             match self {
                 Self::Over => return self,
                 Self::Bytes { left } => {
-                    let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX).min(left);
-                    bytes = usize::try_from(len)
-                        .ok()
-                        .and_then(|len| bytes.get(len..))
-                        .unwrap_or_default();
-                    self = match left - len {
+                    let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    bytes = bytes.get(len..).unwrap_or_default();
+                    self = match left.saturating_sub(len as u64) {
                         0 => LINE,
                         left => Self::Bytes { left },
                     };
