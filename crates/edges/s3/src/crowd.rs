@@ -56,7 +56,9 @@ struct Seated {
 pub(crate) struct Seat {
     crowd: Arc<Crowd>,
     id: u64,
+    network: IpAddr,
     leave: Arc<Notify>,
+    is_signed: Arc<AtomicBool>,
 }
 
 /// Tells that a signature was right: goes with a request.
@@ -64,6 +66,7 @@ pub(crate) struct Seat {
 pub(crate) struct Mark {
     crowd: Arc<Crowd>,
     id: u64,
+    /// One of the connection: the first right signature is noted, and the end of the connection.
     is_set: Arc<AtomicBool>,
 }
 
@@ -113,7 +116,9 @@ impl Crowd {
         Some(Seat {
             crowd: Arc::clone(self),
             id,
+            network,
             leave,
+            is_signed: Arc::default(),
         })
     }
 
@@ -195,15 +200,19 @@ impl Seat {
         Mark {
             crowd: Arc::clone(&self.crowd),
             id: self.id,
-            is_set: Arc::default(),
+            is_set: Arc::clone(&self.is_signed),
         }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        let mut state = self.crowd.state.lock();
         // It may have gone before.
-        let _ = self.crowd.state.lock().remove(self.id);
+        let _ = state.remove(self.id);
+        if self.is_signed.load(Ordering::Relaxed) {
+            state.remember(self.network);
+        }
     }
 }
 
