@@ -291,7 +291,8 @@ mod tests {
     async fn who_signed_is_remembered_for_a_while() {
         let crowd = Crowd::new(4);
         crowd.enter(at(2)).unwrap().mark().set();
-        assert!(crowd.state.lock().knows(at(2)) && !crowd.state.lock().knows(at(3)));
+        let known = [at(2), at(3)].map(|network| crowd.state.lock().knows(network));
+        assert_eq!(known, [true, false]);
         // Those who are known and stay make way for nobody.
         let seats = fill(&crowd, at(2), 3);
         assert_eq!(seats.len(), 2);
