@@ -1,8 +1,12 @@
 """S3 by clients that do wrong: each is told the error that AWS gives, nobody else is harmed, and nothing of it stays."""
 
+import concurrent.futures
+import contextlib
 import datetime
 import hashlib
+import resource
 import socket
+import time
 
 from lib import harness, s3
 from lib.worlds import WorldTest
@@ -13,6 +17,13 @@ HEADERS_COUNT = 100_000
 LONG_LEN_BYTES = 64 << 20
 #: An object is on its way in memory before it has a name; a bomb must not take more.
 MEMORY_BYTES_MAX = 1 << 30
+#: More than there are places in memory for objects on their way.
+STALLED_COUNT = 60
+#: A client waits so long for the others; each of those would be cut off after a minute.
+WAIT_SECONDS_MAX = 30
+#: Connections to S3, all together, and open files of this process for more than those.
+CONNECTION_COUNT_MAX = 2048
+FILES_COUNT = CONNECTION_COUNT_MAX + 1024
 
 
 class S3Hostile(WorldTest):
@@ -91,7 +102,7 @@ class S3Hostile(WorldTest):
         length = {"content-length": str(len(whole))}
         self.assertEqual(self.signer.send("PUT", path, headers | length, whole)[0], 200)
         path = f"/{BUCKET}/new"
-        for change in ("signature", "data", "end", "size"):
+        for change in ("signature", "data", "end", "last", "size"):
             headers, state = self.chunked(path, 2000 if change == "end" else 1000)
             first, state = self.signer.chunk(b"x" * 1000, state)
             last, _ = self.signer.chunk(b"", state)
@@ -99,11 +110,13 @@ class S3Hostile(WorldTest):
                 "signature": first.replace(b"chunk-signature=", b"chunk-signature=0")[:-1] + last,
                 "data": first.replace(b"xxx", b"xyx") + last,
                 "end": first,
+                # All of the bytes, and not the chunk that ends them.
+                "last": first,
                 "size": b"ffffffffffffffff;chunk-signature=" + b"0" * 64 + b"\r\n" + b"x" * 1000,
             }[change]
             answer = self.signer.send("PUT", path, headers | {"content-length": str(len(body))}, body)
             self.assertIn(answer[0], (400, 403), (change, answer))
-            if change == "end":
+            if change in ("end", "last"):
                 self.refused(answer, 400, "IncompleteBody")
             if change == "data":
                 self.refused(answer, 403, "SignatureDoesNotMatch")
@@ -181,3 +194,94 @@ class S3Hostile(WorldTest):
         path = f"/{BUCKET}/there"
         self.refused(self.signer.send("GET", path, self.signed("GET", path)), 403, "InvalidAccessKeyId")
         self.client = s3.client(self.port, s3.Keys(self.world, uid=1000, gid=100))
+
+    def begin(self, stack, method, path, headers, body=b"", source=None):
+        """A connection on which a request has begun: its head and some of its body are sent."""
+        source_address = (source, 0) if source else None
+        stream = stack.enter_context(socket.create_connection(("127.0.0.1", self.port), WAIT_SECONDS_MAX, source_address))
+        head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        # It may be refused before all of that has come.
+        with contextlib.suppress(ConnectionError):
+            stream.sendall(head.encode() + b"\r\n" + body)
+        return stream
+
+    @staticmethod
+    def rest(stream):
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while part := stream.recv(65536):
+                answer += part
+        return answer
+
+    def serves(self):
+        """Puts and gets the one object, in time."""
+        begun = time.monotonic()
+        self.client.put_object(Bucket=BUCKET, Key="there", Body=b"1")
+        self.assertEqual(self.client.get_object(Bucket=BUCKET, Key="there")["Body"].read(), b"1")
+        self.assertLess(time.monotonic() - begun, WAIT_SECONDS_MAX)
+
+    def test_bodies_that_stop_keep_nobody_waiting(self):
+        host = {"host": f"127.0.0.1:{self.port}", "content-length": "1000000"}
+        for path in ("/nope?delete", f"/{BUCKET}?delete", f"/{BUCKET}?del%65te", f"/{BUCKET}/a?uploadId=1"):
+            with contextlib.ExitStack() as stack:
+                streams = [self.begin(stack, "POST", path, host, b"<Delete>") for _ in range(STALLED_COUNT)]
+                self.serves()
+                # Who may not do it is told so before the body has come.
+                self.assertIn(b" 403 ", streams[0].recv(65536), path)
+        # Of another key, which may: its own share is all that it has.
+        other = s3.Signer(self.port, s3.Keys(self.world, uid=1000, gid=100))
+        body = b"x" * 1_000_000
+        made, _ = other.sign("PUT", f"/{BUCKET}/slow", hashlib.sha256(body).hexdigest())
+        with contextlib.ExitStack() as stack:
+            for _ in range(STALLED_COUNT):
+                self.begin(stack, "PUT", f"/{BUCKET}/slow", made | {"content-length": str(len(body))}, body[:10])
+            self.serves()
+
+    def test_a_body_of_an_encoded_name_has_its_bound(self):
+        for name in ("delete", "del%65te"):
+            path = f"/{BUCKET}?{name}"
+            with contextlib.ExitStack() as stack:
+                headers = self.signed("POST", path) | {"content-length": str(LONG_LEN_BYTES)}
+                answer = self.rest(self.begin(stack, "POST", path, headers, b"<Delete>"))
+                self.assertIn(b"<Code>MaxMessageLengthExceeded</Code>", answer, name)
+
+    def test_what_a_revoked_key_has_begun_is_not_done(self):
+        body = b"x" * 100_000
+        path = f"/{BUCKET}/new"
+        for sends_rest in (False, True):
+            keys = s3.Keys(self.world, uid=1000, gid=100)
+            made, _ = s3.Signer(self.port, keys).sign("PUT", path, hashlib.sha256(body).hexdigest())
+            headers = made | {"content-length": str(len(body)), "expect": "100-continue"}
+            with contextlib.ExitStack() as stack:
+                stream = self.begin(stack, "PUT", path, headers)
+                # It has begun.
+                self.assertIn(b" 100 ", stream.recv(1000))
+                stream.sendall(body[:50_000])
+                self.world.cairn("s3", "key", "revoke", keys.id)
+                if sends_rest:
+                    with contextlib.suppress(ConnectionError):
+                        stream.sendall(body[50_000:])
+                # Soon, and whether or not the rest comes.
+                self.assertIn(b"<Code>InvalidAccessKeyId</Code>", self.rest(stream), sends_rest)
+        self.assertEqual(self.signer.send("GET", path, self.signed("GET", path))[0], 404)
+
+    def test_connections_of_others_keep_nobody_out(self):
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if before[1] < FILES_COUNT:
+            self.skipTest(f"a process has at most {before[1]} files here")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], FILES_COUNT), before[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        head = {"host": f"127.0.0.1:{self.port}"}
+        with contextlib.ExitStack() as stack:
+            def crowd(source):
+                for _ in range(CONNECTION_COUNT_MAX // 2):
+                    self.begin(stack, "GET", "/", head, source=source)
+
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                list(pool.map(crowd, ("127.0.0.2", "127.0.0.3")))
+            # Also for who has no connection yet, and needs some.
+            self.client = s3.client(self.port, self.keys)
+            for _ in range(3):
+                self.serves()
+            crowd("127.0.0.2")
+            self.serves()

@@ -1,5 +1,6 @@
 """Who may do what over S3: each operation by each kind of caller, and the ways around a denial."""
 
+import datetime
 import hashlib
 import json
 import urllib.parse
@@ -343,6 +344,7 @@ class Rights(WorldTest):
             {"Action": "s3:GetObjct"}, {"Action": ["s3:GetObject", "s3:Reed*"]}, {"Principal": {"AWS": "NOBODYHASTHISKEY"}},
             {"Principal": {"AWS": [self.other_keys.id, "arn:aws:iam::123456789012:root"]}}, {"Resource": f"arn:aws:s3:::{BUCKET}"},
             {"Action": "s3:PutBucketPolicy"}, {"Action": []}, {"Resource": f"arn:aws:s3:::{BUCKET}/${{aws:username}}/*"},
+            *({"Resource": f"arn:aws:s3:::{BUCKET}/{never}"} for never in ("", "/x", "../x", "a/./*", "*//x", ".snapshot/*", "x" * 1025)),
         )
         for change in changes:
             answer = self.send(self.keys, "PUT", f"/{BUCKET}?policy", {}, json.dumps({"Statement": [good | change]}))
@@ -403,3 +405,111 @@ class Rights(WorldTest):
         self.assertIn(first, [version for _, version in self.seen(third, "private/")])
         self.assertEqual(self.allowed(third, "GET", f"{path}?versionId={first}"), "first")
         self.assertNotEqual(first, second)
+
+    def test_what_is_told_of_an_object_is_for_who_may_read_it(self):
+        self.s3_server()
+        self.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        self.client.put_object_lock_configuration(Bucket=BUCKET, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled"})
+        bodies = {"old": b"guess me", "new": b"and me"}
+        made = [
+            self.client.put_object(Bucket=BUCKET, Key="dir/a", Body=body, Metadata={"secret": "word"}, Tagging="a=1", ChecksumAlgorithm="CRC32")
+            for body in bodies.values()
+        ]
+        new = made[1]["VersionId"]
+        digests = [answer["ETag"].strip('"') for answer in made]
+        self.assertEqual(digests, [hashlib.md5(body).hexdigest() for body in bodies.values()])
+        asked: tuple[tuple[str, str, dict[str, str]], ...] = (
+            ("GET", "", {}), ("HEAD", "", {}), ("GET", "attributes", {"x_amz_object_attributes": "ETag,Checksum"}), ("GET", "tagging", {}),
+            ("GET", "acl", {}), ("GET", "retention", {}), ("GET", "legal-hold", {}),
+        )
+        path = f"/{BUCKET}/dir/a"
+        listings = (f"/{BUCKET}", f"/{BUCKET}?list-type=2", f"/{BUCKET}?versions")
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            for mode, told in ((0o644, True), (0o600, False)):
+                mount.chmod(path, mode)
+                latest = self.client.put_object(Bucket=BUCKET, Key="dir/a", Body=bodies["new"])["VersionId"] if not told else new
+                if not told:
+                    # What is replaced keeps its mode.
+                    mount.chmod(path, mode)
+                for method, name, headers in asked:
+                    for version in (latest, new, None):
+                        parts = [part for part in (name, f"versionId={version}" if version else "") if part]
+                        answer = self.send(self.other_keys, method, f"{path}?{'&'.join(parts)}" if parts else path, headers)
+                        case = (mode, method, name, version, answer)
+                        self.assertEqual(self.is_denied(answer), not told, case)
+                        self.assertFalse(self.is_denied(self.send(self.keys, method, f"{path}?{'&'.join(parts)}" if parts else path, headers)), case)
+                for listing in listings:
+                    mine, theirs = (self.allowed(keys, "GET", listing) for keys in (self.keys, self.other_keys))
+                    self.assertIn(digests[1], mine)
+                    self.assertEqual(digests[1] in theirs, told, (mode, listing))
+                    # Names, sizes and times are told, as `ls -l` does.
+                    self.assertIn(f"<Size>{len(bodies['new'])}</Size>", theirs)
+        # The digest of what may not be read is no condition, either.
+        for etag in digests:
+            answer = self.send(self.other_keys, "GET", path, {"if_none_match": f'"{etag}"'})
+            self.assertEqual(answer[0], 403)
+
+    def test_in_a_sticky_directory_versions_are_their_owners(self):
+        self.s3_server()
+        self.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        third = s3.Keys(self.world, uid=3000, gid=300)
+        for client, key in ((self.client, "st/a"), (s3.client(self.port, third), "free/a")):
+            if key == "st/a":
+                self.client.put_object(Bucket=BUCKET, Key="st/mine", Body=b"1")
+                self.client.put_object(Bucket=BUCKET, Key="free/mine", Body=b"1")
+                with libnfs.Mount(self.world.libnfs_url()) as mount:
+                    mount.chown(f"/{BUCKET}/st", 1000, 100)
+                    mount.chmod(f"/{BUCKET}/st", 0o1777)
+                    mount.chmod(f"/{BUCKET}/free", 0o777)
+            old, new = (client.put_object(Bucket=BUCKET, Key=key, Body=body)["VersionId"] for body in (b"old", b"new"))
+            marker = client.delete_object(Bucket=BUCKET, Key=key)["VersionId"]
+            for version in (old, new, marker):
+                answer = self.send(self.other_keys, "DELETE", f"/{BUCKET}/{key}?versionId={version}")
+                self.assertEqual(answer[0], 403 if key == "st/a" else 204, (key, version, answer))
+        # Nothing came back, and nothing went.
+        self.assertEqual(self.send(self.keys, "GET", f"/{BUCKET}/st/a")[0], 404)
+        left = self.client.list_object_versions(Bucket=BUCKET, Prefix="st/a")
+        self.assertEqual((len(left["Versions"]), len(left["DeleteMarkers"])), (2, 1))
+        # Others may put and take away what is theirs, the owner of the directory all.
+        marker = self.other.put_object(Bucket=BUCKET, Key="st/theirs", Body=b"1")["VersionId"]
+        self.allowed(self.other_keys, "DELETE", f"/{BUCKET}/st/theirs?versionId={marker}")
+        marker = s3.client(self.port, third).put_object(Bucket=BUCKET, Key="st/third", Body=b"1")["VersionId"]
+        self.denied(self.other_keys, "DELETE", f"/{BUCKET}/st/third?versionId={marker}")
+        self.allowed(third, "DELETE", f"/{BUCKET}/st/third")
+        gone = self.client.list_object_versions(Bucket=BUCKET, Prefix="st/third")["DeleteMarkers"][0]["VersionId"]
+        self.denied(self.other_keys, "DELETE", f"/{BUCKET}/st/third?versionId={gone}")
+        self.allowed(third, "DELETE", f"/{BUCKET}/st/third?versionId={gone}")
+        self.allowed(self.keys, "DELETE", f"/{BUCKET}/st/third?versionId={marker}")
+
+    def test_what_is_locked_stays_at_its_key(self):
+        self.s3_server()
+        self.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        self.client.put_object_lock_configuration(Bucket=BUCKET, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled"})
+        until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
+        version = self.client.put_object(
+            Bucket=BUCKET, Key="2026/11/ledger", Body=b"true", ObjectLockMode="COMPLIANCE", ObjectLockRetainUntilDate=until
+        )["VersionId"]
+        for is_again in (False, True):
+            if is_again:
+                self.world.kill()
+                self.world.start()
+            with libnfs.Mount(self.world.libnfs_url()) as mount:
+                for old, new in (
+                    (f"/{BUCKET}/2026", f"/{OWN}/2026"), (f"/{BUCKET}/2026", f"/{BUCKET}/2027"), (f"/{BUCKET}/2026/11", f"/{BUCKET}/2026/12"),
+                    (f"/{BUCKET}", "/elsewhere"), (f"/{BUCKET}/2026/11/ledger", f"/{OWN}/ledger"),
+                ):
+                    with self.assertRaises(OSError):
+                        mount.rename(old, new)
+                with self.assertRaises(OSError):
+                    mount.rmdir(f"/{BUCKET}")
+            self.assertEqual(self.client.get_object(Bucket=BUCKET, Key="2026/11/ledger", VersionId=version)["Body"].read(), b"true")
+            self.assertEqual(self.client.get_object(Bucket=BUCKET, Key="2026/11/ledger")["Body"].read(), b"true")
+        # A bucket without locks is as before, and one with them goes when it is empty.
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir(f"/{OWN}/a")
+            mount.rename(f"/{OWN}/a", f"/{OWN}/b")
+            mount.rmdir(f"/{OWN}/b")
+        self.client.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
+        self.client.delete_bucket(Bucket="locked")
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertNotIn("locked", mount.names("/"))

@@ -127,7 +127,11 @@ impl Principal {
 }
 
 impl Statement {
-    fn check(&self, is_key: impl Fn(&str) -> bool) -> Result<(), String> {
+    fn check(
+        &self,
+        is_key: impl Fn(&str) -> bool,
+        check_pattern: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<(), String> {
         if let Principal::Named(named) = &self.principal {
             let mut names = named.aws.iter();
             if let Some(name) = names.find(|name| *name != "*" && !is_key(last_of(name))) {
@@ -145,6 +149,11 @@ impl Statement {
                 return Err(format!(
                     "\"{resource}\" has a variable, which there are none of"
                 ));
+            }
+            if let Some((_, key)) = resource.split_once('/')
+                && let Err(why) = check_pattern(key)
+            {
+                return Err(format!("\"{resource}\" is like no object here: {why}"));
             }
         }
         for pattern in self.action.iter() {
@@ -241,10 +250,16 @@ impl Policy {
         }
     }
 
-    /// Refuses what would never be meant, of a policy that is put. `is_key`: whether there is an access key of that name.
-    pub fn check(&self, is_key: impl Fn(&str) -> bool) -> Result<(), PolicyError> {
+    /// Refuses what would never be meant, of a policy that is put. `is_key`: whether there is an access key of that name;
+    /// `check_pattern`: why no key of an object is like a pattern with stars and question marks, if none can be.
+    pub fn check(
+        &self,
+        is_key: impl Fn(&str) -> bool,
+        check_pattern: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<(), PolicyError> {
         for statement in &self.statements {
-            statement.check(&is_key).map_err(PolicyError)?;
+            let checked = statement.check(&is_key, &check_pattern);
+            checked.map_err(PolicyError)?;
         }
         Ok(())
     }
@@ -435,7 +450,12 @@ mod tests {
             let text = format!(
                 r#"{{"Statement": {{"Effect": "Deny", "Principal": {principal}, "Action": {action}, "Resource": {resource}}}}}"#
             );
-            Policy::parse(&text, "photos").and_then(|policy| policy.check(|key| key == "KEY"))
+            let check_pattern = |pattern: &str| match pattern.starts_with('/') {
+                true => Err("a slash".to_owned()),
+                false => Ok(()),
+            };
+            Policy::parse(&text, "photos")
+                .and_then(|policy| policy.check(|key| key == "KEY", check_pattern))
         };
         let (bucket, objects) = (r#""arn:aws:s3:::photos""#, r#""arn:aws:s3:::photos/*""#);
         for (principal, action, resource) in [
@@ -460,6 +480,12 @@ mod tests {
             (r#""*""#, r#""s3:GetObjct""#, objects),
             (r#""*""#, r#"["s3:GetObject", "s3:Nothing*"]"#, objects),
             (r#""*""#, r#""s3:CreateBucket""#, bucket),
+            (r#""*""#, r#""s3:*""#, r#""arn:aws:s3:::photos//x""#),
+            (
+                r#""*""#,
+                r#""s3:*""#,
+                r#"["arn:aws:s3:::photos/*", "arn:aws:s3:::photos//x"]"#,
+            ),
             (r#""*""#, r#""s3:GetObject""#, bucket),
             (r#""*""#, r#""s3:PutBucketPolicy""#, objects),
             (r#"{"AWS": "KEI"}"#, r#""s3:*""#, objects),

@@ -20,12 +20,13 @@ use cairn_qos::Operation;
 use futures_util::{Stream, StreamExt as _};
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::{Checksum, StreamingBlob};
-use s3s::{Body, S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
+use s3s::{Body, S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::errors::told;
 use crate::forms::FileError;
+use crate::pace::{PACE_LEN_BYTES_MIN, Pace};
 use crate::server::{Shared, Transfer};
 
 /// Steps that are read before the client has taken those before.
@@ -93,9 +94,9 @@ pub async fn receive(
     };
     let mut hasher = hasher(wants);
     if let Some(mut body) = body {
+        let mut pace = Pace::default();
         loop {
-            let next = timeout(STALL_MAX, body.next()).await;
-            let next = next.map_err(|_| s3_error!(RequestTimeout))?;
+            let next = next_piece(&mut body, &mut pace, transfer).await?;
             let Some(data) = next else { break };
             let data = data.map_err(|error| {
                 if let Some(error) = error.downcast_ref::<FileError>() {
@@ -166,6 +167,38 @@ pub async fn receive(
         kept.insert(algorithm.to_owned(), made.clone());
     }
     Ok(kept)
+}
+
+/// The next bytes of a body, or why it is read no further: its client is too slow, or may send it no more.
+async fn next_piece(
+    body: &mut StreamingBlob,
+    pace: &mut Pace,
+    transfer: &mut Transfer,
+) -> S3Result<Option<Result<Bytes, StdError>>> {
+    let too_slow = || {
+        s3_error!(
+            RequestTimeout,
+            "the body comes too slowly: less than {} KiB in {} s",
+            PACE_LEN_BYTES_MIN >> 10,
+            STALL_MAX.as_secs()
+        )
+    };
+    loop {
+        transfer.require_key()?;
+        let begun = Instant::now();
+        let wait = pace.left().min(transfer.next_look());
+        let next = timeout(wait, body.next()).await;
+        let len_bytes = match &next {
+            Ok(Some(Ok(data))) => data.len() as u64,
+            _ => 0,
+        };
+        if !pace.note(begun.elapsed(), len_bytes) {
+            return Err(too_slow());
+        }
+        if let Ok(next) = next {
+            return Ok(next);
+        }
+    }
 }
 
 /// Adds bytes of an object to what is staged. A checksum that is `wanted` of them is made by reading them.
@@ -268,6 +301,11 @@ pub async fn send(
             if count == 0 || !(shared.may_answer)() {
                 let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
                 let _ = to.send(Err(cut)).await;
+                return;
+            }
+            if transfer.require_key().is_err() {
+                let revoked = io::Error::from(io::ErrorKind::PermissionDenied);
+                let _ = to.send(Err(revoked)).await;
                 return;
             }
             shared.metrics.sent(count as usize);

@@ -5,9 +5,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::{self, Refused};
+use cairn_forward::network_of;
 use cairn_fs::Credentials;
 use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects};
 use cairn_qos::Client;
@@ -16,11 +18,14 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::Owner;
 use s3s::{S3Error, S3Request, S3Result, s3_error};
+use tokio::time::Instant;
 
 use crate::account::Account;
+use crate::crowd::Mark;
 use crate::errors::{deleted, told};
 use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
 use crate::operations::{self, At, POST_OBJECT, Row};
+use crate::places::Holder;
 use crate::refused;
 use crate::server::Shared;
 use crate::service::Service;
@@ -76,6 +81,12 @@ impl S3Access for Access {
             None if row.is_open => self.nobody(&facts.target.bucket, context.extensions_mut())?,
             None => return Err(denied()),
         };
+        if caller.has_key()
+            && let Some(mark) = context.extensions_mut().get::<Mark>()
+        {
+            // Its signature was looked at before.
+            mark.set();
+        }
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
         let expected = facts.expected_owner.as_deref();
         caller.require_owner(&facts.target, expected).await?;
@@ -143,6 +154,7 @@ impl Access {
             account,
             is_passed_on: extensions.get::<PassedOn>().is_some(),
             client: Client::named(name).from(address.map(|address| address.0)),
+            address: address.map(|address| network_of(address.0)),
             objects,
             key,
             who,
@@ -174,12 +186,51 @@ pub(crate) struct Caller {
     pub who: Credentials,
     /// Whose rate its transfers count for: the access key's, and that of where it comes from.
     pub client: Client,
+    /// The network that it comes from.
+    address: Option<IpAddr>,
     /// For who looks what clients do.
     pub account: Option<Account>,
     /// By another node, which the client talks to.
     pub is_passed_on: bool,
     /// Only the ACL of the object that is read can let it in.
     needs_acl: bool,
+}
+
+/// How often a request that takes long looks whether its access key is still one.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// That an access key is still what it was when its request began: an operator who revokes it ends what is under way, too.
+pub(crate) struct Permit {
+    objects: Arc<Objects>,
+    /// `None`: it is nobody's.
+    key: Option<String>,
+    looked: Instant,
+}
+
+impl Permit {
+    /// How long until it is worth a look.
+    pub fn next_look(&self) -> Duration {
+        LOOK_EVERY.saturating_sub(self.looked.elapsed())
+    }
+
+    /// Refuses when the key was revoked. It looks now and then, and answers in between what it saw last.
+    pub fn require_still(&mut self) -> S3Result<()> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        require_still(&self.objects, self.key.as_deref())
+    }
+}
+
+fn require_still(objects: &Objects, key: Option<&str>) -> S3Result<()> {
+    match key {
+        Some(id) if !objects.has_access_key(id) => Err(s3_error!(
+            InvalidAccessKeyId,
+            "the access key was revoked while the request was under way; it was not done"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Whom requests act as that show no access key.
@@ -305,7 +356,7 @@ impl Caller {
         version: Option<&str>,
     ) -> S3Result<(Bucket, ObjectInfo)> {
         let bucket = self.bucket(name)?;
-        let found = bucket.object_or_version(&self.who, key, version).await;
+        let found = bucket.readable(&self.who, key, version).await;
         if !self.needs_acl {
             return match found {
                 Err(ObjectError::NoObject) if bucket.versioning().is_some() => {
@@ -325,6 +376,29 @@ impl Caller {
             true => Ok((bucket, info)),
             false => Err(denied()),
         }
+    }
+
+    /// Who holds a place in memory for it.
+    pub(crate) fn holder(&self) -> Holder {
+        match &self.key {
+            Some((id, _)) => Holder::Key(id.clone()),
+            None => Holder::Address(self.address),
+        }
+    }
+
+    /// What a request that takes long looks at.
+    pub(crate) fn permit(&self) -> Permit {
+        Permit {
+            objects: Arc::clone(&self.objects),
+            key: self.key.as_ref().map(|(id, _)| id.clone()),
+            looked: Instant::now(),
+        }
+    }
+
+    /// Refuses when the key was revoked since the request began: looked at before anything comes to be.
+    pub(crate) fn require_still(&self) -> S3Result<()> {
+        let id = self.key.as_ref().map(|(id, _)| id.as_str());
+        require_still(&self.objects, id)
     }
 
     /// Refuses a key that can only read, whatever it names.

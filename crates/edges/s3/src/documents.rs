@@ -13,19 +13,23 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use cairn_base::env::BoxFuture;
+use cairn_forward::network_of;
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 use ring::digest;
 use s3s::{Body, S3Error, S3Result, s3_error};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 
 use crate::body::{STALL_MAX, wrong_sha256};
+use crate::caller::ClientAddress;
+use crate::chunks::{self, Chunks};
 use crate::contents;
 use crate::forms::unhex;
 use crate::operations::{self, At, Row};
+use crate::pass::Named;
+use crate::places::{self, Holder};
 use crate::server::Shared;
 
 /// A thousand keys to delete, or ten thousand parts.
@@ -62,6 +66,10 @@ impl Watched {
     pub fn error(&self) -> Option<S3Error> {
         self.0.lock().take()
     }
+
+    pub(crate) fn fail(&self, error: S3Error) {
+        *self.0.lock() = Some(error);
+    }
 }
 
 fn too_long(len_bytes_max: u64) -> S3Error {
@@ -84,7 +92,14 @@ pub(crate) fn bound(
     let row = operations::find(request.method(), at, query, headers);
     let row = row.filter(|row| row.has_document());
     let Some(len_bytes_max) = len_bytes_max(request.method(), at, row) else {
-        return Ok((request.map(Body::from), watched));
+        let request = match chunks::are_in(request.headers()) {
+            true => request.map(|body| {
+                let chunks = Chunks::new(body, watched.clone());
+                Body::http_body_unsync(chunks)
+            }),
+            false => request.map(Body::from),
+        };
+        return Ok((request, watched));
     };
     let told = request.headers().get(CONTENT_LENGTH);
     let told = told.and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
@@ -105,8 +120,14 @@ pub(crate) fn bound(
         check(&[])?;
         return Ok((request.map(Body::from), watched));
     }
+    // Its signature is checked before it is read: that is the key's then.
+    let address = request.extensions().get::<ClientAddress>();
+    let holder = match Named::of(shared, &request) {
+        Some(Named::Key(id)) => Holder::Key(id),
+        _ => Holder::Address(address.map(|address| network_of(address.0))),
+    };
     let place = Arc::clone(shared);
-    let place = Place::Waiting(Box::pin(async move { place.place().await }));
+    let place = Place::Waiting(Box::pin(async move { place.place(holder).await }));
     let request = request.map(|body| {
         let document = Document::new(body, len_bytes_max, place, check, watched.clone());
         Body::http_body_unsync(document)
@@ -116,8 +137,8 @@ pub(crate) fn bound(
 
 /// As much memory as an object on its way, for as long as the body is read.
 enum Place {
-    Waiting(BoxFuture<Option<OwnedSemaphorePermit>>),
-    Held(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>),
+    Waiting(BoxFuture<Option<places::Place>>),
+    Held(#[expect(dead_code, reason = "held")] Option<places::Place>),
 }
 
 /// A body that comes as one piece, bounded in length and in time from when it is read on.
@@ -151,7 +172,7 @@ impl<B> Document<B> {
     fn fail(&mut self, error: S3Error) -> Polled {
         self.check = None;
         let why = format!("the body of a request: {error}");
-        *self.watched.0.lock() = Some(error);
+        self.watched.fail(error);
         Poll::Ready(Some(Err(why.into())))
     }
 
@@ -291,6 +312,28 @@ mod tests {
                 want,
                 "{operation}"
             );
+        }
+    }
+
+    /// An encoded name took a body that had no bound, and no time.
+    #[test]
+    fn a_name_of_the_query_is_decoded_before_it_is_looked_up() {
+        for (query, operation) in [
+            ("delete", "DeleteObjects"),
+            ("del%65te", "DeleteObjects"),
+            ("%64elete=", "DeleteObjects"),
+        ] {
+            let none = http::HeaderMap::new();
+            let row = operations::find(&Method::POST, At::Bucket, query, &none).unwrap();
+            assert_eq!(row.operation, operation, "{query}");
+            let row = Some(row).filter(|row| row.has_document());
+            let len_bytes_max = len_bytes_max(&Method::POST, At::Bucket, row);
+            assert_eq!(len_bytes_max, Some(KEYS_LEN_BYTES_MAX), "{query}");
+        }
+        for query in ["policy", "p%6flicy", "%61cl", "tagging", "t%61gging"] {
+            let none = http::HeaderMap::new();
+            let row = operations::find(&Method::PUT, At::Bucket, query, &none).unwrap();
+            assert!(row.has_document(), "{query}");
         }
     }
 

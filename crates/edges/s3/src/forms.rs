@@ -35,6 +35,7 @@ use tokio::time::timeout;
 
 use crate::body::{PUT_LEN_BYTES_MAX, STALL_MAX};
 use crate::caller::{Access, Keys};
+use crate::crowd::Mark;
 use crate::needs::Facts;
 use crate::operations::{self, At, POST_OBJECT, PUT_OBJECT};
 use crate::refused::{self, escaped};
@@ -121,6 +122,11 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<Http
 
     let now_seconds = shared.stores.clock().now().seconds;
     let signer = signer(shared, &fields, now_seconds).await?;
+    if signer.is_some()
+        && let Some(mark) = head.extensions.get::<Mark>()
+    {
+        mark.set();
+    }
     let caller = Access(Arc::clone(shared)).of_form(signer, &bucket, &head.extensions)?;
     let key = fields.get("key").map(|key| fields.named(key));
     let key = key.filter(|key| !key.is_empty()).ok_or_else(|| {

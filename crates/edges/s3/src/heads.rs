@@ -1,6 +1,7 @@
-//! How long a client may take for the head of a request.
+//! How long a client may take for the head of a request, and how slowly it may take an answer.
 //!
-//! Owns: the time from the first byte of a head to its last, and from the connection to the first request. Must not know: HTTP. When
+//! Owns: the time from the first byte of a head to its last, and from the connection to the first request; the least of an answer
+//! that goes while it is waited for. Must not know: HTTP. When
 //! a head is whole, and when its request was answered, it is told. How long a connection may rest between two requests is the
 //! server's.
 
@@ -13,7 +14,9 @@ use std::time::Duration;
 
 use cairn_https::{Watch, Watched};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use crate::pace::Pace;
 
 /// Whether a request is under way: what is read then is its body. The number grows with each begin and each end, so it is odd in
 /// between, and a request that nothing was read of is noticed as well.
@@ -43,6 +46,8 @@ pub fn timed<S>(stream: S, timeout: Duration, under_way: UnderWay) -> Heads<S> {
         seen: 0,
         has_begun: true,
         ends: None,
+        pace: Pace::default(),
+        blocked: None,
     };
     Watched::new(stream, watch)
 }
@@ -57,6 +62,10 @@ pub struct HeadTime {
     has_begun: bool,
     /// When the head must be whole.
     ends: Option<Pin<Box<Sleep>>>,
+    /// Of what the client takes.
+    pace: Pace,
+    /// Since when it takes nothing, and when it is looked at again.
+    blocked: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl HeadTime {
@@ -72,6 +81,41 @@ impl HeadTime {
                 io::ErrorKind::TimedOut,
                 "the head of a request took too long",
             )),
+        }
+    }
+}
+
+impl HeadTime {
+    /// Fails when the client takes an answer too slowly: it keeps memory as long as it is there.
+    fn paced(
+        &mut self,
+        context: &mut Context<'_>,
+        progress: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let too_slow = || {
+            let why = "the client takes the answer too slowly";
+            Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+        };
+        if let Poll::Ready(wrote) = progress {
+            let blocked = self.blocked.take();
+            let waited = blocked.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+            return match wrote {
+                Ok(len) if !self.pace.note(waited, len as u64) => too_slow(),
+                wrote => Poll::Ready(wrote),
+            };
+        }
+        loop {
+            let left = self.pace.left();
+            let begin = || (Instant::now(), Box::pin(sleep(left)));
+            let (since, ends) = self.blocked.get_or_insert_with(begin);
+            if ends.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            let waited = since.elapsed();
+            self.blocked = None;
+            if !self.pace.note(waited, 0) {
+                return too_slow();
+            }
         }
     }
 }
@@ -104,20 +148,19 @@ impl Watch for HeadTime {
     /// While an answer goes out nobody waits for the next head, of which a part may have come already.
     fn wrote(
         &mut self,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
         progress: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if progress.is_ready() {
             self.ends = None;
         }
-        progress
+        self.paced(context, progress)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::time::sleep;
 
     use super::*;
 
@@ -186,6 +229,36 @@ mod tests {
         // The next head has begun, and does not end.
         let _far = sending.await.unwrap();
         assert_eq!(read(&mut heads).await, Err(io::ErrorKind::TimedOut));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_an_answer_too_slowly_is_given_up() {
+        // Nothing at all, and a byte now and then: the pipe between holds less than has to go.
+        for is_silent in [true, false] {
+            let (mut heads, _, mut far) = heads();
+            let begun = Instant::now();
+            let taking = tokio::spawn(async move {
+                loop {
+                    sleep(Duration::from_secs(10)).await;
+                    if !is_silent && far.read_u8().await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let wrote = heads.write_all(&[7; 4096]).await;
+            assert_eq!(wrote.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            let waited = begun.elapsed();
+            assert!(waited >= Duration::from_secs(50) && waited <= Duration::from_secs(130));
+            taking.abort();
+        }
+        // Who takes all of it at once may have as much as it wants.
+        let (mut heads, _, mut far) = heads();
+        let taking = tokio::spawn(async move {
+            let mut space = vec![0; 1 << 20];
+            far.read_exact(&mut space).await.map(drop)
+        });
+        heads.write_all(&vec![7; 1 << 20]).await.unwrap();
+        taking.await.unwrap().unwrap();
     }
 
     /// A client may send the next head before it has the answer.

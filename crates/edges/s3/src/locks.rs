@@ -237,7 +237,7 @@ impl Service {
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
         let version = values::version(input.version_id.as_ref());
-        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = bucket.readable(&caller.who, &input.key, version);
         let told_of = Told::of(&info.await.map_err(told)?);
         let Some(mode) = told_of.mode else {
             return Err(not_set(
@@ -296,7 +296,7 @@ impl Service {
             ));
         }
         let version = values::version(input.version_id.as_ref());
-        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = bucket.readable(&caller.who, &input.key, version);
         let off = || ObjectLockLegalHoldStatus::from_static(ObjectLockLegalHoldStatus::OFF);
         let status = Told::of(&info.await.map_err(told)?).hold;
         Ok(S3Response::new(GetObjectLegalHoldOutput {

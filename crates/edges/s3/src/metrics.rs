@@ -108,7 +108,7 @@ impl Collector for S3Collector {
         let sent = counters.sent_bytes.load(Ordering::Relaxed);
         set(&self.bytes.with_label_values(&["received"]), received);
         set(&self.bytes.with_label_values(&["sent"]), sent);
-        let count = self.shared.connection_count.load(Ordering::Relaxed);
+        let count = self.shared.crowd.count();
         self.connections
             .set(i64::try_from(count).unwrap_or(i64::MAX));
         set(

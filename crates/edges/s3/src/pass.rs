@@ -166,7 +166,7 @@ pub(crate) fn known() -> Known {
 
 impl Named {
     /// What a request names; `None`: nothing that is of one volume.
-    fn of(shared: &Shared, request: &Request<Incoming>) -> Option<Self> {
+    pub fn of(shared: &Shared, request: &Request<Incoming>) -> Option<Self> {
         let headers = request.headers();
         let authorization = headers.get(AUTHORIZATION);
         let authorization = authorization.and_then(|value| value.to_str().ok());

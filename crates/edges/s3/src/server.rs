@@ -2,15 +2,15 @@
 //!
 //! Owns: accepting, how long a client may take, that no answer leaves a node that may not give it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_codec_s3::signed;
-use cairn_forward::{Admission, Door, Forward, network_of};
+use cairn_forward::{Admission, Door, Forward};
 use cairn_https::{Certificate, head_len_bytes};
 use cairn_qos::{Client, Gate, Operation, Part};
 use futures_util::FutureExt;
@@ -23,18 +23,19 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
+use s3s::{Body, HttpError, HttpResponse, S3Error, S3Result, s3_error};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use crate::account::Account;
 use crate::audit::Line;
 use crate::caller::{Access, Keys, denied};
-use crate::caller::{Caller, ClientAddress, PassedOn};
+use crate::caller::{Caller, ClientAddress, PassedOn, Permit};
 use crate::cors;
+use crate::crowd::{Crowd, Seat};
 use crate::documents::{self, KEYS_LEN_BYTES_MAX};
 use crate::forms;
 use crate::heads::{self, UnderWay};
@@ -44,6 +45,7 @@ use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::operations;
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
+use crate::places::{Holder, Place, Places};
 use crate::ranges::Whole;
 use crate::refused;
 use crate::service::Service;
@@ -52,8 +54,6 @@ use crate::website;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_COUNT_MAX: usize = 2048;
-/// One client has at most this part of them.
-const CLIENT_PART: usize = 2;
 /// Between two requests.
 const REST_TIMEOUT: Duration = Duration::from_secs(60);
 /// For the head of a request, from its first byte on, and from a connection to its first request.
@@ -63,6 +63,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// AWS takes 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
+/// Of an answer to another node: the signature of its request was right. No client sees it.
+const SIGNED: &str = "x-cairn-signed";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// What an object on its way holds: steps that were read ahead, or one that is being filled.
 const TRANSFER_HELD_BYTES: usize = 4 << 20;
@@ -111,14 +113,12 @@ pub struct Shared {
     pub(crate) forward: Option<Arc<Forward>>,
     pub(crate) known: Known,
     /// One for each object that is on its way.
-    transfers: Arc<Semaphore>,
+    transfers: Arc<Places>,
     /// Those of volumes with limits, which may take long.
-    limited: Mutex<BTreeMap<VolumeId, Arc<Semaphore>>>,
+    limited: Mutex<BTreeMap<VolumeId, Arc<Places>>>,
     pub(crate) metrics: Counters,
     pub(crate) requests: Requests,
-    pub(crate) connection_count: AtomicUsize,
-    /// How many of them each client has.
-    clients: Mutex<HashMap<IpAddr, usize>>,
+    pub(crate) crowd: Arc<Crowd>,
     pub(crate) turned_away: AtomicU64,
     /// Requests that other nodes answered.
     pub(crate) passed: AtomicU64,
@@ -133,25 +133,24 @@ impl Shared {
     ) -> Arc<Self> {
         let transfers = settings.held_bytes_max / TRANSFER_HELD_BYTES;
         Arc::new(Self {
-            transfers: Arc::new(Semaphore::new(transfers.max(TRANSFER_COUNT_MIN))),
+            transfers: Places::new(transfers.max(TRANSFER_COUNT_MIN)),
             limited: Mutex::default(),
             stores,
             hosts: Hosts::new(&settings.domains),
+            crowd: Crowd::new(settings.connection_count_max),
             settings,
             may_answer: Box::new(may_answer),
             forward,
             known: pass::known(),
             metrics: Counters::default(),
             requests: Requests::default(),
-            connection_count: AtomicUsize::new(0),
-            clients: Mutex::default(),
             turned_away: AtomicU64::new(0),
             passed: AtomicU64::new(0),
         })
     }
 
-    /// Waits until there is memory for one more object on its way. Those that are do not wait for others for ever: see
-    /// [`crate::body::STALL_MAX`].
+    /// Waits until there is memory for one more object on its way of this caller. Those that are do not wait for others for ever:
+    /// see [`crate::pace`].
     pub(crate) async fn transfer(&self, caller: &Caller, bucket: &str) -> Transfer {
         let client = caller.client.of(Part::bucket(bucket));
         let volume = caller.objects.fs().volume();
@@ -159,13 +158,13 @@ impl Shared {
         let places = match gate.is_limited() {
             false => Arc::clone(&self.transfers),
             true => {
-                let make = || Arc::new(Semaphore::new(LIMITED_TRANSFER_COUNT));
+                let make = || Places::new(LIMITED_TRANSFER_COUNT);
                 Arc::clone(self.limited.lock().entry(volume).or_insert_with(make))
             }
         };
         Transfer {
-            // It is never closed.
-            _place: places.acquire_owned().await.ok(),
+            _place: places.take(caller.holder()).await,
+            permit: caller.permit(),
             gate,
             client,
             account: caller.account.clone(),
@@ -175,8 +174,8 @@ impl Shared {
     }
 
     /// The same for what has no rate: a document, or parts that become one object.
-    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.transfers).acquire_owned().await.ok()
+    pub(crate) async fn place(&self, holder: Holder) -> Option<Place> {
+        self.transfers.take(holder).await
     }
 
     /// What is told of something that is not known here, as long as somebody else may know it.
@@ -197,6 +196,15 @@ impl Shared {
         requests.fold(self.metrics.moved_bytes(), u64::wrapping_add)
     }
 
+    /// Lets a connection in; `None`: there are too many, or too many of this client.
+    fn enter(&self, client: IpAddr) -> Option<Seat> {
+        let seat = self.crowd.enter(client);
+        if seat.is_none() {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+        }
+        seat
+    }
+
     pub(crate) fn count_passed(&self) {
         self.passed.fetch_add(1, Ordering::Relaxed);
     }
@@ -211,7 +219,8 @@ impl Shared {
 
 /// An object on its way, and its place among them.
 pub struct Transfer {
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
+    permit: Permit,
     gate: Arc<Gate>,
     client: Client,
     account: Option<Account>,
@@ -232,6 +241,16 @@ impl Transfer {
             ),
             false => s3_error!(IncompleteBody, "the body ended before its length: {}", why),
         }
+    }
+
+    /// Refuses to go on for an access key that was revoked meanwhile.
+    pub fn require_key(&mut self) -> S3Result<()> {
+        self.permit.require_still()
+    }
+
+    /// How long until it is worth a look whether its key was.
+    pub fn next_look(&self) -> Duration {
+        self.permit.next_look()
     }
 
     /// Waits until so many of its bytes may go on.
@@ -419,16 +438,22 @@ async fn passed(serving: Serving, incoming: cairn_forward::Incoming) {
         Ask::Serve { volume } => {
             let is_here = shared.stores.of_volume(volume).is_some();
             let client = admission.client().ip();
-            let counted = Counted::new(shared, client).filter(|_| is_here);
-            let answered = pass::write_frame(&mut stream, &counted.is_some()).await;
-            if answered.is_ok() && counted.is_some() {
+            let seat = shared.enter(client).filter(|_| is_here);
+            let answered = pass::write_frame(&mut stream, &seat.is_some()).await;
+            if let Some(seat) = seat.filter(|_| answered.is_ok()) {
+                let leave = seat.leave();
                 let from = Entry {
                     client: Some(admission.client()),
                     links: None,
                     unread: Unread::default(),
                     admission: Some(admission),
+                    seat,
                 };
-                serve(stream, from, &serving).await;
+                tokio::select! {
+                    biased;
+                    () = leave.notified() => {}
+                    () = serve(stream, from, &serving) => {}
+                }
             }
             answered
         }
@@ -449,9 +474,18 @@ async fn accept(listener: tokio::net::TcpListener, serving: Serving, tls: Option
             Some(_) = connections.join_next() => {}
             accepted = door.accept(&listener) => match accepted {
                 Ok((stream, peer, entry)) => {
-                    if let Some(counted) = Counted::new(&serving.shared, peer.ip()) {
+                    if let Some(seat) = serving.shared.enter(peer.ip()) {
                         let (serving, tls) = (serving.clone(), tls.clone());
-                        connections.spawn(begin(stream, entry, counted, serving, tls));
+                        let leave = seat.leave();
+                        connections.spawn(async move {
+                            tokio::select! {
+                                biased;
+                                () = leave.notified() => {
+                                    tracing::debug!(%peer, "a connection of S3 makes way for another");
+                                }
+                                () = begin(stream, entry, seat, serving, tls) => {}
+                            }
+                        });
                     }
                 }
                 Err(error) => {
@@ -469,47 +503,6 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
-/// Counts a connection for as long as it is there.
-struct Counted {
-    shared: Arc<Shared>,
-    client: IpAddr,
-}
-
-impl Counted {
-    /// `None`: there are too many, or too many of this client. Nobody alone keeps all others out, the machine itself neither.
-    fn new(shared: &Arc<Shared>, client: IpAddr) -> Option<Self> {
-        let count_max = shared.settings.connection_count_max;
-        let client = network_of(client);
-        let mut clients = shared.clients.lock();
-        let of_client = clients.get(&client).copied().unwrap_or(0);
-        if shared.connection_count.load(Ordering::Relaxed) >= count_max
-            || of_client >= (count_max / CLIENT_PART).max(1)
-        {
-            shared.turned_away.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        clients.insert(client, of_client + 1);
-        shared.connection_count.fetch_add(1, Ordering::Relaxed);
-        Some(Self {
-            shared: Arc::clone(shared),
-            client,
-        })
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-        let mut clients = self.shared.clients.lock();
-        if let Some(count) = clients.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                clients.remove(&self.client);
-            }
-        }
-    }
-}
-
 /// Where a connection comes from.
 struct Entry {
     client: Option<SocketAddr>,
@@ -518,16 +511,16 @@ struct Entry {
     unread: Unread,
     /// In a cluster: what its requests are admitted under.
     admission: Option<Arc<Admission>>,
+    seat: Seat,
 }
 
 async fn begin(
     stream: TcpStream,
     entry: cairn_forward::Entry,
-    counted: Counted,
+    seat: Seat,
     serving: Serving,
     tls: Option<TlsAcceptor>,
 ) {
-    let _counted = counted;
     let _ = stream.set_nodelay(true);
     let Ok(client) = stream.peer_addr() else {
         return;
@@ -551,6 +544,7 @@ async fn begin(
         links: Some(Links::default()),
         unread: Unread::default(),
         admission,
+        seat,
     };
     let Some(tls) = tls else {
         return serve(stream, from, &serving).await;
@@ -743,9 +737,12 @@ async fn answer(
     let waits = request.headers().contains_key(EXPECT);
     let mut account = None;
     let begun = shared.stores.clock().monotonic();
-    if from.links.is_none() && from.admission.is_some() {
+    let is_passed_on = from.links.is_none() && from.admission.is_some();
+    if is_passed_on {
         request.extensions_mut().insert(PassedOn);
     }
+    let mark = from.seat.mark();
+    request.extensions_mut().insert(mark.clone());
     if let Some(client) = from.client {
         let extensions = request.extensions_mut();
         extensions.insert(ClientAddress(client.ip()));
@@ -770,7 +767,10 @@ async fn answer(
             begun.await.unwrap_or_else(|_| Ok(broken_off()))?
         }
         (Routed::Here(request), _) => answer_here(serving, request).await?,
-        (Routed::Answered(response), _) => {
+        (Routed::Answered(mut response), _) => {
+            if response.headers_mut().remove(SIGNED).is_some() {
+                mark.set();
+            }
             // The node that answered has written the line.
             line = None;
             response
@@ -778,6 +778,10 @@ async fn answer(
         (Routed::Nowhere(named), _) => nowhere(&named),
         (Routed::Unavailable, _) => unavailable("no node serves the volume now"),
     };
+    if is_passed_on && mark.is_set() {
+        let signed = HeaderValue::from_static("1");
+        response.headers_mut().insert(SIGNED, signed);
+    }
     ids.tell(&mut response);
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection
@@ -800,4 +804,24 @@ async fn answer(
         line.end(response.status());
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use s3s::config::S3ConfigProvider as _;
+
+    use super::*;
+
+    /// The second line: what `s3s` would hold by itself, if a body ever came to it that was not bounded before.
+    #[test]
+    fn what_s3s_holds_is_bounded() {
+        let config = bounds().snapshot();
+        assert_eq!(config.xml_max_body_size as u64, KEYS_LEN_BYTES_MAX);
+        let of_forms = (
+            config.form_max_fields_size,
+            config.form_max_field_size,
+            config.post_object_max_file_size,
+        );
+        assert_eq!(of_forms, (0, 0, 0));
+    }
 }

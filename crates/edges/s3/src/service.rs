@@ -11,8 +11,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, KeysWanted, Listed, Listing, ObjectError, ObjectInfo,
-    ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
+    Bucket, BucketSettings, Condition, KeyPath, KeysWanted, Listed, Listing, ObjectError,
+    ObjectInfo, ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
@@ -584,7 +584,7 @@ impl S3 for Service {
             hold: input.object_lock_legal_hold_status.as_ref(),
         };
         // A key that cannot be is refused before its bytes are sent.
-        cairn_objects::KeyPath::parse(input.key.as_bytes()).map_err(told)?;
+        KeyPath::parse(input.key.as_bytes()).map_err(told)?;
         let mut record = values::record(Given {
             content_type: input.content_type,
             headers: [
@@ -605,6 +605,7 @@ impl S3 for Service {
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
         let size = number(staged.len_bytes());
+        caller.require_still()?;
         let published = bucket.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let get = |algorithm: &str| checksums.get(algorithm).cloned();
@@ -849,6 +850,7 @@ impl S3 for Service {
                     bypasses: bypass,
                     ..Facts::default()
                 };
+                caller.require_still()?;
                 caller.allow(row, &facts).await?;
                 if let Some(version) = version {
                     let deleted = bucket.delete_version(&caller.who, &object.key, version, bypass);
@@ -1010,6 +1012,7 @@ impl S3 for Service {
         let sums = record.checksums.clone();
         let sum = |algorithm: &str| sums.get(algorithm).cloned();
         let checksum_type = values::type_of(&record);
+        caller.require_still()?;
         let published = to.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let now = to.object(&caller.who, &input.key).await.map_err(told)?;
@@ -1193,6 +1196,7 @@ impl S3 for Service {
         sums.wanted = part.algorithm.clone();
         let checksums = body::receive(&self.0, &mut transfer, &mut part.staged, body, sums).await?;
         part.checksums = checksums.clone();
+        caller.require_still()?;
         let part = bucket.publish_part(part).await.map_err(told)?;
         let get = |algorithm: &str| checksums.get(algorithm).cloned();
         Ok(S3Response::new(UploadPartOutput {
@@ -1251,6 +1255,7 @@ impl S3 for Service {
             wanted.as_deref(),
         );
         part.checksums = taken.await.map_err(told)?;
+        caller.require_still()?;
         let part = to.publish_part(part).await.map_err(told)?;
         let get = |algorithm: &str| part.checksums.get(algorithm).cloned();
         Ok(S3Response::new(UploadPartCopyOutput {
@@ -1320,11 +1325,13 @@ impl S3 for Service {
         said.check(&bucket, &caller, upload, &wanted, &whole)
             .await?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
-        let (shared, who) = (Arc::clone(&self.0), caller.who);
+        let shared = Arc::clone(&self.0);
         let (name, key, id) = (input.bucket, input.key, input.upload_id);
         let complete = async move {
-            let _place = shared.place().await;
-            let done = bucket.complete_upload(&who, &key, &id, &wanted, &whole, &condition);
+            let _place = shared.place(caller.holder()).await;
+            caller.require_still()?;
+            let who = &caller.who;
+            let done = bucket.complete_upload(who, &key, &id, &wanted, &whole, &condition);
             let (published, checksum) = done.await.map_err(|error| {
                 let mut error = told(error);
                 // It may be told when the answer has begun.
@@ -1515,7 +1522,7 @@ impl S3 for Service {
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
-        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = bucket.readable(&caller.who, &input.key, version);
         let info = info.await.map_err(told)?;
         let tags = info.record.map(|record| record.tags).unwrap_or_default();
         let tag_set = tags.into_iter().map(|(key, value)| Tag {
@@ -1607,7 +1614,7 @@ impl S3 for Service {
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
-        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = bucket.readable(&caller.who, &input.key, version);
         let info = info.await.map_err(told)?;
         let owner = caller.owner();
         let is_public = info.record.is_some_and(|record| record.public_read);
@@ -1700,7 +1707,11 @@ impl S3 for Service {
         let input = request.input;
         let policy = Policy::parse(&input.policy, &input.bucket).map_err(told)?;
         let is_key = |id: &str| caller.objects.access_key(id).is_some();
-        policy.check(is_key).map_err(told)?;
+        let check_pattern = |pattern: &str| {
+            let checked = KeyPath::check_pattern(pattern);
+            checked.map_err(|why| why.to_string())
+        };
+        policy.check(is_key, check_pattern).map_err(told)?;
         let set = |settings: &mut BucketSettings| settings.policy = Some(input.policy);
         caller.set(&input.bucket, set).await?;
         Ok(S3Response::new(PutBucketPolicyOutput::default()))

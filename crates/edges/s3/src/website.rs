@@ -18,6 +18,7 @@ use s3s::{Body, HttpError, HttpResponse, S3Request, S3Response, S3Result, s3_err
 
 use crate::account::Account;
 use crate::buckets::not_set;
+use crate::caller::ClientAddress;
 use crate::server::Shared;
 use crate::service::Service;
 
@@ -136,6 +137,9 @@ async fn read(
     }
     if let Some(account) = request.extensions().get::<Account>() {
         asked.extensions_mut().insert(account.clone());
+    }
+    if let Some(address) = request.extensions().get::<ClientAddress>() {
+        asked.extensions_mut().insert(*address);
     }
     service.call(asked).await
 }

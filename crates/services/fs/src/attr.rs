@@ -112,17 +112,33 @@ impl Fs {
     /// Whether that may be shortened is the caller's to know.
     pub async fn retain(&self, ino: Ino, until_seconds: u64) -> Result<(), FsError> {
         let shared = &self.shared;
-        let done = shared.reading(|| shared.retain(ino, until_seconds)).await;
+        let retain = || shared.retain(ino, InodeKind::Regular, until_seconds);
+        let done = shared.reading(retain).await;
+        shared.settle(done).await
+    }
+
+    /// Has a directory and all that are below it keep their names and places, or lets them go again: what is retained in there is
+    /// else moved away with its directory. Files in them, and their attributes, are changed as before. Durable when answered.
+    pub async fn hold_directories(&self, ino: Ino, is_held: bool) -> Result<(), FsError> {
+        let shared = &self.shared;
+        let until_seconds = if is_held { u64::MAX } else { 0 };
+        let retain = || shared.retain(ino, InodeKind::Directory, until_seconds);
+        let done = shared.reading(retain).await;
         shared.settle(done).await
     }
 }
 
 impl Shared {
-    fn retain(&self, ino: Ino, until_seconds: u64) -> Result<((), Ticket), FsError> {
+    fn retain(
+        &self,
+        ino: Ino,
+        kind: InodeKind,
+        until_seconds: u64,
+    ) -> Result<((), Ticket), FsError> {
         let inode = self.inode(ino)?;
         let mut state = inode.lock();
         state.require_live()?;
-        if state.record.kind != InodeKind::Regular {
+        if state.record.kind != kind {
             return Err(FsError::NotSupported);
         }
         if state.record.retained_until_seconds == until_seconds {

@@ -265,10 +265,11 @@ impl State {
         }
     }
 
-    /// Refuses to change what is retained, or is a previous version.
+    /// Refuses to change what is retained, or is a previous version. Of a directory that is held the place alone is.
     pub fn require_changeable(&self, now: Timestamp) -> Result<(), FsError> {
         match self.record.is_frozen {
             true => Err(FsError::NotOwner),
+            false if self.record.kind == InodeKind::Directory => Ok(()),
             false => self.require_unretained(now),
         }
     }

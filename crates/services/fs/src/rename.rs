@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
+use cairn_base::{Ino, View};
 use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
 
+use crate::hidden::HIDDEN;
 use crate::inode::{Inode, Locked};
 use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
 use crate::namespace::{
@@ -123,7 +124,11 @@ impl Shared {
             };
             // Moves of directories between parents are one at a time: what is above the target
             // cannot change while it is checked.
-            let moves_dir = source.kind == InodeKind::Directory && from_dir != to_dir;
+            let is_dir = source.kind == InodeKind::Directory;
+            if is_dir {
+                self.require_loose(from_dir)?;
+            }
+            let moves_dir = is_dir && from_dir != to_dir;
             let _moving = moves_dir.then(|| self.directory_moves.lock());
             if moves_dir {
                 self.require_not_above(moved.ino, to_dir)?;
@@ -387,6 +392,21 @@ impl Shared {
         let new_owner = Owner { tree, ..owner };
         self.require_quota(new_owner, Some(owner), 1, record.used_bytes)?;
         Ok(Some(tree))
+    }
+
+    /// Fails when directories of `dir` keep their places. The directory that moves is looked at by itself.
+    fn require_loose(&self, dir: Ino) -> Result<(), FsError> {
+        let (root, hidden) = (ROOT.in_branch(dir.branch()), HIDDEN.in_branch(dir.branch()));
+        let mut at = dir;
+        while at != hidden {
+            let inode = self.inode_in(View::Live, at)?;
+            inode.lock().require_unretained(self.now())?;
+            if at == root {
+                break;
+            }
+            at = self.parent_of(at)?;
+        }
+        Ok(())
     }
 
     /// Fails when `dir` is `moved` or below it: moving `moved` there would cut off a cycle.

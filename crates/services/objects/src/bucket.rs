@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::Ino;
+use cairn_fs::perm::{self, Guarded};
 use cairn_fs::{
     Attr, Credentials, Expected, FileKind, FsError, Keeping, Placing, SetAttr, SetTime,
     TRANSFER_LEN_BYTES_MAX, Unchanged, Unnamed, XattrMode,
@@ -93,14 +94,16 @@ pub struct ObjectInfo {
     pub version_id: Option<String>,
     /// It is a version that says that there is no object.
     pub is_marker: bool,
+    /// Whether who looked for it may read the file: who may not learns no digest of its bytes, and nothing that was put with them.
+    pub is_readable: bool,
 }
 
 impl ObjectInfo {
-    /// Without quotes. Of a file that was not put, or was changed since, it is no MD5, and looks like none.
+    /// Without quotes. Of a file that was not put, or was changed since, or that may not be read, it is no MD5, and looks like none.
     pub fn etag(&self) -> String {
         match &self.record {
-            Some(record) => record.etag.clone(),
-            None => etag_of_file(&self.attr),
+            Some(record) if self.is_readable => record.etag.clone(),
+            _ => etag_of_file(&self.attr),
         }
     }
 
@@ -114,6 +117,13 @@ impl ObjectInfo {
         self.version_id.as_deref().unwrap_or(NO_VERSION)
     }
 
+    /// Whose it is: of a marker, who put it there.
+    pub(crate) fn owner_uid(&self) -> u32 {
+        let record = self.record.as_ref().filter(|record| record.is_marker);
+        let marked_by = record.and_then(|record| record.marked_by);
+        marked_by.unwrap_or(self.attr.uid)
+    }
+
     pub(crate) fn has_number(&self) -> bool {
         self.id() != NO_VERSION
     }
@@ -124,6 +134,17 @@ impl ObjectInfo {
             false => self.attr.size_bytes,
         }
     }
+}
+
+/// Whether somebody may read the bytes of a file, by the rule of a read over NFS, and so what tells of them.
+pub(crate) fn may_read(who: &Credentials, attr: &Attr) -> bool {
+    let file = Guarded {
+        kind: attr.kind,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+    };
+    perm::require_data(who, file, perm::READ).is_ok()
 }
 
 /// Changes with the file: its number, length and times. The dash is what tells clients that it is no MD5.
@@ -293,6 +314,9 @@ impl Bucket {
                 },
                 None => Expected::Nothing,
             };
+            if self.versioning() == Some(Versioning::Suspended) {
+                self.require_null_removable(who, path).await?;
+            }
             let step = self.step(path, there.as_ref()).await?;
             record.version_id = step.version_id;
             let keep = step.keep.as_ref();
@@ -448,13 +472,17 @@ impl Bucket {
             _ => false,
         };
         match is_it {
-            true => self.info(attr).await,
+            true => self.info(who, attr).await,
             false => Ok(None),
         }
     }
 
     /// `None`: a directory that was not put.
-    pub(crate) async fn info(&self, attr: Attr) -> Result<Option<ObjectInfo>, ObjectError> {
+    pub(crate) async fn info(
+        &self,
+        who: &Credentials,
+        attr: Attr,
+    ) -> Result<Option<ObjectInfo>, ObjectError> {
         let is_directory = attr.kind == FileKind::Directory;
         let record = self.record_of(attr.ino).await?;
         let record = match is_directory {
@@ -471,6 +499,7 @@ impl Bucket {
             is_directory,
             version_id: self.versioning().map(|_| id),
             is_marker: false,
+            is_readable: may_read(who, &attr),
         }))
     }
 
@@ -517,8 +546,23 @@ impl Bucket {
         Ok(info)
     }
 
-    /// The latest version of an object, or another one; no marker.
-    pub async fn object_or_version(
+    /// The latest version of an object, or another one, for who may read its file; no marker. What was put with the bytes is for
+    /// whom the bytes are for.
+    pub async fn readable(
+        &self,
+        who: &Credentials,
+        key: &str,
+        version: Option<&str>,
+    ) -> Result<ObjectInfo, ObjectError> {
+        let info = self.object_or_version(who, key, version).await?;
+        match info.is_readable {
+            true => Ok(info),
+            false => Err(FsError::AccessDenied.into()),
+        }
+    }
+
+    /// The latest version of an object, or another one; no marker. For who changes it: [`Self::readable`] is for who is told of it.
+    pub(crate) async fn object_or_version(
         &self,
         who: &Credentials,
         key: &str,
@@ -752,7 +796,7 @@ impl Bucket {
                         Err(FsError::Stale) => continue,
                         Err(error) => return Err(error.into()),
                     };
-                    let Some(info) = self.info(attr).await? else {
+                    let Some(info) = self.info(who, attr).await? else {
                         continue;
                     };
                     entries.push(Listed::Object(ListedObject {
@@ -835,6 +879,85 @@ impl Tree for Directories<'_> {
             Ok(_) => Ok(Some(dir)),
             Err(FsError::NoAttribute | FsError::Stale) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::Timestamp;
+
+    use super::*;
+
+    fn attr(mode: u32) -> Attr {
+        let now = Timestamp::new(7, 0);
+        Attr {
+            ino: Ino(5),
+            kind: FileKind::Regular,
+            mode,
+            nlink: 1,
+            uid: 1000,
+            gid: 100,
+            size_bytes: 3,
+            used_bytes: 3,
+            device_major: 0,
+            device_minor: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+        }
+    }
+
+    /// Short contents are found by their MD5: it is for who may read them, and so is a condition on it.
+    #[test]
+    fn the_digest_of_a_file_is_for_who_may_read_it() {
+        let who = |uid, gid| Credentials {
+            uid,
+            gid,
+            groups: Vec::new(),
+            request: None,
+        };
+        let md5 = "900150983cd24fb0d6963f7d28e17f72";
+        for (mode, [owner, member, other]) in [
+            (0o644, [true, true, true]),
+            (0o640, [true, true, false]),
+            (0o600, [true, false, false]),
+            // As over NFS: the owner may always, and who may execute a file has to read it.
+            (0o000, [true, false, false]),
+            (0o711, [true, true, true]),
+        ] {
+            let cases = [
+                (who(1000, 1), owner),
+                (who(1, 100), member),
+                (who(1, 1), other),
+                (who(0, 0), true),
+            ];
+            for (who, want) in cases {
+                let attr = attr(mode);
+                let info = ObjectInfo {
+                    ino: attr.ino,
+                    is_readable: may_read(&who, &attr),
+                    attr,
+                    record: Some(ObjectRecord {
+                        etag: md5.to_owned(),
+                        ..ObjectRecord::default()
+                    }),
+                    is_directory: false,
+                    version_id: None,
+                    is_marker: false,
+                };
+                assert_eq!(info.is_readable, want, "{mode:o} {who:?}");
+                assert_eq!(info.etag() == md5, want, "{mode:o} {who:?}");
+                assert!(
+                    want || info.etag().contains('-'),
+                    "no client takes it for an MD5"
+                );
+                let is_md5 = Condition {
+                    if_match: vec![md5.to_owned()],
+                    ..Condition::default()
+                };
+                assert_eq!(is_md5.holds(Some(&info)), want, "{mode:o} {who:?}");
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cairn_base::Ino;
 use cairn_base::env::BoxFuture;
-use cairn_fs::{Attr, FsError, Keeper, KeptPlace, Marker};
+use cairn_fs::{Attr, Credentials, FsError, Keeper, KeptPlace, Marker};
 
 use crate::bucket::Bucket;
 use crate::path::KeyPath;
@@ -97,7 +97,7 @@ impl Objects {
         let Some(bucket) = self.keeping_bucket(directory) else {
             return Ok(None);
         };
-        let Some(there) = bucket.info(there).await? else {
+        let Some(there) = bucket.info(&Credentials::ROOT, there).await? else {
             return Ok(None);
         };
         let dir = bucket.make_kept_folder(&path).await?;
@@ -177,7 +177,7 @@ impl Bucket {
         folder: Ino,
     ) -> Result<Marker, ObjectError> {
         let number = self.next_number(Some(there), Some(folder)).await?;
-        let (mtime, record) = self.marker_record()?;
+        let (mtime, record) = self.marker_record(there.attr.uid)?;
         Ok(Marker {
             name: crate::versions::VersionName::new(number, false).file_name(),
             mtime,

@@ -364,7 +364,7 @@ impl Bucket {
         let (mut newer, mut noncurrent) = (None, 0);
         let mut count = 0;
         loop {
-            let page = self.versions_of(live, folder, after.as_deref(), PAGE_COUNT);
+            let page = self.versions_of(who, live, folder, after.as_deref(), PAGE_COUNT);
             let page = page.await?;
             let Some(last) = page.last().map(|last| last.id().to_owned()) else {
                 return Ok(());

@@ -32,6 +32,17 @@ pub enum PathError {
     Nul,
 }
 
+fn check_part(part: &[u8]) -> Result<(), PathError> {
+    match part {
+        b"" => Err(PathError::EmptyPart),
+        b"." | b".." => Err(PathError::Dots),
+        part if part == SNAPSHOTS_NAME => Err(PathError::Snapshots),
+        part if part.contains(&0) => Err(PathError::Nul),
+        part if part.len() > PART_LEN_BYTES_MAX => Err(PathError::PartTooLong),
+        _ => Ok(()),
+    }
+}
+
 /// A key as a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPath {
@@ -50,19 +61,32 @@ impl KeyPath {
         }
         let is_directory = key.ends_with(b"/");
         let path = key.strip_suffix(b"/").unwrap_or(key);
-        let part = |part: &[u8]| match part {
-            b"" => Err(PathError::EmptyPart),
-            b"." | b".." => Err(PathError::Dots),
-            part if part == SNAPSHOTS_NAME => Err(PathError::Snapshots),
-            part if part.contains(&0) => Err(PathError::Nul),
-            part if part.len() > PART_LEN_BYTES_MAX => Err(PathError::PartTooLong),
-            part => Ok(part.to_vec()),
-        };
+        let part = |part: &[u8]| check_part(part).map(|()| part.to_vec());
         let parts = path.split(|byte| *byte == b'/').map(part);
         Ok(Self {
             parts: parts.collect::<Result<_, _>>()?,
             is_directory,
         })
+    }
+
+    /// Refuses a pattern that no key is like, in which `*` stands for any bytes and `?` for one: who denies by it denies nothing.
+    pub fn check_pattern(pattern: &str) -> Result<(), PathError> {
+        let pattern = pattern.as_bytes();
+        if pattern.is_empty() {
+            return Err(PathError::Empty);
+        }
+        let least_len = pattern.iter().filter(|byte| **byte != b'*').count();
+        if least_len > KEY_LEN_BYTES_MAX {
+            return Err(PathError::TooLong);
+        }
+        if pattern.contains(&0) {
+            return Err(PathError::Nul);
+        }
+        let path = pattern.strip_suffix(b"/").unwrap_or(pattern);
+        let is_plain = |part: &&[u8]| !part.iter().any(|byte| b"*?".contains(byte));
+        // A part with a star can be many, or a part of one.
+        let mut parts = path.split(|byte| *byte == b'/').filter(is_plain);
+        parts.try_for_each(check_part)
     }
 
     /// All of them, from the bucket down.
@@ -87,6 +111,39 @@ impl KeyPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patterns_that_no_key_is_like_are_refused() {
+        let long = "x".repeat(PART_LEN_BYTES_MAX + 1);
+        let star = format!("{}*", "x/".repeat(KEY_LEN_BYTES_MAX));
+        for (pattern, want) in [
+            ("*", Ok(())),
+            ("a", Ok(())),
+            ("a/", Ok(())),
+            ("a/*", Ok(())),
+            ("*/../*x?", Err(PathError::Dots)),
+            ("a/.*/b", Ok(())),
+            ("a/?./b", Ok(())),
+            ("", Err(PathError::Empty)),
+            ("/", Err(PathError::EmptyPart)),
+            ("/x", Err(PathError::EmptyPart)),
+            ("/*", Err(PathError::EmptyPart)),
+            ("*//x", Err(PathError::EmptyPart)),
+            ("a//", Err(PathError::EmptyPart)),
+            ("../x", Err(PathError::Dots)),
+            ("a/./*", Err(PathError::Dots)),
+            ("*/.snapshot/*", Err(PathError::Snapshots)),
+            ("a*\0", Err(PathError::Nul)),
+            (long.as_str(), Err(PathError::PartTooLong)),
+            (star.as_str(), Err(PathError::TooLong)),
+        ] {
+            assert_eq!(KeyPath::check_pattern(pattern), want, "{pattern:?}");
+            // A pattern without a star is a key, or none.
+            if !pattern.contains(['*', '?']) {
+                assert_eq!(KeyPath::parse(pattern.as_bytes()).map(drop), want);
+            }
+        }
+    }
 
     #[test]
     fn keys_are_paths_or_refused() {

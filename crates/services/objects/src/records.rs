@@ -191,6 +191,9 @@ pub struct ObjectRecord {
     /// It is no object: it says that there is none any more.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_marker: bool,
+    /// The user who put a marker there, whose it is; the file of one is root's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marked_by: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
     /// It stays, whatever its retention says.

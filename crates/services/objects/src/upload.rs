@@ -289,7 +289,7 @@ impl Bucket {
                 Err(ObjectError::Fs(FsError::AccessDenied)) => None,
                 folder => folder?,
             };
-            let kept = self.versions_of(None, folder, None, COMPLETED_LOOKS_MAX);
+            let kept = self.versions_of(who, None, folder, None, COMPLETED_LOOKS_MAX);
             found = kept.await?.into_iter().find(is_it);
         }
         let Some(ObjectInfo {

@@ -235,7 +235,9 @@ impl Bucket {
             let after_version = wanted.after_version.filter(|_| found.key == after);
             // One more tells that the page is not the last.
             let room = limit - page.entries.len() + 1;
-            let versions = self.versions_of(live, kept, after_version, room).await?;
+            let versions = self
+                .versions_of(who, live, kept, after_version, room)
+                .await?;
             let Some(newest) = versions.first() else {
                 continue;
             };

@@ -15,13 +15,14 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use cairn_base::{Ino, Timestamp};
+use cairn_fs::perm::{self, Guarded};
 use cairn_fs::{
     Attr, Credentials, Expected, FileKind, FsError, Placing, SetAttr, SetTime, Unchanged,
     XattrMode, access,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::bucket::{ATTEMPTS_MAX, Bucket, Condition, OF_OBJECT, ObjectInfo};
+use crate::bucket::{ATTEMPTS_MAX, Bucket, Condition, OF_OBJECT, ObjectInfo, may_read};
 use crate::path::KeyPath;
 use crate::records::{ObjectError, ObjectRecord, VERSION, encode};
 use crate::volume::Objects;
@@ -370,6 +371,56 @@ impl Bucket {
         Ok(())
     }
 
+    /// Refuses who may not take away what is called [`NO_VERSION`] and is kept, before something else is called so.
+    pub(crate) async fn require_null_removable(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+    ) -> Result<(), ObjectError> {
+        let Some((folder, above)) = self.kept_with_above(&WHO, path).await? else {
+            return Ok(());
+        };
+        for (name, ino) in self.all_kept(folder).await? {
+            if name.is_null
+                && let Some(info) = self.kept_info(who, &name, ino).await?
+            {
+                self.require_unsticky(who, above, &info).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// In a sticky directory only its owner, and whose a version is, take that away: in the one that is there, and in the one that
+    /// it was kept for.
+    async fn require_unsticky(
+        &self,
+        who: &Credentials,
+        above: Pair,
+        version: &ObjectInfo,
+    ) -> Result<(), ObjectError> {
+        let mut directories = Vec::new();
+        if let Some(live) = above.live {
+            match self.objects.fs().attr(live).await {
+                Ok(attr) => directories.push(FolderRecord::of(&attr)),
+                // It went meanwhile.
+                Err(FsError::Stale) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(kept) = above.kept {
+            let record = self.objects.record_of_folder(kept).await?;
+            directories.extend(record.filter(|record| Some(record.directory) != above.live));
+        }
+        let owner_uid = version.owner_uid();
+        match directories
+            .iter()
+            .all(|directory| directory.lets_remove(who, owner_uid))
+        {
+            true => Ok(()),
+            false => Err(FsError::NotOwner.into()),
+        }
+    }
+
     async fn remove_kept(&self, folder: Ino, name: &VersionName) -> Result<(), ObjectError> {
         let fs = self.objects.fs();
         match fs.remove(&WHO, folder, &name.file_name()).await {
@@ -455,8 +506,11 @@ impl Bucket {
             return Err(ObjectError::Precondition);
         }
         self.require_write(who, &path).await?;
-        let folder = self.make_kept_folder(&path).await?;
         let is_null = versioning == Versioning::Suspended;
+        if is_null {
+            self.require_null_removable(who, &path).await?;
+        }
+        let folder = self.make_kept_folder(&path).await?;
         let number = self.next_number(there.as_ref(), Some(folder)).await?;
         let marker = VersionName::new(number, is_null);
         let old = match &there {
@@ -466,7 +520,7 @@ impl Bucket {
         };
         // The marker comes first. What is between the two steps when the server ends is an object that is there, and a marker
         // that says nothing, of a request that was not answered.
-        let ino = self.place_marker(folder, &marker).await?;
+        let ino = self.place_marker(who, folder, &marker).await?;
         if there.is_some() {
             // Who asks for a condition gets what it was looked at for, or nothing.
             let only = there.as_ref().map(ObjectInfo::unchanged);
@@ -487,8 +541,13 @@ impl Bucket {
         })
     }
 
-    async fn place_marker(&self, folder: Ino, name: &VersionName) -> Result<Ino, ObjectError> {
-        let (now, record) = self.marker_record()?;
+    async fn place_marker(
+        &self,
+        who: &Credentials,
+        folder: Ino,
+        name: &VersionName,
+    ) -> Result<Ino, ObjectError> {
+        let (now, record) = self.marker_record(who.uid)?;
         let name = name.file_name();
         // Who deletes to get below a quota must be able to.
         let mut file = self.objects.fs().make_unnamed_near(&WHO, folder).await?;
@@ -506,10 +565,11 @@ impl Bucket {
     }
 
     /// What a marker has beside its bytes, of which there are none, and its time.
-    pub(crate) fn marker_record(&self) -> Result<(Timestamp, Bytes), ObjectError> {
+    pub(crate) fn marker_record(&self, uid: u32) -> Result<(Timestamp, Bytes), ObjectError> {
         let now = self.objects.env.clock.now();
         let record = ObjectRecord {
             is_marker: true,
+            marked_by: Some(uid),
             version: VERSION,
             ..ObjectRecord::default()
         };
@@ -561,7 +621,7 @@ impl Bucket {
             return Ok(false);
         };
         if self
-            .kept_info(&name, ino)
+            .kept_info(who, &name, ino)
             .await?
             .is_none_or(|info| info.is_marker)
         {
@@ -625,6 +685,11 @@ impl Bucket {
         // A lock is taken off only for who may remove what it is on.
         self.require_write(who, path).await?;
         if let Some(there) = there.filter(|there| there.id() == id) {
+            let above = Pair {
+                live: self.directory_of(who, path).await?,
+                kept: None,
+            };
+            self.require_unsticky(who, above, &there).await?;
             self.unlock(&there, bypass).await?;
             // It takes the place in one step.
             let is_back = match folder {
@@ -649,9 +714,10 @@ impl Bucket {
         if !may_write.await? {
             return Err(FsError::AccessDenied.into());
         }
-        let info = self.kept_info(&name, ino).await?;
+        let info = self.kept_info(who, &name, ino).await?;
         let is_marker = info.as_ref().is_some_and(|info| info.is_marker);
         if let Some(info) = &info {
+            self.require_unsticky(who, above, info).await?;
             self.unlock(info, bypass).await?;
         }
         let is_latest = newest.is_some_and(|(newest, _)| newest == name);
@@ -681,7 +747,8 @@ impl Bucket {
         if !may_write.await? {
             return Err(FsError::AccessDenied.into());
         }
-        if let Some(info) = self.kept_info(&name, ino).await? {
+        if let Some(info) = self.kept_info(who, &name, ino).await? {
+            self.require_unsticky(who, above, &info).await?;
             self.unlock(&info, false).await?;
         }
         self.remove_kept(folder, &name).await
@@ -690,6 +757,7 @@ impl Bucket {
     /// A version that is kept; `None` if it went meanwhile.
     async fn kept_info(
         &self,
+        who: &Credentials,
         name: &VersionName,
         ino: Ino,
     ) -> Result<Option<ObjectInfo>, ObjectError> {
@@ -703,6 +771,7 @@ impl Bucket {
         Ok(Some(ObjectInfo {
             ino,
             is_marker: record.as_ref().is_some_and(|record| record.is_marker),
+            is_readable: may_read(who, &attr),
             attr,
             record,
             is_directory: false,
@@ -725,7 +794,7 @@ impl Bucket {
         }
         if let Some(folder) = self.kept_folder(who, &path).await?
             && let Some((name, ino)) = self.kept_version(folder, id).await?
-            && let Some(info) = self.kept_info(&name, ino).await?
+            && let Some(info) = self.kept_info(who, &name, ino).await?
         {
             return Ok(info);
         }
@@ -745,7 +814,7 @@ impl Bucket {
         };
         if let Some(folder) = folder
             && let Some((name, ino)) = self.newest_kept(folder).await?
-            && let Some(info) = self.kept_info(&name, ino).await?
+            && let Some(info) = self.kept_info(who, &name, ino).await?
             && info.is_marker
         {
             return Ok(Some(name.id()));
@@ -757,6 +826,7 @@ impl Bucket {
     /// there or gone.
     pub(crate) async fn versions_of(
         &self,
+        who: &Credentials,
         live: Option<Ino>,
         folder: Option<Ino>,
         after: Option<&str>,
@@ -765,7 +835,7 @@ impl Bucket {
         let mut versions = Vec::new();
         if let Some(ino) = live {
             match self.objects.fs().attr(ino).await {
-                Ok(attr) => versions.extend(self.info(attr).await?),
+                Ok(attr) => versions.extend(self.info(who, attr).await?),
                 Err(FsError::Stale) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -802,7 +872,7 @@ impl Bucket {
             let Some((last, _)) = page.last() else { break };
             from = last.past();
             for (name, ino) in page {
-                versions.extend(self.kept_info(&name, ino).await?);
+                versions.extend(self.kept_info(who, &name, ino).await?);
             }
             if !is_more {
                 break;
@@ -839,8 +909,21 @@ impl FolderRecord {
             directory: attr.ino,
             uid: attr.uid,
             gid: attr.gid,
-            mode: attr.mode & 0o777,
+            mode: attr.mode & (perm::MODE_STICKY | 0o777),
         }
+    }
+
+    /// Whether somebody who may write in the directory may remove there what is this user's.
+    fn lets_remove(&self, who: &Credentials, owner_uid: u32) -> bool {
+        let of = |kind, mode, uid| Guarded {
+            kind,
+            mode,
+            uid,
+            gid: self.gid,
+        };
+        let directory = of(FileKind::Directory, self.mode, self.uid);
+        let version = of(FileKind::Regular, 0, owner_uid);
+        perm::require_unsticky(who, directory, version).is_ok()
     }
 
     /// As a directory of this mode would.
@@ -1077,6 +1160,17 @@ mod tests {
             let got = [&owner, &member, &other].map(|who| record.lets(who, wanted));
             assert_eq!(got, lets, "{mode:o} {wanted}");
             assert!(record.lets(&who(0, 0, &[]), wanted));
+        }
+        // In a sticky one, whose the version is or the directory is.
+        for (mode, of_version, lets) in [
+            (0o777, 1, [true, true, true]),
+            (0o1777, 1, [true, true, false]),
+            (0o1777, 2000, [true, false, true]),
+        ] {
+            let record = of(7, 3000, mode);
+            let got = [&owner, &member, &other].map(|who| record.lets_remove(who, of_version));
+            assert_eq!(got, lets, "{mode:o} {of_version}");
+            assert!(record.lets_remove(&who(0, 0, &[]), of_version));
         }
         let was = of(7, 3000, 0o700);
         // Its mode was changed, it has another owner, or the owner made it anew.

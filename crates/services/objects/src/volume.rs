@@ -127,6 +127,9 @@ impl Objects {
         }
         *objects.state.write() = state;
         let objects = Arc::new(objects);
+        for record in objects.buckets().into_values() {
+            objects.hold_directories(&record).await?;
+        }
         objects.follow_keeping().await?;
         let keeper = objects
             .keeper
@@ -233,6 +236,11 @@ impl Objects {
         self.state.read().keys.get(id).cloned()
     }
 
+    /// Whether there is one of that name. Names are never given again, and nothing of a key changes but how its secret is kept.
+    pub fn has_access_key(&self, id: &str) -> bool {
+        self.state.read().keys.contains_key(id)
+    }
+
     /// The turn of an object. `alone`: what is found there must stay so until it is changed.
     pub(crate) async fn turn_of(&self, directory: Ino, key: &str, alone: bool) -> Turn<'_> {
         let turn = &self.turns[self.turn_index(directory, key)];
@@ -336,10 +344,38 @@ impl Objects {
         name: &str,
         record: BucketRecord,
     ) -> Result<(), ObjectError> {
+        // Nothing is locked before it stays in its place.
+        self.hold_directories(&record).await?;
         self.put(&format!("{OF_BUCKET}{name}"), &encode(&record)?)
             .await?;
         self.state.write().buckets.insert(name.to_owned(), record);
         Ok(self.follow_keeping().await?)
+    }
+
+    /// In a bucket with object lock no directory is renamed or moved, nor the bucket's own: what is locked below it would be at
+    /// another key, or in no bucket, and something else could be put in its place.
+    async fn hold_directories(&self, record: &BucketRecord) -> Result<(), FsError> {
+        if record.settings.lock.is_none() {
+            return Ok(());
+        }
+        match self.fs.hold_directories(record.directory, true).await {
+            // The directory of the bucket is gone.
+            Err(FsError::Stale) => Ok(()),
+            held => held,
+        }
+    }
+
+    /// Lets the directory of a bucket go that is empty and no bucket any more.
+    async fn let_directories_go(&self, directory: Ino) -> Result<(), FsError> {
+        let is_held =
+            |other: &BucketRecord| other.directory == directory && other.settings.lock.is_some();
+        if self.buckets().values().any(is_held) {
+            return Ok(());
+        }
+        match self.fs.hold_directories(directory, false).await {
+            Err(FsError::Stale) => Ok(()),
+            freed => freed,
+        }
     }
 
     async fn put(&self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
@@ -502,6 +538,9 @@ impl Objects {
         self.forget(&format!("{OF_BUCKET}{name}")).await?;
         self.state.write().buckets.remove(name);
         self.follow_keeping().await?;
+        if !keep_directory {
+            self.let_directories_go(record.directory).await?;
+        }
         if !keep_directory
             && let Ok(path) = KeyPath::parse(record.path.trim_matches('/').as_bytes())
         {

@@ -541,3 +541,69 @@ fn what_is_retained_stays_until_its_time() {
         world.fs.close().await.unwrap();
     });
 }
+
+/// Directories that are held, and those below them, keep their places: what is retained in there is at its path. All else goes on.
+#[test]
+fn directories_with_what_is_retained_keep_their_places() {
+    block_on(async {
+        let mut world = World::new(73, 1).await;
+        let who = &ROOT_USER;
+        let mut dirs = vec![ROOT_INO];
+        for name in [&b"held"[..], b"year", b"month"] {
+            let above = *dirs.last().unwrap();
+            let made = world
+                .fs
+                .make_dir(who, above, name, SetAttr::default())
+                .await;
+            dirs.push(made.unwrap().attr.ino);
+        }
+        let [root, held, year, month] = dirs[..] else {
+            panic!("four directories");
+        };
+        for name in [&b"free"[..], b"other"] {
+            let made = world.fs.make_dir(who, root, name, SetAttr::default()).await;
+            made.unwrap();
+        }
+        world.fs.hold_directories(held, true).await.unwrap();
+        world = world.crash(74, Crash::ALL[0]).await;
+        let fs = &world.fs;
+        for (from, name, to, new) in [
+            (root, &b"held"[..], root, &b"renamed"[..]),
+            (held, b"year", held, b"renamed"),
+            (held, b"year", root, b"moved"),
+            (year, b"month", year, b"renamed"),
+            (year, b"month", root, b"free"),
+            (root, b"free", root, b"held"),
+        ] {
+            let renamed = fs.rename(who, from, name, to, new).await;
+            assert!(renamed.is_err(), "{name:?} to {new:?}");
+            assert!(fs.lookup(who, from, name).await.is_ok(), "{name:?}");
+        }
+        let renamed = fs.rename(who, year, b"month", root, b"moved").await;
+        assert_eq!(renamed.unwrap_err(), FsError::NotOwner);
+        let mode = SetAttr {
+            mode: Some(0o700),
+            ..SetAttr::default()
+        };
+        fs.set_attr(who, held, mode, None).await.unwrap();
+        fs.rename(who, root, b"other", root, b"elsewhere")
+            .await
+            .unwrap();
+        fs.rename(who, root, b"elsewhere", held, b"came")
+            .await
+            .unwrap();
+        // What is empty can go: nothing is retained in there.
+        fs.remove_dir(who, year, b"month").await.unwrap();
+        fs.remove_dir(who, held, b"year").await.unwrap();
+        fs.remove_dir(who, held, b"came").await.unwrap();
+        let removed = fs.remove_dir(who, root, b"held").await;
+        assert_eq!(removed.unwrap_err(), FsError::NotOwner);
+        let gone = fs.hold_directories(month, true).await;
+        assert_eq!(gone.unwrap_err(), FsError::Stale);
+        fs.hold_directories(held, false).await.unwrap();
+        fs.remove_dir(who, root, b"held").await.unwrap();
+        world.run_for(60).await;
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
