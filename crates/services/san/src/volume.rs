@@ -72,6 +72,8 @@ pub struct San {
     fs: Fs,
     env: Env,
     state: RwLock<State>,
+    /// What nobody has to prove, kept as what initiators have to; `None`: it cannot be kept while the master key is missing.
+    nobody: Option<KeptInitiator>,
     /// Held by who changes something.
     turn: tokio::sync::Mutex<()>,
 }
@@ -96,6 +98,21 @@ fn mutual_place(initiator: &str) -> String {
     format!("initiator {initiator} mutual")
 }
 
+/// No initiator has such a name.
+const NOBODY: &str = "nobody";
+
+/// What takes as long to read as what an initiator has to prove.
+fn nobody() -> Initiator {
+    let chap = || Chap {
+        user: NOBODY.to_owned(),
+        secret: "0".repeat(16),
+    };
+    Initiator {
+        chap: chap(),
+        mutual: Some(chap()),
+    }
+}
+
 fn secret_error(initiator: &str, error: SecretError) -> SanError {
     SanError::Secret {
         initiator: initiator.to_owned(),
@@ -113,12 +130,14 @@ fn snapshot_refused(error: SnapshotFailure) -> SanError {
 impl San {
     /// Reads what the volume keeps.
     pub async fn open(fs: Fs, env: Env) -> Result<Self, SanError> {
-        let san = Self {
+        let mut san = Self {
             fs,
             env,
             state: RwLock::default(),
+            nobody: None,
             turn: tokio::sync::Mutex::default(),
         };
+        san.nobody = san.kept(NOBODY, nobody()).ok();
         let mut state = State::default();
         if let Some(hidden) = san.fs.hidden_folder().await? {
             match san.fs.lookup(&WHO, hidden, FOLDER).await {
@@ -244,6 +263,14 @@ impl San {
         kept.map(|kept| self.revealed(name, kept)).transpose()
     }
 
+    /// Takes the time that [`Self::initiator`] takes for one that something is set for: whoever measures the time of answers
+    /// does not learn which names are set.
+    pub fn reveal_nobody(&self) {
+        if let Some(nobody) = &self.nobody {
+            drop(std::hint::black_box(self.revealed(NOBODY, nobody.clone())));
+        }
+    }
+
     fn revealed(&self, name: &str, kept: KeptInitiator) -> Result<Initiator, SanError> {
         let reveal = |place: String, kept: KeptChap| {
             let secret = self.fs.secret(&place, &kept.secret);
@@ -252,6 +279,11 @@ impl San {
             Ok::<_, SanError>(Chap { user, secret })
         };
         let mutual = kept.mutual.map(|mutual| reveal(mutual_place(name), mutual));
+        // As long for those without one: the time of an answer tells nothing.
+        let nobodys = self.nobody.as_ref().filter(|_| mutual.is_none());
+        if let Some(nobodys) = nobodys.and_then(|nobody| nobody.mutual.clone()) {
+            drop(std::hint::black_box(reveal(mutual_place(NOBODY), nobodys)));
+        }
         Ok(Initiator {
             chap: reveal(chap_place(name), kept.chap)?,
             mutual: mutual.transpose()?,
