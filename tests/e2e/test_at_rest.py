@@ -295,7 +295,9 @@ class AtRest(WorldTest):
         store.cairn("bucket", "create", "archive")
         keys = s3.Keys(store)
         credentials = self.scratch / "credentials"
-        credentials.write_text(f"[default]\naws_access_key_id = {keys.id}\naws_secret_access_key = {keys.secret}\n")
+        credentials.write_text(
+            f"[default]\naws_access_key_id = {keys.id}\naws_secret_access_key = {keys.secret}\ncredential_host = 127.0.0.1:{self.port}\n"
+        )
         credentials.chmod(0o600)
         world = self.server(2)
         url = f"s3://archive/one?endpoint=http://127.0.0.1:{self.port}&region=us-east-1"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import socket
 import struct
 import threading
@@ -208,11 +209,13 @@ class Strangers(LunTest):
     def bomb(self, streams, pdu):
         """Sends PDUs as fast as they are taken, and takes no answer, until no connection takes more."""
 
+        burst = pdu * ((1 << 20) // len(pdu))
+
         def flood(stream):
             stream.settimeout(BOMB_SECONDS)
             with contextlib.suppress(OSError):
                 while True:
-                    stream.sendall(pdu * 10_000)
+                    stream.sendall(burst)
 
         threads = [threading.Thread(target=flood, args=(stream,)) for stream in streams]
         most = 0
@@ -240,6 +243,9 @@ class Strangers(LunTest):
             self.assertEqual(session.read(0, BLOCK), bytes(BLOCK))
 
     def test_half_logins_keep_nobody_out(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.lun_server()
         with self.session() as first:
             first.write(0, b"1" * BLOCK)

@@ -30,7 +30,7 @@ impl Default for LogLimit {
 impl LogLimit {
     /// Admits at most so many lines in an interval.
     #[must_use]
-    pub fn new(line_count_max: u32) -> Self {
+    pub const fn new(line_count_max: u32) -> Self {
         Self {
             line_count_max,
             interval: Mutex::new(None),

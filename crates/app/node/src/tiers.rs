@@ -72,10 +72,14 @@ pub fn open(
     config: &Config,
 ) -> Result<Arc<dyn HostTier>, String> {
     let address: Result<TierAddress, _> = tier.url.parse();
-    let address = address.map_err(|error| error.to_string())?;
+    let mut address = address.map_err(|error| error.to_string())?;
     // It is written to and emptied, as a disk is.
     if let TierAddress::Directory(path) = &address {
-        allowed_place(Path::new(path), &config.disk_roots, &[])?;
+        let place = allowed_place(Path::new(path), &config.disk_roots, &[])?;
+        let place = place.into_os_string().into_string();
+        // The very place that was looked at: a link may lead elsewhere a moment later.
+        let place = place.map_err(|_| format!("{path} leads to a path that is not UTF-8"))?;
+        address = TierAddress::Directory(place);
     }
     let credentials = Credentials {
         file: tier.credentials_file.as_deref(),
