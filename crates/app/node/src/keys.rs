@@ -76,6 +76,20 @@ impl KeyHolder {
         self.known.lock().keys.clone()
     }
 
+    /// Why the keys that the configuration has could not be read last; `None` where it has none.
+    pub fn problem(&self) -> Option<String> {
+        self.known.lock().problem.clone()
+    }
+
+    /// Why secrets are not wrapped although the configuration has master keys, in a pool whose secrets are not wrapped yet.
+    pub fn why_unwrapped(&self) -> Option<String> {
+        self.source.as_ref()?;
+        let told = self.told.lock().clone();
+        let of_pool = Some(told).filter(|told| !told.is_empty());
+        let waits = || "the pool has no key of secrets yet".to_owned();
+        Some(self.problem().or(of_pool).unwrap_or_else(waits))
+    }
+
     /// Reads the keys anew; says whether there is one that was not there before. Keys that are not there any more stay
     /// known until this program ends: volumes that are served may have to be opened again.
     pub async fn look(&self) -> bool {

@@ -148,9 +148,11 @@ impl Node {
             None => Vec::new(),
         };
         let state_folder = state_folder::find(config.state_dir.as_deref());
+        let keys_problem = keys.problem();
         let known = Known {
             disks: &known,
             state_folder: state_folder.as_deref(),
+            keys_problem: keys_problem.as_deref(),
         };
         let mut pool = runtime.block_on(open_pool_in_time(&env, &config, known))?;
         let cluster = match place {

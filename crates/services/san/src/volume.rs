@@ -1,6 +1,7 @@
 //! The LUNs of one volume, in memory as they are in the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use cairn_base::Ino;
@@ -72,8 +73,8 @@ pub struct San {
     fs: Fs,
     env: Env,
     state: RwLock<State>,
-    /// What nobody has to prove, kept as what initiators have to; `None`: it cannot be kept while the master key is missing.
-    nobody: Option<KeptInitiator>,
+    /// What nobody has to prove, kept as what initiators have to, once somebody asked for it.
+    nobody: OnceLock<KeptInitiator>,
     /// Held by who changes something.
     turn: tokio::sync::Mutex<()>,
 }
@@ -130,14 +131,13 @@ fn snapshot_refused(error: SnapshotFailure) -> SanError {
 impl San {
     /// Reads what the volume keeps.
     pub async fn open(fs: Fs, env: Env) -> Result<Self, SanError> {
-        let mut san = Self {
+        let san = Self {
             fs,
             env,
             state: RwLock::default(),
-            nobody: None,
+            nobody: OnceLock::new(),
             turn: tokio::sync::Mutex::default(),
         };
-        san.nobody = san.kept(NOBODY, nobody()).ok();
         let mut state = State::default();
         if let Some(hidden) = san.fs.hidden_folder().await? {
             match san.fs.lookup(&WHO, hidden, FOLDER).await {
@@ -266,9 +266,18 @@ impl San {
     /// Takes the time that [`Self::initiator`] takes for one that something is set for: whoever measures the time of answers
     /// does not learn which names are set.
     pub fn reveal_nobody(&self) {
-        if let Some(nobody) = &self.nobody {
+        if let Some(nobody) = self.nobody() {
             drop(std::hint::black_box(self.revealed(NOBODY, nobody.clone())));
         }
+    }
+
+    /// `None`: it cannot be kept while the master key is missing.
+    fn nobody(&self) -> Option<&KeptInitiator> {
+        if let Some(nobody) = self.nobody.get() {
+            return Some(nobody);
+        }
+        let made = self.kept(NOBODY, nobody()).ok()?;
+        Some(self.nobody.get_or_init(|| made))
     }
 
     fn revealed(&self, name: &str, kept: KeptInitiator) -> Result<Initiator, SanError> {
@@ -280,7 +289,7 @@ impl San {
         };
         let mutual = kept.mutual.map(|mutual| reveal(mutual_place(name), mutual));
         // As long for those without one: the time of an answer tells nothing.
-        let nobodys = self.nobody.as_ref().filter(|_| mutual.is_none());
+        let nobodys = mutual.is_none().then(|| self.nobody()).flatten();
         if let Some(nobodys) = nobodys.and_then(|nobody| nobody.mutual.clone()) {
             drop(std::hint::black_box(reveal(mutual_place(NOBODY), nobodys)));
         }
