@@ -275,6 +275,7 @@ class AtRest(WorldTest):
         world.start()
         secret = self.scratch / "chap"
         secret.write_text("0123456789abcdef")
+        secret.chmod(0o600)
         for words in (
             ["s3", "key", "create", "--uid", "0", "--gid", "0"],
             ["initiator", "set", "main", INITIATOR, "--chap-user", "host", "--secret-file", str(secret)],

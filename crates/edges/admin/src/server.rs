@@ -301,6 +301,7 @@ impl AdminServer {
             .max_buf_size(HEAD_LEN_BYTES_MAX);
         tokio::pin!(stop);
         let mut door = Door::new(self.shared.forward.clone());
+        let errors = LogLimit::default();
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => break,
@@ -311,7 +312,9 @@ impl AdminServer {
                 Ok((stream, peer, entry)) => (stream, peer, entry.generation()),
                 Err(error) => {
                     // Most often too many open files: they do not close faster by asking often.
-                    tracing::warn!(%error, "the admin API cannot accept a connection");
+                    if let Some(more) = errors.admitted() {
+                        tracing::warn!(%error, more, "the admin API cannot accept a connection");
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }

@@ -336,13 +336,17 @@ async fn accept(
         }
     };
     let mut next = 0;
+    // Whoever takes all file descriptors causes as many as they like.
+    let errors = LogLimit::default();
     let cluster = shared.targets.cluster();
     let mut door = Door::new(cluster.map(|cluster| Arc::clone(&cluster.forward)));
     loop {
         let (stream, peer, accepting) = match door.accept(&listener).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!("cannot accept iSCSI connections: {error}");
+                if let Some(more) = errors.admitted() {
+                    tracing::warn!(more, "cannot accept iSCSI connections: {error}");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

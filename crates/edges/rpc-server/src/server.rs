@@ -501,7 +501,7 @@ impl Acceptor {
         let stream = match stream.into_std() {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%peer, "connection lost: {error}");
+                tracing::debug!(%peer, "connection lost: {error}");
                 return;
             }
         };
