@@ -2,6 +2,9 @@
 //!
 //! Owns: how many lines of a kind are logged in an interval.
 //! Must not know: what the kinds are.
+//!
+//! The interval is by the clock of the process, and not by that of `Env`: which lines a log has is nothing that is simulated,
+//! and a limit can be a `static`.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

@@ -47,11 +47,13 @@ impl Secrets for PoolSecrets {
         // A volume that outlives the pool serves nobody any more.
         let pool = self.0.upgrade().ok_or(KeyError::NoSecretsKey)?;
         let key = secrets_key_of(&pool.state(), &pool.host.master_keys())?;
-        match pool.host.why_unwrapped() {
+        if key.is_none()
+            && let Some(why) = pool.host.why_unwrapped()
+        {
             // None is kept readable where the configuration wants them wrapped.
-            Some(why) if key.is_none() => Err(KeyError::Unwrapped { why }),
-            _ => Ok(key),
+            return Err(KeyError::Unwrapped { why });
         }
+        Ok(key)
     }
 }
 
