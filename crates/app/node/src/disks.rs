@@ -314,6 +314,13 @@ mod tests {
             folders.contains("/a, ") && disks == "/srv/a",
             "{folders} {disks}"
         );
+        // Nor while its secrets would be readable on the disks.
+        let known = Known {
+            keys_problem: Some("no key"),
+            ..Known::default()
+        };
+        let refused = open_pool(&env, &config, &Looks::default(), known).await;
+        assert!(matches!(refused, Err(NodeError::NoMasterKey(_))));
         // Nothing was put there.
         let looked = Folder::look(&config.data[0], &config).await.unwrap();
         assert!(looked.identity().is_none());

@@ -460,6 +460,24 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn secrets_wait_for_keys_that_the_configuration_has() {
+        assert_eq!(KeyHolder::new(None).why_unwrapped(), None);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let holder = KeyHolder::new(Some(KeySource::File(path.clone())));
+        assert!(!holder.look().await);
+        let why = holder.why_unwrapped().unwrap();
+        assert!(why.contains("No such file"), "{why}");
+        assert_eq!(holder.problem(), Some(why));
+        std::fs::write(&path, format!("{KEY}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(holder.look().await);
+        assert_eq!(holder.problem(), None);
+        // The pool has not wrapped its secrets yet.
+        assert!(holder.why_unwrapped().is_some());
+    }
+
     #[test]
     fn a_command_gives_keys_or_an_error_without_them() {
         let run = |line: &str| super::run(line, Duration::from_secs(20));
