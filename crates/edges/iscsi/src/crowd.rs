@@ -5,7 +5,7 @@
 //!
 //! Of connections that have not logged in the oldest makes way for one that comes: a login takes milliseconds, so whoever
 //! holds many half ones loses them first. Addresses from which somebody has logged in before have places that no stranger
-//! takes: strangers have a quarter of all.
+//! takes: strangers have half of all. As many initiators come at once when a server starts again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Connections without a login from addresses that nobody has logged in from.
     fn strangers_max(&self) -> usize {
-        (self.count_max / 4).max(1)
+        (self.count_max / 2).max(1)
     }
 }
 
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits {
-        count_max: 16,
-        per_network_max: 8,
+        count_max: 8,
+        per_network_max: 4,
     };
 
     fn address(last: u8) -> IpAddr {
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn sessions_make_way_for_nobody() {
         let mut crowd = Crowd::default();
-        let all: Vec<u64> = (0..16).map(|last| logged_in(&mut crowd, last)).collect();
+        let all: Vec<u64> = (0..8).map(|last| logged_in(&mut crowd, last)).collect();
         assert!(crowd.enter(address(1), LIMITS).is_none());
         assert!(crowd.enter(address(99), LIMITS).is_none());
         for id in all {
