@@ -139,6 +139,7 @@ pjdfstest: setup-vm build-test ## The POSIX conformance suite through the kernel
 check: setup-build setup-lint docs-check ## Format, lints, links, uses of unsafe, leftovers of merges
 	scripts/conflict-check
 	scripts/unsafe-check
+	scripts/print-check
 	scripts/lint-python
 	cargo fmt --all --check
 	cargo clippy $(TEST_FLAGS) --workspace --all-targets -- -D warnings

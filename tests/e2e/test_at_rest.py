@@ -266,6 +266,46 @@ class AtRest(WorldTest):
         with iscsi.Session(("127.0.0.1", self.iscsi_port), f"{INITIATOR}.main", chap=chap):
             pass
 
+    def test_no_secret_is_made_while_the_master_key_cannot_be_read(self):
+        world = self.started(has_key=False)
+        world.stop()
+        self.put_keys(self.generate())
+        self.key.chmod(0o644)
+        world.flags += ["--master-key-file", str(self.key)]
+        world.start()
+        secret = self.scratch / "chap"
+        secret.write_text("0123456789abcdef")
+        secret.chmod(0o600)
+        for words in (
+            ["s3", "key", "create", "--uid", "0", "--gid", "0"],
+            ["initiator", "set", "main", INITIATOR, "--chap-user", "host", "--secret-file", str(secret)],
+        ):
+            refused = world.cairn(*words, check=False)
+            self.assertNotEqual(refused.returncode, 0, words)
+            self.assertIn("master key", refused.stderr, words)
+        kinds = [warning["kind"] for warning in world.status()["warnings"]]
+        self.assertIn("secrets_unwrapped", kinds)
+        # It is tried again by itself, and what is made then is wrapped.
+        self.key.chmod(0o600)
+        make = ["s3", "key", "create", "--uid", "0", "--gid", "0", "--json"]
+        made = harness.wait_until(
+            lambda: (done := world.cairn(*make, check=False)).returncode == 0 and json.loads(done.stdout),
+            SERVED_SECONDS_MAX,
+            "a secret is made",
+        )
+        self.assertNotIn("secrets_unwrapped", [warning["kind"] for warning in world.status()["warnings"]])
+        world.stop()
+        self.assertEqual(found(world.disks, {"secret": made["secret"]}), set())
+        # No pool is made either: its own secrets would be readable.
+        self.key.chmod(0o644)
+        (self.scratch / "new").mkdir()
+        new = harness.Server(self.scratch / "new", 1, ["--master-key-file", str(self.key)])
+        process = new.spawn()
+        self.assertNotEqual(process.wait(60), 0)
+        self.assertIn("no pool is made", new.log_tail())
+        self.key.chmod(0o600)
+        self.enterContextHere(new)
+
     def test_secrets_from_before_a_master_key_are_wrapped(self):
         world = self.started(has_key=False)
         keys, _, _ = self.planted(world, "main", False)
@@ -295,7 +335,9 @@ class AtRest(WorldTest):
         store.cairn("bucket", "create", "archive")
         keys = s3.Keys(store)
         credentials = self.scratch / "credentials"
-        credentials.write_text(f"[default]\naws_access_key_id = {keys.id}\naws_secret_access_key = {keys.secret}\n")
+        credentials.write_text(
+            f"[default]\naws_access_key_id = {keys.id}\naws_secret_access_key = {keys.secret}\ncredential_host = 127.0.0.1:{self.port}\n"
+        )
         credentials.chmod(0o600)
         world = self.server(2)
         url = f"s3://archive/one?endpoint=http://127.0.0.1:{self.port}&region=us-east-1"

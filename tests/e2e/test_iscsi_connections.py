@@ -1,8 +1,12 @@
 """Sessions of several connections (RFC 7143, MaxConnections), by an initiator of our own."""
 
+import contextlib
 import json
 import os
+import resource
+import socket
 import struct
+import threading
 
 from lib import harness, iscsi
 from lib.lunworld import INITIATOR, LunTest
@@ -10,6 +14,13 @@ from lib.lunworld import INITIATOR, LunTest
 CONNECTIONS_MAX = 8
 WINDOW = 128
 BLOCK = 512
+# What connections may take that take no answers, with what the allocator keeps: far less than 16 MiB for each.
+BOMB_CONNECTIONS = 16
+BOMB_BYTES_MAX = 64 << 20
+BOMB_SECONDS = 20
+# More than the server has places for connections.
+HALF_LOGINS = 1100
+LOG_FLOOD = 300
 INITIATOR_ERROR, TOO_MANY, NO_SESSION = 2, 0x06, 0x0A
 NO_CONNECTION, NO_RECOVERY = 1, 2
 
@@ -176,3 +187,99 @@ class Connections(LunTest):
             self.assertEqual(one.read(0, BLOCK), bytes(BLOCK))
             self.assertEqual(one.logout(), 0)
             self.assertTrue(one.is_closed())
+
+
+class Strangers(LunTest):
+    """What those can do who do not log in."""
+
+    def connect(self, source="127.0.0.1", receive_bytes=None):
+        stream = socket.socket()
+        self.addCleanup(stream.close)
+        if receive_bytes:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        stream.bind((source, 0))
+        stream.connect(("127.0.0.1", self.port))
+        return stream
+
+    def login_pdu(self, flags=0x40, text=b""):
+        # A login request whose text goes on (C), in the stage of security.
+        head = bytes([0x43, flags, 0, 0, 0]) + len(text).to_bytes(3, "big") + b"\x40\0\0\0\0\1"
+        return head.ljust(48, b"\0") + text + bytes(-len(text) % 4)
+
+    def bomb(self, streams, pdu):
+        """Sends PDUs as fast as they are taken, and takes no answer, until no connection takes more."""
+
+        burst = pdu * ((1 << 20) // len(pdu))
+
+        def flood(stream):
+            stream.settimeout(BOMB_SECONDS)
+            with contextlib.suppress(OSError):
+                while True:
+                    stream.sendall(burst)
+
+        threads = [threading.Thread(target=flood, args=(stream,)) for stream in streams]
+        most = 0
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            for thread in threads:
+                thread.join(0.1)
+            most = max(most, harness.resident_bytes(self.lun_world.pid))
+        return most
+
+    def test_answers_that_nobody_takes_are_few(self):
+        self.lun_server()
+        before = harness.resident_bytes(self.lun_world.pid)
+        most = self.bomb([self.connect(receive_bytes=2048) for _ in range(BOMB_CONNECTIONS)], self.login_pdu())
+        self.assertLess(most - before, BOMB_BYTES_MAX, "before the login")
+        # Who has logged in for discovery, and asks whether the target is there.
+        sessions = [iscsi.Session(("127.0.0.1", self.port), INITIATOR) for _ in range(BOMB_CONNECTIONS)]
+        nop = struct.pack(">BB2xB3sQIII", 0x40, 0x80, 0, b"\0\x10\0", 0, 1, 0xFFFF_FFFF, 0).ljust(48, b"\0") + bytes(4096)
+        most = self.bomb([session.stream for session in sessions], nop)
+        for session in sessions:
+            session.stream.close()
+        self.assertLess(most - before, BOMB_BYTES_MAX, "in discovery sessions")
+        with self.session() as session:
+            self.assertEqual(session.read(0, BLOCK), bytes(BLOCK))
+
+    def test_half_logins_keep_nobody_out(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.lun_server()
+        with self.session() as first:
+            first.write(0, b"1" * BLOCK)
+            for number in range(HALF_LOGINS):
+                stream = self.connect(f"127.0.0.{2 + number % 2}")
+                with contextlib.suppress(OSError):
+                    stream.sendall(self.login_pdu(0x40, b"InitiatorName=iqn.q:a\0"))
+            # From an address that is known, and over the session that there was.
+            with self.session() as second:
+                self.assertEqual(second.read(0, BLOCK), b"1" * BLOCK)
+            self.assertEqual(first.read(0, BLOCK), b"1" * BLOCK)
+        # A newcomer comes in as well: half logins make way for it.
+        stream = self.connect("127.0.0.9")
+        stream.settimeout(BOMB_SECONDS)
+        stream.sendall(self.login_pdu())
+        self.assertEqual(len(stream.recv(48, socket.MSG_WAITALL)), 48)
+        self.assertGreater(self.lun_world.metrics()["cairn_iscsi_connections_refused_total"], 0)
+
+    def test_a_flood_is_few_lines_of_the_log(self):
+        self.lun_server()
+        unknown = b"InitiatorName=iqn.2025-11.test:nobody\0SessionType=Discovery\0AuthMethod=None\0"
+        for _ in range(LOG_FLOOD):
+            for sent in (bytes(48), self.login_pdu(0x81, unknown)):
+                stream = self.connect()
+                stream.settimeout(BOMB_SECONDS)
+                stream.sendall(sent)
+                with contextlib.suppress(ConnectionError):
+                    while stream.recv(4096):
+                        pass
+                stream.close()
+        self.assertEqual(self.lun_world.stop(), 0)
+        log = self.lun_world.log_path.read_text(errors="replace")
+        for line in ("iSCSI connection closed: ", "an initiator that sees no LUN here"):
+            count = log.count(line)
+            self.assertGreater(count, 0, line)
+            # One in 5 s: a flood that takes a minute has 12.
+            self.assertLess(count, LOG_FLOOD // 10, line)

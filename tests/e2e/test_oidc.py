@@ -13,6 +13,8 @@ from lib.worlds import WorldTest
 BEGINS_COUNT = 2000
 # Of memory that this may take: nothing is kept of a log-in that is under way.
 GROWTH_BYTES_MAX = 16 << 20
+# Requests of nobody that fail.
+LOG_FLOOD = 100
 
 
 class Oidc(WorldTest):
@@ -214,6 +216,12 @@ class Oidc(WorldTest):
         status, _, body = self.ask(server, "POST", "/api/v1/session/oidc/begin")
         self.assertEqual(status, 503, body)
         self.assertIn("does not answer", body["error"]["message"])
+        # Whoever asks as often as they like causes a line of the log in 5 s.
+        for _ in range(LOG_FLOOD):
+            self.assertEqual(self.ask(server, "POST", "/api/v1/session/oidc/begin")[0], 503)
+        lines = server.log_path.read_text(errors="replace").count("a log-in by the OpenID provider cannot begin")
+        self.assertGreater(lines, 0)
+        self.assertLess(lines, LOG_FLOOD // 4)
         token = server.token_path.read_text().strip()
         self.assertEqual(self.ask(server, "POST", "/api/v1/session", {"token": token})[0], 200)
         with provider:

@@ -266,3 +266,8 @@ class Security(WorldTest):
         with urllib.request.urlopen(server.ready["admin"]["url"] + "/healthz", timeout=SECONDS_MAX) as answer:
             self.assertEqual(answer.read(), b"ok\n")
         self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX)
+        # Nor do they take the places of who has the token, be it from one of their addresses.
+        begun = time.monotonic()
+        for _ in range(4):
+            self.assertTrue(server.status()["version"])
+        self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX)

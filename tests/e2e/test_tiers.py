@@ -222,7 +222,9 @@ class Tiers(WorldTest):
         store.cairn("bucket", "create", "archive")
         keys = s3.Keys(store)
         credentials = self.scratch / "credentials"
-        credentials.write_text(f"[default]\naws_access_key_id = {keys.id}\naws_secret_access_key = {keys.secret}\n")
+        credentials.write_text(
+            f"[default]\naws_access_key_id = {keys.id}\naws_secret_access_key = {keys.secret}\ncredential_host = 127.0.0.1:{port}\n"
+        )
         url = f"s3://archive/one?endpoint=http://127.0.0.1:{port}&region=us-east-1"
         world = self.server(3)
         add = ["tier", "add", "cold", url, "--credentials-file", str(credentials)]
@@ -539,9 +541,10 @@ class Outbound(WorldTest):
         threading.Thread(target=internal.serve_forever, daemon=True).start()
         return internal
 
-    def credentials(self):
+    def credentials(self, internal=None):
         path = self.scratch / "credentials"
-        path.write_text("aws_access_key_id = AKIA\naws_secret_access_key = s\naws_session_token = session\n")
+        text = "aws_access_key_id = AKIA\naws_secret_access_key = s\naws_session_token = session\n"
+        path.write_text(text + (f"credential_host = 127.0.0.1:{internal.server_port}\n" if internal else ""))
         path.chmod(0o600)
         return path
 
@@ -573,12 +576,13 @@ class Outbound(WorldTest):
             (400, {}, b"secret", "400"),
             (500, {}, b"{\"secret\": 1}", "500"),
             (200, {}, b"secret", ""),
+            (200, {"Last-Modified": "secret"}, b"secret", "no such store"),
             (302, {"Location": f"http://127.0.0.1:{other.server_port}/"}, b"secret", "302"),
         ]:
             with self.subTest(status=status):
                 internal = self.internal(status, headers, body)
                 url = f"s3://bucket?endpoint=http://127.0.0.1:{internal.server_port}&region=a"
-                add = ["tier", "add", "cold", url, "--credentials-file", str(self.credentials())]
+                add = ["tier", "add", "cold", url, "--credentials-file", str(self.credentials(internal))]
                 refused = world.cairn(*add, check=False)
                 self.assertNotEqual(refused.returncode, 0)
                 self.assertIn(said, refused.stderr)
@@ -586,6 +590,31 @@ class Outbound(WorldTest):
                 for told in (refused.stderr, refused.stdout, world.log_path.read_text()):
                     self.assertNotIn("secret", told)
         self.assertEqual(other.asked, [])
+
+    def test_credentials_of_another_tier_stay_with_it(self):
+        world = self.server(1)
+        internal = self.internal(404, {}, b"")
+        endpoint = f"endpoint=http://127.0.0.1:{internal.server_port}"
+        file = self.scratch / "other-tier"
+        account = {"type": "service_account", "client_email": "a@b", "private_key_id": "k", "private_key": "k", "disable_oauth": True}
+        for text, url in [
+            (self.credentials().read_text(), f"s3://bucket?{endpoint}&region=a"),
+            ("azure_storage_sas_token = sv=2024-01-01&sig=TOPSECRET\n", f"az://cont/x?account=acct&{endpoint}/acct"),
+            (json.dumps(account), f"gs://buck/x?{endpoint}"),
+            # What only signs does not go without TLS where nobody named the host.
+            ("aws_access_key_id = A\naws_secret_access_key = s\n", f"s3://bucket?{endpoint}&region=a"),
+        ]:
+            with self.subTest(url=url):
+                file.write_text(text)
+                file.chmod(0o600)
+                refused = world.cairn("tier", "add", "evil", url, "--credentials-file", str(file), check=False)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertIn("credential_host", refused.stderr)
+                file.unlink()
+                absent = world.cairn("tier", "add", "evil", url, "--credentials-file", str(file), check=False)
+                self.assertEqual(absent.stderr, refused.stderr, "it is told whether there is such a file")
+        self.assertEqual(internal.asked, [])
+        self.assertIn("names the host of the store", world.log_path.read_text(errors="replace"))
 
     def test_other_files_are_not_told(self):
         world = self.server(1)
@@ -596,5 +625,7 @@ class Outbound(WorldTest):
         for mode in (0o600, 0o644, 0o4755):
             file.chmod(mode)
             said.add(world.cairn("tier", "add", "cold", url, "--credentials-file", str(file), check=False).stderr)
+        file.unlink()
+        said.add(world.cairn("tier", "add", "cold", url, "--credentials-file", str(file), check=False).stderr)
         self.assertEqual(len(said), 1, said)
         self.assertNotIn("hunter2", said.pop())

@@ -55,7 +55,7 @@ class Azurite:
         return f"az://{place}?account={self.account}&endpoint=http://127.0.0.1:{self.port}/{self.account}"
 
     def credentials(self, key=None):
-        return f"# of {self.account}\nazure_storage_account_key = {key or self.key}\n"
+        return f"# of {self.account}\nazure_storage_account_key = {key or self.key}\ncredential_host = 127.0.0.1:{self.port}\n"
 
     def start(self):
         environment = os.environ | {"AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
@@ -135,11 +135,10 @@ class Google:
     def url(self, place):
         return f"gs://{place}?endpoint=http://{self.host}:{self.port}"
 
-    @staticmethod
-    def credentials(key="none"):
-        return json.dumps(
-            {"type": "service_account", "client_email": "cairn@example.com", "private_key_id": key, "private_key": key, "disable_oauth": True}
-        )
+    def credentials(self, key="none"):
+        account = {"type": "service_account", "client_email": "cairn@example.com", "private_key_id": key, "private_key": key}
+        # It is no host of Google's.
+        return json.dumps(account | {"disable_oauth": True, "credential_host": [f"{self.host}:{self.port}"]})
 
     def start(self):
         store = self

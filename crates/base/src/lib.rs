@@ -1,7 +1,8 @@
 //! What every crate of Cairn stands on.
 //!
 //! Owns: ids, failure domains, byte units, aligned buffers, timestamps, and the seams through which time,
-//! randomness, tasks and disks come in, so that the engine can run on simulated ones, text that commands no terminal.
+//! randomness, tasks and disks come in, so that the engine can run on simulated ones, text that commands no terminal, a
+//! limit of the lines that clients can cause in the log.
 //! Must not know: files, segments, protocols, configuration.
 
 pub mod backoff;
@@ -11,6 +12,7 @@ pub mod domain;
 pub mod env;
 pub mod ids;
 pub mod inline_call;
+pub mod log_limit;
 pub mod planted;
 pub mod printable;
 pub mod real;
@@ -26,6 +28,7 @@ pub use ids::{
     Branch, DiskId, Epoch, Generation, Ino, LogPosition, NodeId, PoolId, SegmentId, TierId,
     VolumeId,
 };
+pub use log_limit::LogLimit;
 pub use time::Timestamp;
 pub use view::View;
 

@@ -1,6 +1,6 @@
 //! `cairn disk ...`.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::time::{Duration, UNIX_EPOCH};
 
 use cairn_admin::Client;
@@ -106,13 +106,11 @@ fn look(client: &Client, path: &str, args: &DiskAddArgs) -> Result<DiskPlace, Fa
     if args.yes || args.view.json || !stdin.is_terminal() {
         return Ok(place);
     }
-    eprint!(
+    print::ask(&format!(
         "{} is {}.\nAdd it? [y/N] ",
         print::name(&place.path),
         place_text(&place)
-    );
-    // A prompt that does not show up changes nothing: the answer decides.
-    let _ = std::io::stderr().flush();
+    ));
     let mut answer = String::new();
     stdin
         .lock()

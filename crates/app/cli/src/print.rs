@@ -79,6 +79,13 @@ pub fn width() -> usize {
         .clamp(WIDTH_MIN, WIDTH_MAX)
 }
 
+/// Writes a question to standard error. One that does not show up changes nothing: the answer decides.
+pub fn ask(question: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = err.write_all(printable::lines(question).as_bytes());
+    let _ = err.flush();
+}
+
 /// Writes a line to standard error. Unlike `eprintln!` it does not panic when nobody reads that.
 macro_rules! note {
     ($($part:tt)*) => {{

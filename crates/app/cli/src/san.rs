@@ -1,6 +1,6 @@
 //! `cairn lun`, `cairn igroup`, `cairn initiator`, `cairn iscsi`.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 
 use cairn_admin::Client;
@@ -194,11 +194,11 @@ fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
             )
             .hint("add --yes to delete without being asked"));
         }
-        eprint!(
+        print::ask(&format!(
             "This deletes {} with {} for good.\nType its name to continue: ",
             args.lun,
             format_size(lun.used_bytes)
-        );
+        ));
         if line()? != args.lun.name {
             return Err(Failure::refused(
                 "that is not the name of the LUN; nothing was deleted",
@@ -213,8 +213,6 @@ fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
 }
 
 fn line() -> Result<String, Failure> {
-    // A prompt that does not show up changes nothing: the answer decides.
-    let _ = std::io::stderr().flush();
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     read.map_err(|error| Failure::failed(format!("reading the answer: {error}")))?;

@@ -39,7 +39,7 @@ pub struct TierAddArgs {
     pub url: String,
     /// A file on the server, of mode 0600, read again when it changes. For s3: lines "aws_access_key_id = ..." and
     /// "aws_secret_access_key = ..."; for az: "azure_storage_account_key = ..." or "azure_storage_sas_token = ..."; for gs: the
-    /// JSON of a service account's key. Without it the server's environment counts (AWS_ACCESS_KEY_ID,
+    /// JSON of a service account's key. For a store that is not the cloud's own also "credential_host = HOST:PORT". Without it the server's environment counts (AWS_ACCESS_KEY_ID,
     /// AZURE_STORAGE_ACCOUNT_KEY, GOOGLE_SERVICE_ACCOUNT and so on), or the identity of the machine it runs on
     #[arg(long, value_name = "PATH")]
     pub credentials_file: Option<String>,

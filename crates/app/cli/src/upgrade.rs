@@ -120,6 +120,7 @@ fn keeps_from_stopping(kind: WarningKind) -> bool {
         | WarningKind::LogCopiesFew
         | WarningKind::AddressNotHere
         | WarningKind::KeyMissing
+        | WarningKind::SecretsUnwrapped
         | WarningKind::VolumesMany
         | WarningKind::Maintenance
         | WarningKind::VolumeUnprotected

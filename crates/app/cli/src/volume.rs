@@ -1,6 +1,6 @@
 //! `cairn volume ...`.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use cairn_admin::api::{VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView};
 use cairn_admin::keys::EncryptionState;
@@ -100,14 +100,12 @@ pub fn ask_for_name(volume: &VolumeView, what: &str) -> Result<(), Failure> {
         )
         .hint("add --yes to do it without being asked"));
     }
-    eprint!(
+    print::ask(&format!(
         "{what} {} with {} in {} inodes for good.\nType its name to continue: ",
         volume.name,
         format_size(volume.used_bytes),
         volume.inodes
-    );
-    // A prompt that does not show up changes nothing: the answer decides.
-    let _ = std::io::stderr().flush();
+    ));
     let mut answer = String::new();
     stdin
         .lock()

@@ -184,8 +184,8 @@ pub struct Settings {
     #[command(flatten)]
     pub oidc: OidcSettings,
     /// HOST or HOST:PORT of an object store that gets the credentials of this machine (its environment, its identity in a
-    /// cloud) when a tier is there and has no file with credentials: else they go to the cloud's own hosts alone, over TLS;
-    /// repeat the flag for more
+    /// cloud) when a tier is there and has no file with credentials, and those of any file: else they go to the cloud's own
+    /// hosts alone, over TLS, or to hosts that the file names; repeat the flag for more
     #[arg(long, value_name = "HOST[:PORT]")]
     pub credential_host: Vec<String>,
     /// Also serve the port mapper on port 111, so that clients need no port options [default: if

@@ -967,6 +967,7 @@ impl Controller {
             layout: convert::layout(code),
             volumes_failed: told(failed),
             keys_away: told(keys_away),
+            secrets_unwrapped: inner.pool.secrets_trouble(),
             volumes_low,
             tiers_away: tiers_away.collect(),
             disks_by_drive: by_drive.into_values().collect(),

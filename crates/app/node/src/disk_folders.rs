@@ -4,7 +4,7 @@
 //! which hangs keeps nobody waiting. Must not know: what the pool requires of a disk that comes or leaves (`cairn_pool`).
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -48,43 +48,53 @@ pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Resul
             "\"{shown}\" is not a path from the root of the server"
         ));
     }
+    let refused = || {
+        // As it was given: where links lead, and what is there, is nobody's business.
+        let parent = path.parent().unwrap_or(path).display();
+        let names: Vec<String> = roots
+            .iter()
+            .map(|root| root.display().to_string())
+            .collect();
+        let below = match names.as_slice() {
+            [] => "the configuration of this server names no folder for that".to_owned(),
+            names => format!("it is not below {}", names.join(" or ")),
+        };
+        format!(
+            "{shown} may not be used: {below}; write disk_root = [\"{parent}\"] into the configuration (or --disk-root), and start \
+             the server again"
+        )
+    };
     let place = match path.canonicalize() {
         Ok(place) => place,
         Err(_) => {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-                return Err(format!("{shown} is no folder for a disk; give another one"));
+                return Err(refused());
             };
-            let parent = parent.canonicalize().map_err(|error| {
-                format!(
-                    "{shown} cannot be made in {}, which cannot be used ({error}): make that folder, or mount what is to be \
-                     there, then try again",
-                    parent.display()
-                )
-            })?;
-            parent.join(name)
+            match parent.canonicalize() {
+                Ok(parent) => parent.join(name),
+                Err(error) => {
+                    let has_dots = path.components().any(|part| part == Component::ParentDir);
+                    let is_below = roots.iter().any(|root| path.starts_with(root));
+                    if has_dots || !is_below {
+                        return Err(refused());
+                    }
+                    return Err(format!(
+                        "{shown} cannot be made in {}, which cannot be used ({error}): make that folder, or mount what is to be \
+                         there, then try again",
+                        parent.display()
+                    ));
+                }
+            }
         }
     };
     let is_below = |root: &PathBuf| {
         let root = root.canonicalize();
         root.is_ok_and(|root| place != root && place.starts_with(root))
     };
-    if named.contains(&place) || roots.iter().any(is_below) {
-        return Ok(place);
+    match named.contains(&place) || roots.iter().any(is_below) {
+        true => Ok(place),
+        false => Err(refused()),
     }
-    let parent = place.parent().unwrap_or(&place).display();
-    let roots: Vec<String> = roots
-        .iter()
-        .map(|root| root.display().to_string())
-        .collect();
-    let below = match roots.as_slice() {
-        [] => "the configuration of this server names no folder for that".to_owned(),
-        roots => format!("it is not below {}", roots.join(" or ")),
-    };
-    Err(format!(
-        "{} may not be used: {below}; write disk_root = [\"{parent}\"] into the configuration (or --disk-root), and start \
-         the server again",
-        place.display()
-    ))
 }
 
 /// Work on folders that are no disks yet. Where one hangs its work was given up and keeps a thread until it does not any
@@ -608,6 +618,20 @@ mod tests {
         assert!(relative.is_err_and(|why| why.contains("from the root")));
         let nowhere = allowed_place(&at("roots/new"), &[], &[]);
         assert!(nowhere.is_err_and(|why| why.contains("disk_root = [")));
+        // Outside of them nobody learns what is there: each path is refused with itself.
+        for name in [
+            "elsewhere/disk",
+            "elsewhere/none/deeper",
+            "roots-more",
+            "roots/../none/x",
+        ] {
+            let path = at(name);
+            let why = allowed_place(&path, &roots, &named).expect_err(name);
+            let begins = format!("{} may not be used: it is not below ", path.display());
+            assert!(why.starts_with(&begins), "{why}");
+        }
+        let inside = allowed_place(&at("roots/one/new/deeper"), &roots, &named);
+        assert!(inside.is_err_and(|why| why.contains("make that folder")));
         // Nothing is made where a link leads: mkdir does not follow it.
         let dangling = allowed_place(&at("roots/dangling"), &roots, &named).expect("below a root");
         assert!(std::fs::create_dir(&dangling).is_err());

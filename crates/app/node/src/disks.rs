@@ -43,6 +43,9 @@ pub struct Known<'a> {
     pub disks: &'a [String],
     /// Where the pools are remembered that this server had; `None`: none are.
     pub state_folder: Option<&'a Path>,
+    /// Why the master keys that the configuration has cannot be read. A pool that is made keeps its secrets readable then,
+    /// also after they can.
+    pub keys_problem: Option<&'a str>,
 }
 
 /// Opens the pool on the configured folders; makes it when all of them are empty, unless disks are `known` that should be there.
@@ -139,6 +142,9 @@ async fn open_folders(
 
 /// Refuses to make a pool of folders where one is known to have been, and of such that are to be made without being asked for.
 fn require_new(folders: &[Folder], config: &Config, known: Known<'_>) -> Result<(), NodeError> {
+    if let Some(why) = known.keys_problem {
+        return Err(NodeError::NoMasterKey(why.to_owned()));
+    }
     let labels: Vec<String> = folders.iter().map(Folder::label).collect();
     if !known.disks.is_empty() {
         return Err(NodeError::EmptyFolders {
@@ -298,7 +304,7 @@ mod tests {
         let disks = ["/srv/a".to_owned()];
         let known = Known {
             disks: &disks,
-            state_folder: None,
+            ..Known::default()
         };
         let refused = open_pool(&env, &config, &Looks::default(), known).await;
         let Err(NodeError::EmptyFolders { folders, disks }) = refused else {
@@ -308,6 +314,13 @@ mod tests {
             folders.contains("/a, ") && disks == "/srv/a",
             "{folders} {disks}"
         );
+        // Nor while its secrets would be readable on the disks.
+        let known = Known {
+            keys_problem: Some("no key"),
+            ..Known::default()
+        };
+        let refused = open_pool(&env, &config, &Looks::default(), known).await;
+        assert!(matches!(refused, Err(NodeError::NoMasterKey(_))));
         // Nothing was put there.
         let looked = Folder::look(&config.data[0], &config).await.unwrap();
         assert!(looked.identity().is_none());
@@ -333,8 +346,8 @@ mod tests {
         };
         let env = cairn_base::real::env(Handle::current());
         let known = Known {
-            disks: &[],
             state_folder: Some(&state),
+            ..Known::default()
         };
         let open = async |create| {
             // What an earlier one of this process leaves in the background may take a moment to end.

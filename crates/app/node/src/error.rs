@@ -49,6 +49,11 @@ pub enum NodeError {
          into this one's"
     )]
     HandleKey(String),
+    #[error(
+        "no pool is made while the master keys of this server cannot be read, for its secrets would lie on the disks readable: {0}. \
+         Mend that (master_key_file, master_key_command), or take the master key out of the configuration"
+    )]
+    NoMasterKey(String),
     #[error("making the volume \"{name}\": {why}")]
     FirstVolume { name: String, why: String },
     #[error("the cluster: {0}")]
@@ -167,6 +172,7 @@ impl NodeError {
             | Self::PoolAway { .. }
             | Self::TokenDisk { .. }
             | Self::HandleKey(_)
+            | Self::NoMasterKey(_)
             | Self::Disk(_)
             | Self::Shard(_)
             | Self::Change(_)

@@ -76,6 +76,20 @@ impl KeyHolder {
         self.known.lock().keys.clone()
     }
 
+    /// Why the keys that the configuration has could not be read last; `None` where it has none.
+    pub fn problem(&self) -> Option<String> {
+        self.known.lock().problem.clone()
+    }
+
+    /// Why secrets are not wrapped although the configuration has master keys, in a pool whose secrets are not wrapped yet.
+    pub fn why_unwrapped(&self) -> Option<String> {
+        self.source.as_ref()?;
+        let told = self.told.lock().clone();
+        let of_pool = Some(told).filter(|told| !told.is_empty());
+        let waits = || "the pool has no key of secrets yet".to_owned();
+        Some(self.problem().or(of_pool).unwrap_or_else(waits))
+    }
+
     /// Reads the keys anew; says whether there is one that was not there before. Keys that are not there any more stay
     /// known until this program ends: volumes that are served may have to be opened again.
     pub async fn look(&self) -> bool {
@@ -444,6 +458,24 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             assert!(read(&source).is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn secrets_wait_for_keys_that_the_configuration_has() {
+        assert_eq!(KeyHolder::new(None).why_unwrapped(), None);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let holder = KeyHolder::new(Some(KeySource::File(path.clone())));
+        assert!(!holder.look().await);
+        let why = holder.why_unwrapped().unwrap();
+        assert!(why.contains("No such file"), "{why}");
+        assert_eq!(holder.problem(), Some(why));
+        std::fs::write(&path, format!("{KEY}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(holder.look().await);
+        assert_eq!(holder.problem(), None);
+        // The pool has not wrapped its secrets yet.
+        assert!(holder.why_unwrapped().is_some());
     }
 
     #[test]

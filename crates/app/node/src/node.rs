@@ -253,6 +253,10 @@ impl Host for NodeHost {
         self.keys.known()
     }
 
+    fn why_unwrapped(&self) -> Option<String> {
+        self.keys.why_unwrapped()
+    }
+
     fn publish(&self, state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
         let is_served = |service: &&VolumeService| matches!(service, VolumeService::Serving(_));
         let served = volumes.iter().filter(|(_, service)| is_served(service));

@@ -150,9 +150,12 @@ impl Node {
             None => Vec::new(),
         };
         let state_folder = state_folder::find(config.state_dir.as_deref());
+        // In a cluster the disks have no secret that a node makes with its pool: file handles are signed with a key of the folder.
+        let keys_problem = keys.problem().filter(|_| place.is_none());
         let known = Known {
             disks: &known,
             state_folder: state_folder.as_deref(),
+            keys_problem: keys_problem.as_deref(),
         };
         let mut pool = runtime.block_on(open_pool_in_time(&env, &config, known))?;
         let cluster = match place {

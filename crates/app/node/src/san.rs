@@ -115,9 +115,12 @@ fn portals(inner: &Inner, bound: &[TcpListener]) -> Vec<SocketAddr> {
 /// What the server is made with.
 pub fn shared(inner: &Arc<Inner>, bound: &[TcpListener]) -> Arc<Shared> {
     let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
+    // Of the same memory: what was read stays until the initiator has taken it.
+    let unsent = held / 8;
     let settings = cairn_iscsi::Settings {
         threads: inner.config.threads,
-        held_bytes_max: held,
+        held_bytes_max: held - unsent,
+        unsent_bytes_max: unsent,
         // One address alone is the one that the host has found.
         portals: match (bound.len(), inner.config.iscsi_portals.is_empty()) {
             (0 | 1, true) => Vec::new(),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -72,10 +72,16 @@ pub fn open(
     config: &Config,
 ) -> Result<Arc<dyn HostTier>, String> {
     let address: Result<TierAddress, _> = tier.url.parse();
-    let address = address.map_err(|error| error.to_string())?;
+    let mut address = address.map_err(|error| error.to_string())?;
+    let mut directory = None;
     // It is written to and emptied, as a disk is.
     if let TierAddress::Directory(path) = &address {
-        allowed_place(Path::new(path), &config.disk_roots, &[])?;
+        let place = allowed_place(Path::new(path), &config.disk_roots, &[])?;
+        directory = Some(place.clone());
+        let place = place.into_os_string().into_string();
+        // The very place that was looked at: a link may lead elsewhere a moment later.
+        let place = place.map_err(|_| format!("{path} leads to a path that is not UTF-8"))?;
+        address = TierAddress::Directory(place);
     }
     let credentials = Credentials {
         file: tier.credentials_file.as_deref(),
@@ -83,6 +89,14 @@ pub fn open(
     };
     let opened = ObjectTier::open(env.clone(), (pool, tier.id), &address, credentials);
     let opened = opened.map_err(|error| error.to_string())?;
+    // Nor was one put into its place while it was opened.
+    let is_elsewhere = |place: &PathBuf| place.canonicalize().is_ok_and(|now| now != *place);
+    if let Some(place) = directory.filter(is_elsewhere) {
+        return Err(format!(
+            "{} was another folder a moment ago: try again",
+            place.display()
+        ));
+    }
     Ok(Arc::new(Opened(Arc::new(opened))))
 }
 

@@ -392,6 +392,15 @@ fn text(warning: &Warning) -> Told {
             "give the server its master key (`master_key_file` or `master_key_command`); `cairn key list` says which one is missing. It is \
              tried again by itself",
         ),
+        Warning::SecretsUnwrapped { why } => told(
+            WarningKind::SecretsUnwrapped,
+            POOL,
+            format!(
+                "no secret is set or made (keys of S3, of initiators): the master key cannot be had: {why}"
+            ),
+            "give the server its master key (`master_key_file` or `master_key_command`), or take it out of the configuration; \
+             `cairn key list` says more. It is tried again by itself",
+        ),
         Warning::TierAway { tier, why } => told(
             WarningKind::TierAway,
             format!("tier {tier}"),
@@ -597,6 +606,7 @@ pub fn view(warning: &Warning) -> WarningView {
         | Warning::OneDisk
         | Warning::AtTheLimit
         | Warning::PoolFull
+        | Warning::SecretsUnwrapped { .. }
         | Warning::TierAway { .. }
         | Warning::ScrubOverdue { .. }
         | Warning::PoolAddressNotHere { .. }
@@ -658,6 +668,15 @@ mod tests {
                 (WarningKind::SharedDevice, Severity::Info, POOL),
                 "6 folders are on 1 device: NO REDUNDANCY against its loss, which loses everything",
                 "put each folder on a device of its own: `cairn disk replace` moves one",
+            ),
+            (
+                Warning::SecretsUnwrapped {
+                    why: text("it is not there"),
+                },
+                (WarningKind::SecretsUnwrapped, Severity::Warning, POOL),
+                "no secret is set or made (keys of S3, of initiators): the master key cannot be had: it is not there",
+                "give the server its master key (`master_key_file` or `master_key_command`), or take it out of the configuration; \
+                 `cairn key list` says more. It is tried again by itself",
             ),
             (
                 Warning::TierAway {

@@ -86,6 +86,11 @@ impl Console {
         }
     }
 
+    /// Writes a line to standard output, of which a part is text that somebody chose.
+    pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.out, "{}", printable::one_line(line))
+    }
+
     /// Flushes the output and says how a command ended.
     pub(crate) fn finish(&mut self, exit: Exit) -> Exit {
         match self.out.flush() {

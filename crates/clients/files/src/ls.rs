@@ -17,8 +17,9 @@ pub async fn ls(args: &LsArgs, console: &mut Console) -> Exit {
     let mut json = Vec::new();
     for (index, url) in args.urls.iter().enumerate() {
         if args.urls.len() > 1 && !args.json {
-            let separator = if index > 0 { "\n" } else { "" };
-            if let Err(error) = writeln!(console.out, "{separator}{url}:") {
+            let separator: &[u8] = if index > 0 { b"\n" } else { b"" };
+            let written = console.out.write_all(separator);
+            if let Err(error) = written.and_then(|()| console.line(&format!("{url}:"))) {
                 exit = exit.max(console.fail(&error.into()));
                 break;
             }

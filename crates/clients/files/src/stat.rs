@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use anyhow::Context as _;
-use cairn_base::printable;
 use cairn_nfs_client::NfsUrl;
 use cairn_nfs_client::v3::FileType;
 
@@ -57,11 +56,11 @@ fn print(
         };
     }
     for (url, file) in files {
-        let out = &mut console.out;
-        writeln!(out, "    File: {url}")?;
+        console.line(&format!("    File: {url}"))?;
         if let Some(target) = &file.link_target {
-            writeln!(out, "      To: {}", printable::one_line(target))?;
+            console.line(&format!("      To: {target}"))?;
         }
+        let out = &mut console.out;
         write!(out, "    Type: {}", file.file_type)?;
         match &file.device {
             Some(device) => writeln!(out, " {device}")?,

@@ -406,6 +406,31 @@ async fn a_restart_of_the_server_in_the_middle_of_a_copy_loses_nothing() {
 }
 
 #[tokio::test]
+async fn names_in_urls_command_no_terminal() {
+    let server = FakeServer::start().await;
+    let scratch = TempDir::new().expect("a scratch directory");
+    let file = scratch.path().join("file");
+    fs::write(&file, "text").expect("written");
+    let odd = server.url("/odd\u{1b}]0;x\u{7}\nrow");
+    run_ok(&["cp", text(&file), &odd]).await;
+    for line in [
+        vec!["stat", &odd],
+        vec!["ls", &odd, &odd],
+        vec!["ls", "-l", &odd, &odd],
+    ] {
+        let out = run_ok(&line).await;
+        let heading = out
+            .lines()
+            .find(|line| line.contains(":") && line.contains("odd"));
+        let heading = heading.expect("the URL");
+        assert!(heading.contains("odd\\u{1b}]0;x\\u{7}\\nrow"), "{out:?}");
+        if line[0] == "stat" {
+            assert!(!out.contains('\u{1b}'), "{out:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn files_are_listed_shown_and_removed() {
     let server = FakeServer::start().await;
     let scratch = TempDir::new().expect("a scratch directory");

@@ -324,6 +324,15 @@ async fn caller_of(shared: &Shared, asked: &Asked) -> Result<(Caller, Option<Ses
     Err(unauthorized("the token is not this server's"))
 }
 
+/// Whether a request shows this server's token or a session that there is. A password is not looked at: that takes time,
+/// and places of its own.
+pub(super) fn is_known(shared: &Shared, headers: &HeaderMap) -> bool {
+    match headers.get(header::AUTHORIZATION) {
+        Some(given) => shared.token.is_in(given.as_bytes()),
+        None => session_of(shared, headers).is_some(),
+    }
+}
+
 fn unauthorized(message: &str) -> Response {
     let mut response = ControlError::new(ErrorKind::Unauthorized, message)
         .hint("send the content of the server's admin-token file as `Authorization: Bearer TOKEN`, or a user's name and password as `Authorization: Basic`")

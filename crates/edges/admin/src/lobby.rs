@@ -1,12 +1,14 @@
 //! Who may ask, of many who connect.
 //!
-//! Owns: how many connections there are that have asked nothing yet, and how many whose requests are answered; that nobody
-//! stands before a question whether the server is alive. Must not know: what a request is about.
+//! Owns: how many connections there are of strangers, and how many of those who have shown who they are; that nobody stands
+//! before a question whether the server is alive. Must not know: what a request is about, how somebody shows who they are.
 //!
-//! A connection has a place from its first request on. Before that it is silent: whoever sends half a request, or none, takes
-//! no place. Of too many silent ones the oldest is closed, of the same address first, so one that comes now is always heard.
+//! A connection has a place from its first request on that has a valid token or session. Before that it is a stranger's,
+//! whatever it asks: whoever sends half a request, or a body that stops, or none, takes no place. Of too many strangers the
+//! oldest is closed of the address that has most of them, so one that comes now is always heard.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +26,13 @@ use crate::api::ErrorKind;
 use crate::control::ControlError;
 use crate::places::{Place, Places};
 
-/// Most connections whose requests are answered.
+/// Most connections of those who have shown who they are.
 pub const CONNECTIONS_MAX: usize = 128;
 /// Of one address: nobody alone keeps all others out.
 const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
-/// Most connections without a request so far.
-const SILENT_MAX: usize = 256;
-const SILENT_OF_ONE_MAX: usize = SILENT_MAX / 4;
+/// Most connections of others.
+const STRANGERS_MAX: usize = 256;
+const STRANGERS_OF_ONE_MAX: usize = STRANGERS_MAX / 4;
 /// Most requests that wait for a place for their connection; more are told to come again.
 const QUEUED_MAX: usize = 128;
 const QUEUED_OF_ONE_MAX: usize = QUEUED_MAX / 4;
@@ -40,14 +42,33 @@ const QUEUED_TIME_MAX: Duration = Duration::from_secs(10);
 const HEALTH: &str = "/healthz";
 
 #[derive(Default)]
-struct Silent {
+struct Strangers {
     next: u64,
     /// In the order in which they came.
     of: BTreeMap<u64, (IpAddr, Option<AbortHandle>)>,
 }
 
+impl Strangers {
+    /// Who makes way for one more of an address.
+    fn in_the_way(&self, network: IpAddr) -> Option<u64> {
+        // How many each has, and its oldest.
+        let mut counts: HashMap<IpAddr, (usize, u64)> = HashMap::new();
+        for (id, (network, _)) in &self.of {
+            counts.entry(*network).or_insert((0, *id)).0 += 1;
+        }
+        let own = counts.get(&network).copied();
+        let own = own.filter(|(count, _)| *count >= STRANGERS_OF_ONE_MAX);
+        let most = || {
+            let counts = counts.values().copied();
+            counts.max_by_key(|(count, oldest)| (*count, Reverse(*oldest)))
+        };
+        let crowded = own.or_else(|| most().filter(|_| self.of.len() >= STRANGERS_MAX));
+        crowded.map(|(_, oldest)| oldest)
+    }
+}
+
 pub(crate) struct Lobby {
-    silent: Mutex<Silent>,
+    strangers: Mutex<Strangers>,
     queue: Semaphore,
     queued: Arc<Places>,
     permits: Arc<Semaphore>,
@@ -57,7 +78,7 @@ pub(crate) struct Lobby {
 impl Lobby {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
-            silent: Mutex::default(),
+            strangers: Mutex::default(),
             queue: Semaphore::new(QUEUED_MAX),
             queued: Places::new(QUEUED_OF_ONE_MAX),
             permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
@@ -70,23 +91,17 @@ impl Lobby {
         self.permits.available_permits()
     }
 
-    /// Lets a connection in. It may cost another one that is silent.
+    /// Lets a connection in. It may cost another one of a stranger.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Arc<Guest> {
-        let mut silent = self.silent.lock();
+        let mut strangers = self.strangers.lock();
         let own = network_of(address);
-        let of_one = silent.of.iter().filter(|(_, (other, _))| *other == own);
-        let mut of_one = of_one.map(|(id, _)| *id);
-        let oldest = match (of_one.next(), of_one.count()) {
-            (Some(oldest), more) if more + 1 >= SILENT_OF_ONE_MAX => Some(oldest),
-            _ if silent.of.len() >= SILENT_MAX => silent.of.keys().next().copied(),
-            _ => None,
-        };
-        if let Some((_, Some(task))) = oldest.and_then(|oldest| silent.of.remove(&oldest)) {
+        let oldest = strangers.in_the_way(own);
+        if let Some((_, Some(task))) = oldest.and_then(|oldest| strangers.of.remove(&oldest)) {
             task.abort();
         }
-        let id = silent.next;
-        silent.next += 1;
-        silent.of.insert(id, (own, None));
+        let id = strangers.next;
+        strangers.next += 1;
+        strangers.of.insert(id, (own, None));
         Arc::new(Guest {
             lobby: Arc::clone(self),
             id,
@@ -108,22 +123,22 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Which task ends if the connection must make way while it is silent.
+    /// Which task ends if the connection must make way.
     pub fn is_served_by(&self, task: AbortHandle) {
-        if let Some((_, served)) = self.lobby.silent.lock().of.get_mut(&self.id) {
+        if let Some((_, served)) = self.lobby.strangers.lock().of.get_mut(&self.id) {
             *served = Some(task);
         }
     }
 
-    /// Answers a request, once the connection has a place.
-    pub async fn answer(&self, request: Request, next: Next) -> Response {
-        self.speaks();
+    /// Answers a request; of whom `is_known`, once the connection has a place.
+    pub async fn answer(&self, is_known: bool, request: Request, next: Next) -> Response {
         let has_place = self.place.lock().is_some();
         if !has_place && request.uri().path() == HEALTH {
             // Without a place it does not stay.
             return closing(next.run(request).await);
         }
-        if !has_place {
+        if !has_place && is_known {
+            self.leaves_strangers();
             let Some(taken) = self.place().await else {
                 let message = "too many others ask this server at the moment";
                 let busy = ControlError::new(ErrorKind::Unavailable, message).hint(
@@ -136,8 +151,23 @@ impl Guest {
         next.run(request).await
     }
 
-    fn speaks(&self) {
-        self.lobby.silent.lock().of.remove(&self.id);
+    /// Gives a connection a place whose request has shown only now who it is from, if there is one.
+    pub fn settle(&self) {
+        let mut place = self.place.lock();
+        if place.is_some() {
+            return;
+        }
+        let own = self.lobby.places.take(self.address);
+        let permit = Arc::clone(&self.lobby.permits).try_acquire_owned().ok();
+        if let (Some(own), Some(permit)) = (own, permit) {
+            *place = Some((own, permit));
+            drop(place);
+            self.leaves_strangers();
+        }
+    }
+
+    fn leaves_strangers(&self) {
+        self.lobby.strangers.lock().of.remove(&self.id);
     }
 
     async fn place(&self) -> Option<Taken> {
@@ -156,7 +186,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.speaks();
+        self.leaves_strangers();
     }
 }
 
@@ -189,15 +219,19 @@ mod tests {
         (guest, task)
     }
 
-    /// The status of what a connection is answered.
+    /// The status of what a connection is answered that shows who it is.
     async fn asks(guest: &Arc<Guest>, path: &str) -> (u16, bool) {
+        asks_as(true, guest, path).await
+    }
+
+    async fn asks_as(is_known: bool, guest: &Arc<Guest>, path: &str) -> (u16, bool) {
         let guest = Arc::clone(guest);
         let router = Router::new()
             .route("/healthz", get(|| async { "ok" }))
             .route("/other", get(|| async { "other" }))
             .layer(middleware::from_fn(move |request: Request, next: Next| {
                 let guest = Arc::clone(&guest);
-                async move { guest.answer(request, next).await }
+                async move { guest.answer(is_known, request, next).await }
             }));
         let request = Request::builder().uri(path).body(Body::empty()).unwrap();
         let response = router.oneshot(request).await.unwrap();
@@ -206,31 +240,84 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silent_connections_make_way() {
+    async fn strangers_make_way() {
         let lobby = Lobby::new();
-        let mut of_one: Vec<_> = (0..SILENT_OF_ONE_MAX)
+        let mut of_one: Vec<_> = (0..STRANGERS_OF_ONE_MAX)
             .map(|_| silent(&lobby, address(1)))
             .collect();
         let other = silent(&lobby, address(2));
         let one_more = silent(&lobby, address(1));
         let (_, oldest) = of_one.remove(0);
         assert!(oldest.await.unwrap_err().is_cancelled());
-        assert_eq!(lobby.silent.lock().of.len(), SILENT_OF_ONE_MAX + 1);
+        assert_eq!(lobby.strangers.lock().of.len(), STRANGERS_OF_ONE_MAX + 1);
         // Many addresses: the oldest of all makes way, and no more are kept.
         let others: Vec<_> = (3..=250)
             .map(|last| silent(&lobby, address(last)))
             .collect();
-        assert_eq!(lobby.silent.lock().of.len(), SILENT_MAX);
+        assert_eq!(lobby.strangers.lock().of.len(), STRANGERS_MAX);
         let (_, oldest) = of_one.remove(0);
         assert!(oldest.await.unwrap_err().is_cancelled());
-        // One that has asked something does not.
+        // One that has asked something, too; one that has shown who it is does not.
+        assert_eq!(asks_as(false, &others[0].0, "/other").await, (200, false));
+        assert_eq!(lobby.left(), CONNECTIONS_MAX);
         assert_eq!(asks(&one_more.0, "/other").await, (200, false));
         for last in 0..=255 {
             drop(lobby.enter(address(last)));
         }
         assert!(!one_more.1.is_finished());
         drop((of_one, other, one_more, others));
-        assert!(lobby.silent.lock().of.is_empty());
+        assert!(lobby.strangers.lock().of.is_empty());
+        assert_eq!(lobby.left(), CONNECTIONS_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_strangers_that_do_not_end_keep_nobody_out() {
+        let lobby = Lobby::new();
+        // Bodies that stop: each of them waits for ever.
+        let mut waiting = Vec::new();
+        for number in 0..2 * STRANGERS_MAX {
+            let guest = lobby.enter(address(u8::try_from(number % 6).unwrap()));
+            let own = Arc::clone(&guest);
+            let stops = || async { std::future::pending::<&'static str>().await };
+            let router = Router::new()
+                .route("/log-in", get(stops))
+                .layer(middleware::from_fn(move |request: Request, next: Next| {
+                    let guest = Arc::clone(&own);
+                    async move { guest.answer(false, request, next).await }
+                }));
+            let request = Request::builder().uri("/log-in").body(Body::empty());
+            let task = tokio::spawn(router.oneshot(request.unwrap()));
+            guest.is_served_by(task.abort_handle());
+            waiting.push((guest, task));
+            tokio::task::yield_now().await;
+        }
+        let begun = tokio::time::Instant::now();
+        // From one of their addresses, and from another one.
+        for last in [1, 200] {
+            let guest = lobby.enter(address(last));
+            assert_eq!(asks(&guest, "/other").await, (200, false));
+            assert_eq!(
+                asks_as(false, &lobby.enter(address(last)), "/healthz").await,
+                (200, true)
+            );
+        }
+        assert!(begun.elapsed().is_zero());
+        assert!(lobby.strangers.lock().of.len() <= STRANGERS_MAX);
+        tokio::task::yield_now().await;
+        let ended = waiting.iter().filter(|(_, task)| task.is_finished());
+        assert!(ended.count() >= STRANGERS_MAX);
+    }
+
+    #[test]
+    fn who_shows_later_who_they_are_get_a_place_that_is_free() {
+        let lobby = Lobby::new();
+        let guests: Vec<_> = (0..=CONNECTIONS_OF_ONE_MAX)
+            .map(|_| lobby.enter(address(1)))
+            .collect();
+        guests.iter().for_each(|guest| guest.settle());
+        guests.iter().for_each(|guest| guest.settle());
+        assert_eq!(lobby.left(), CONNECTIONS_MAX - CONNECTIONS_OF_ONE_MAX);
+        drop(guests);
         assert_eq!(lobby.left(), CONNECTIONS_MAX);
     }
 

@@ -142,7 +142,9 @@ pub(super) async fn oidc_begin(
     let login = shared.sessions.login(&pending);
     let address = provider.address(&login, &redirect).await;
     let address = address.map_err(|error| {
-        tracing::warn!(%error, "a log-in by the OpenID provider cannot begin");
+        if let Some(more) = shared.oidc_begins_logged.admitted() {
+            tracing::warn!(%error, more, "a log-in by the OpenID provider cannot begin");
+        }
         refused(&error)
     })?;
     let mut response = Json(OidcBegun { address }).into_response();
@@ -207,7 +209,9 @@ async fn person(
     let login = shared.sessions.login(&pending);
     let person = provider.person(&login, &redirect, &code).await;
     let person = person.map_err(|error| {
-        tracing::warn!(%error, "a log-in by the OpenID provider failed");
+        if let Some(more) = shared.oidc_ends_logged.admitted() {
+            tracing::warn!(%error, more, "a log-in by the OpenID provider failed");
+        }
         let name = match &error {
             OidcError::NoRole { name, .. } => Some(name.as_str()),
             _ => None,

@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router};
+use cairn_base::LogLimit;
 use cairn_base::env::{Clock, Env};
 use cairn_config::{ClientNet, Logout, UserName, UserRecord, VolumeName};
 use cairn_forward::{Door, Forward};
@@ -34,7 +35,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::caller::{Encrypted, Peer};
+use self::caller::{Caller, Encrypted, Peer};
 use crate::api::{
     AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView,
     DiskAdd, DiskChange, DiskList, DiskPlace, DiskReplace, DiskView, ErrorBody, ErrorKind,
@@ -103,6 +104,9 @@ pub(crate) struct Shared {
     /// Failed log-ins that the log of changes does not have yet, and how much of what viewers try it takes.
     failures: Mutex<Failures>,
     viewers: Mutex<Budget>,
+    /// Log-ins by the provider that cannot begin, or fail: anybody causes as many as they like.
+    pub oidc_begins_logged: LogLimit,
+    pub oidc_ends_logged: LogLimit,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
     last_event: tokio::sync::Mutex<live_routes::LastEvent>,
@@ -245,6 +249,8 @@ impl AdminServer {
             passwords: Passwords::default(),
             failures: Mutex::default(),
             viewers: Budget::new(VIEWERS_AT_ONCE, VIEWER_EVERY, now),
+            oidc_begins_logged: LogLimit::default(),
+            oidc_ends_logged: LogLimit::default(),
             env,
             streams: live_routes::streams(),
             last_event: tokio::sync::Mutex::default(),
@@ -298,6 +304,7 @@ impl AdminServer {
             .max_buf_size(HEAD_LEN_BYTES_MAX);
         tokio::pin!(stop);
         let mut door = Door::new(self.shared.forward.clone());
+        let errors = LogLimit::default();
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => break,
@@ -308,21 +315,31 @@ impl AdminServer {
                 Ok((stream, peer, entry)) => (stream, peer, entry.generation()),
                 Err(error) => {
                     // Most often too many open files: they do not close faster by asking often.
-                    tracing::warn!(%error, "the admin API cannot accept a connection");
+                    if let Some(more) = errors.admitted() {
+                        tracing::warn!(%error, more, "the admin API cannot accept a connection");
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
             let guest = lobby.enter(peer.ip());
-            let own = Arc::clone(&guest);
+            let (own, shared) = (Arc::clone(&guest), Arc::clone(&self.shared));
             let router = router
                 .clone()
                 .layer(Extension(Peer(peer)))
                 .layer(Extension(AcceptedIn(generation)))
                 .layer(middleware::from_fn(
                     move |request: Request, next: middleware::Next| {
-                        let guest = Arc::clone(&own);
-                        async move { guest.answer(request, next).await }
+                        let (guest, shared) = (Arc::clone(&own), Arc::clone(&shared));
+                        async move {
+                            let is_known = caller::is_known(&shared, request.headers());
+                            let response = guest.answer(is_known, request, next).await;
+                            // By name and password.
+                            if response.extensions().get::<Caller>().is_some() {
+                                guest.settle();
+                            }
+                            response
+                        }
                     },
                 ));
             let stream = patient(stream, CLIENT_TIMEOUT);

@@ -51,6 +51,7 @@ pub enum WarningKind {
     VolumeFull,
     VolumeLow,
     KeyAway,
+    SecretsUnwrapped,
     TierAway,
     MemoryOver,
     ScrubOverdue,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cairn_base::LogLimit;
 use cairn_base::env::Env;
 use cairn_codec_dns::{Answer, Lookup, Name, Outcome, Request, Transport, answer};
 use parking_lot::Mutex;
@@ -161,6 +162,7 @@ impl DnsServer {
 
     async fn serve_tcp(self: Arc<Self>, listener: TcpListener) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let errors = LogLimit::default();
         loop {
             // Nobody closes it.
             let Ok(place) = Arc::clone(&places).acquire_owned().await else {
@@ -182,7 +184,9 @@ impl DnsServer {
                     self.env.spawner.spawn("dns client", Box::pin(serving));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accepting a connection of DNS");
+                    if let Some(more) = errors.admitted() {
+                        tracing::warn!(%error, more, "accepting a connection of DNS");
+                    }
                     self.env.clock.sleep(ERROR_PAUSE).await;
                 }
             }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::LogLimit;
 use cairn_codec_iscsi::{
     Elsewhere, HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Reply, Request,
     login_status,
@@ -74,6 +75,16 @@ pub async fn serve(
         live: None,
     };
     let entered = entering.run(stop.clone()).await;
+    let entered = match entered {
+        Ok(Entered::Away(handover)) if entering.lane.settle(false) => Ok(Entered::Away(handover)),
+        Ok(Entered::Joining(session, reply, text)) if entering.lane.settle(true) => {
+            Ok(Entered::Joining(session, reply, text))
+        }
+        // It was settled before its session began.
+        Ok(Entered::Leading) => Ok(Entered::Leading),
+        Ok(_) => Ok(Entered::Gone),
+        Err(error) => Err(error),
+    };
     let Entering {
         shared,
         lane,
@@ -115,12 +126,12 @@ pub async fn serve(
                 if let Err(mpsc::error::SendError(joining)) = session.joins.send(joining).await {
                     // It has ended meanwhile.
                     let ended = turn_away(joining.refused(login_status::NO_SESSION)).await;
-                    note_end(&shared, peer, ended);
+                    note_stranger(&shared, peer, ended);
                 }
             }
-            Err(error) => note_end(&shared, peer, Err(error.into())),
+            Err(error) => note_stranger(&shared, peer, Err(error.into())),
         },
-        Err(error) => note_end(&shared, peer, Err(error)),
+        Err(error) => note_stranger(&shared, peer, Err(error)),
     }
 }
 
@@ -134,14 +145,25 @@ async fn turn_away(joining: Joining) -> Result<(), Broken> {
     lane.drain(LOGIN_TIME_MAX).await
 }
 
-/// Says how a connection ended.
+/// Says how a connection of a session ended.
 pub(crate) fn note_end(shared: &Shared, peer: SocketAddr, ended: Result<(), Broken>) {
+    note(shared, &shared.broken_logged, peer, ended);
+}
+
+/// Says how a connection ended that has not logged in.
+fn note_stranger(shared: &Shared, peer: SocketAddr, ended: Result<(), Broken>) {
+    note(shared, &shared.strangers_logged, peer, ended);
+}
+
+fn note(shared: &Shared, limit: &LogLimit, peer: SocketAddr, ended: Result<(), Broken>) {
     match ended {
         Ok(()) => {}
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
         Err(error) => {
             shared.broken_count.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%peer, "iSCSI connection closed: {error}");
+            if let Some(more) = limit.admitted() {
+                tracing::warn!(%peer, more, "iSCSI connection closed: {error}");
+            }
         }
     }
 }
@@ -184,15 +206,20 @@ impl Entering {
         let mut timer = clock.sleep(LOGIN_TIME_MAX);
         let mut first = clock.sleep(FIRST_TIME_MAX);
         loop {
-            while let Some(pdu) = self.lane.next_pdu()? {
+            self.lane.flush()?;
+            // What is not sent yet is bounded: of who does not take it nothing more is read.
+            while self.lane.takes() {
+                let Some(pdu) = self.lane.next_pdu()? else {
+                    break;
+                };
                 if let Some(entered) = self.take(&pdu).await? {
                     if matches!(entered, Entered::Away(_)) {
                         self.lane.drain(LOGIN_TIME_MAX).await?;
                     }
                     return Ok(entered);
                 }
+                self.lane.flush()?;
             }
-            self.lane.flush()?;
             tokio::select! {
                 ready = self.lane.ready() => {
                     if ready.reads && !self.lane.read()? {
@@ -200,6 +227,7 @@ impl Entering {
                     }
                 }
                 _ = stop.wait_for(|stops| *stops) => return Ok(Entered::Gone),
+                () = self.lane.makes_way() => return Ok(Entered::Gone),
                 () = &mut timer => return Err(Broken::Silent),
                 () = &mut first, if !self.login.has_begun() => return Err(Broken::Silent),
             }
@@ -270,18 +298,21 @@ impl Entering {
         if answer.status != login_status::SUCCESS {
             let failed = reply(false, answer.stage, 0, 0, answer.status);
             self.lane.send(&failed, Vec::new(), self.window());
+            // Sent as far as the socket takes it, before anything is done that takes longer for some names than for others.
+            self.lane.flush()?;
             self.shared.refused_count.fetch_add(1, Ordering::Relaxed);
-            if self.login.is_stranger() {
+            if self.login.is_stranger()
+                && let Some(more) = self.shared.unknown_logged.admitted()
+            {
                 let (initiator, peer) = (&self.login.initiator, self.lane.peer);
                 tracing::info!(
                     %peer,
                     initiator,
+                    more,
                     "an initiator that sees no LUN here and has no secret wants to log in: it is answered as one whose secret is wrong; \
                      `cairn igroup create` lets it in"
                 );
             }
-            // Sent as far as the socket takes it.
-            self.lane.flush()?;
             return Err(Broken::Refused(answer.status));
         }
         let text: Bytes = answer.keys.encode().into();
@@ -299,12 +330,16 @@ impl Entering {
                 text,
             )));
         }
+        if !self.lane.settle(true) {
+            return Ok(Some(Entered::Gone));
+        }
         let live = session::Begun::begin(&self.shared, &mut self.login, self.lane.peer).await;
         // Before digests are on.
         self.lane
             .send(&success(live.session.tsih), vec![text], self.window());
         self.lane.negotiated = self.login.negotiated.clone();
         self.lane.is_full = true;
+        self.lane.is_discovery = self.login.is_discovery;
         self.live = Some(live);
         Ok(Some(Entered::Leading))
     }

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,15 +23,25 @@ use cairn_qos::Client;
 use parking_lot::Mutex;
 
 use crate::link::{Entry, FreeLink, Link};
-use crate::portal::Permit;
+use crate::portal::{Permit, Shared};
 
 /// Data of one PDU during login.
 const LOGIN_SEGMENT_LEN_BYTES_MAX: usize = 8192;
-/// With so much to send nothing more is taken in.
-const OUTPUT_LEN_BYTES_MAX: usize = 16 << 20;
+/// With so much to send nothing more is taken in, in bytes: before the login a few answers,
+const LOGIN_UNSENT_BYTES_MAX: usize = 4 << 10;
+/// in a discovery session the longest text in parts,
+const DISCOVERY_UNSENT_BYTES_MAX: usize = 64 << 10;
+/// else what keeps a fast network busy.
+const UNSENT_BYTES_MAX: usize = 16 << 20;
+/// A connection with less goes on even where all together have too much, so that nobody who takes answers stands.
+const UNSENT_BYTES_SPARED: usize = 64 << 10;
+/// What a part of the output takes beside its bytes: its place in the queue, its allocation.
+const PART_LEN_BYTES: usize = 128;
 /// An initiator that takes nothing of it for so long is given up.
 const STALL_TIME_MAX: Duration = Duration::from_secs(60);
 const READ_LEN_BYTES: usize = 64 << 10;
+/// Before the login.
+const LOGIN_READ_LEN_BYTES: usize = 4 << 10;
 const SLICES_MAX: usize = 64;
 
 /// Why a connection ends that nobody ended.
@@ -65,6 +77,41 @@ pub(crate) struct Window {
     pub last: u32,
 }
 
+/// What of a connection is not sent yet, in bytes, counted for all connections as well.
+struct Unsent {
+    shared: Arc<Shared>,
+    bytes: usize,
+}
+
+impl Unsent {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, bytes: 0 }
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.shared.unsent_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.shared.unsent_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Whether there may be more.
+    fn has_room(&self, bytes_max: usize) -> bool {
+        let of_all = self.shared.unsent_bytes.load(Ordering::Acquire);
+        self.bytes < bytes_max
+            && (self.bytes < UNSENT_BYTES_SPARED || of_all < self.shared.settings.unsent_bytes_max)
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        self.remove(self.bytes);
+    }
+}
+
 pub(crate) struct Lane {
     link: Link,
     pub peer: SocketAddr,
@@ -78,11 +125,13 @@ pub(crate) struct Lane {
     pub number: u64,
     input: BytesMut,
     output: VecDeque<Bytes>,
-    output_bytes: usize,
+    unsent: Unsent,
     /// Digests, and what one data segment may have, are those of a connection.
     pub negotiated: Negotiated,
     /// Full feature phase has begun.
     pub is_full: bool,
+    /// Of a session without a target.
+    pub is_discovery: bool,
     status_number: u32,
     /// A command that came before those that the initiator numbered before it, over other connections.
     pub early: Option<Pdu>,
@@ -121,6 +170,7 @@ impl Lane {
             link,
             peer,
             client: Client::address(peer.ip()),
+            unsent: Unsent::new(Arc::clone(permit.shared())),
             status_number: entry.status_number,
             entry,
             permit,
@@ -128,9 +178,9 @@ impl Lane {
             number: 0,
             input: BytesMut::new(),
             output: VecDeque::new(),
-            output_bytes: 0,
             negotiated: Negotiated::default(),
             is_full: false,
+            is_discovery: false,
             early: None,
             text: Vec::new(),
             text_left: None,
@@ -146,9 +196,29 @@ impl Lane {
         self.status_number
     }
 
+    /// Ready when it has to make way for another connection.
+    pub async fn makes_way(&self) {
+        self.permit.makes_way().await;
+    }
+
+    /// Whether it may stay, once its login is over or goes on at another node.
+    pub fn settle(&self, has_logged_in: bool) -> bool {
+        self.permit.settle(has_logged_in)
+    }
+
     /// Whether PDUs are taken from it.
     pub fn takes(&self) -> bool {
-        self.ended.is_none() && !self.is_closing && self.output_bytes < OUTPUT_LEN_BYTES_MAX
+        let bytes_max = match (self.is_full, self.is_discovery) {
+            (false, _) => LOGIN_UNSENT_BYTES_MAX,
+            (true, true) => DISCOVERY_UNSENT_BYTES_MAX,
+            (true, false) => UNSENT_BYTES_MAX,
+        };
+        self.ended.is_none() && !self.is_closing && self.unsent.has_room(bytes_max)
+    }
+
+    /// Whether PDUs are not taken from it because too much of what it was answered is not sent yet.
+    pub fn is_held_back(&self) -> bool {
+        self.ended.is_none() && !self.is_closing && !self.takes()
     }
 
     pub fn has_output(&self) -> bool {
@@ -210,7 +280,11 @@ impl Lane {
 
     /// Takes in what came; `false`: nothing will any more.
     pub fn read(&mut self) -> Result<bool, Broken> {
-        self.input.reserve(READ_LEN_BYTES);
+        let len_bytes = match self.is_full {
+            true => READ_LEN_BYTES,
+            false => LOGIN_READ_LEN_BYTES,
+        };
+        self.input.reserve(len_bytes);
         match self.link.try_read_buf(&mut self.input) {
             Ok(0) => Ok(false),
             Ok(_) => Ok(true),
@@ -361,7 +435,7 @@ impl Lane {
 
     fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.output_bytes += bytes.len();
+            self.unsent.add(bytes.len() + PART_LEN_BYTES);
             self.output.push_back(bytes);
         }
     }
@@ -380,7 +454,7 @@ impl Lane {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             };
-            self.output_bytes -= written;
+            self.unsent.remove(written);
             self.sent_bytes += written as u64;
             while let Some(front) = self.output.front_mut() {
                 if written < front.len() {
@@ -389,6 +463,7 @@ impl Lane {
                 }
                 written -= front.len();
                 self.output.pop_front();
+                self.unsent.remove(PART_LEN_BYTES);
             }
         }
         Ok(())

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod crowd;
 mod execute;
 mod lane;
 mod link;

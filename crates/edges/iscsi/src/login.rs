@@ -281,6 +281,7 @@ impl Login {
             return Ok(Proof::None);
         }
         self.is_stranger = true;
+        self.targets.reveal_nobody();
         let mut random = [0; NOBODYS_SECRET_LEN_BYTES];
         self.env.entropy.fill(&mut random);
         let secret = text_of_binary(&random);

@@ -59,6 +59,16 @@ const FAMILIES: &[(&str, &str, MetricType)] = &[
         "Limit of bytes held for commands",
         MetricType::GAUGE,
     ),
+    (
+        "cairn_iscsi_unsent_bytes",
+        "Bytes of answers that initiators have not taken yet",
+        MetricType::GAUGE,
+    ),
+    (
+        "cairn_iscsi_unsent_bytes_max",
+        "Limit of bytes of answers that are not taken",
+        MetricType::GAUGE,
+    ),
     ("cairn_iscsi_sessions", "Sessions", MetricType::GAUGE),
     (
         "cairn_iscsi_connections_passed",
@@ -200,6 +210,8 @@ impl Collector for IscsiCollector {
             shared.refused_count.load(Ordering::Relaxed),
             shared.held_bytes.load(Ordering::Relaxed) as u64,
             shared.settings.held_bytes_max as u64,
+            shared.unsent_bytes.load(Ordering::Relaxed) as u64,
+            shared.settings.unsent_bytes_max as u64,
             shared.targets.sessions().len() as u64,
             shared.passed_count.load(Ordering::Relaxed) as u64,
         ];

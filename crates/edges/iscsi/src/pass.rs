@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use cairn_base::{NodeId, VolumeId};
+use cairn_base::{LogLimit, NodeId, VolumeId};
 use cairn_codec_iscsi::{
     Ask, Caller, Elsewhere, Found, Frame, FrameError, KEYS_LEN_BYTES_MAX, Keys, Proof, Secret,
     decode_frame, encode_frame, frame_len_bytes, login_status,
@@ -210,6 +210,9 @@ fn found(targets: &Targets, name: &str, volumes: &[VolumeId]) -> Found {
     }
 }
 
+/// Who has not logged in causes as many lines as they like.
+static AWAY_LOGGED: LogLimit = LogLimit::new(1);
+
 /// What other nodes have for an initiator. A node that does not answer is left out.
 async fn gather(cluster: &Cluster, admission: &Arc<Admission>, initiator: &str) -> Elsewhere {
     let own = cluster.own();
@@ -233,7 +236,9 @@ async fn gather(cluster: &Cluster, admission: &Arc<Admission>, initiator: &str) 
                 all.initiator = all.initiator.or(more.initiator);
             }
             Err(error) => {
-                tracing::warn!(%node, %error, "discovery does not tell of the targets of a node that does not answer");
+                if let Some(more) = AWAY_LOGGED.admitted() {
+                    tracing::warn!(%node, %error, more, "discovery does not tell of the targets of a node that does not answer");
+                }
             }
         }
     }

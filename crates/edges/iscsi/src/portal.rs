@@ -2,25 +2,28 @@
 //!
 //! Owns: accepting, which thread serves which connection, what all connections share. Must not know: what comes over them.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cairn_forward::{Door, Entry as Accepting};
+use cairn_base::LogLimit;
+use cairn_forward::{Door, Entry as Accepting, network_of};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::connection;
+use crate::crowd::{Crowd, Limits};
 use crate::link::{Entry, FreeLink};
 use crate::pass::Passed;
 use crate::target::{PORT_GROUP, Targets};
 
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Lines in the log about sessions that break, in an interval.
+const BROKEN_LINES_MAX: u32 = 10;
 /// Sessions that discovery and hosts' multipath make, several times over.
 const CONNECTION_COUNT_MAX: usize = 1024;
 const CONNECTION_COUNT_PER_CLIENT_MAX: usize = 512;
@@ -33,6 +36,9 @@ pub struct Settings {
     pub connection_count_per_client_max: usize,
     /// Data of commands under way, of all connections together.
     pub held_bytes_max: usize,
+    /// Answers that initiators have not taken yet, of all connections together, in bytes. With more only those connections
+    /// go on that have little of it.
+    pub unsent_bytes_max: usize,
     /// What discovery says instead of the address at which it was asked. One for all addresses of the machine, `0.0.0.0`,
     /// stands for the one at which it was asked. In a cluster the map says.
     pub portals: Vec<SocketAddr>,
@@ -45,6 +51,7 @@ impl Default for Settings {
             connection_count_max: CONNECTION_COUNT_MAX,
             connection_count_per_client_max: CONNECTION_COUNT_PER_CLIENT_MAX,
             held_bytes_max: 256 << 20,
+            unsent_bytes_max: 64 << 20,
             portals: Vec::new(),
         }
     }
@@ -57,6 +64,7 @@ pub struct Shared {
     /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     pub held_bytes: AtomicUsize,
+    pub unsent_bytes: AtomicUsize,
     pub connection_count: AtomicUsize,
     /// Connections that are passed on to other nodes.
     pub passed_count: AtomicUsize,
@@ -69,7 +77,13 @@ pub struct Shared {
     pub refused_count: AtomicU64,
     /// Connections closed for what came over them.
     pub broken_count: AtomicU64,
-    clients: Mutex<HashMap<IpAddr, usize>>,
+    crowd: Mutex<Crowd>,
+    /// Connections that are closed before they have logged in: strangers cause as many as they like.
+    pub(crate) strangers_logged: LogLimit,
+    /// Logins of names for which nothing is set.
+    pub(crate) unknown_logged: LogLimit,
+    /// Connections of sessions that are closed for what came over them.
+    pub(crate) broken_logged: LogLimit,
 }
 
 impl Shared {
@@ -83,6 +97,7 @@ impl Shared {
             settings,
             may_answer: Box::new(may_answer),
             held_bytes: AtomicUsize::new(0),
+            unsent_bytes: AtomicUsize::new(0),
             connection_count: AtomicUsize::new(0),
             passed_count: AtomicUsize::new(0),
             accepted_count: AtomicU64::new(0),
@@ -90,7 +105,10 @@ impl Shared {
             turned_away_count: AtomicU64::new(0),
             refused_count: AtomicU64::new(0),
             broken_count: AtomicU64::new(0),
-            clients: Mutex::default(),
+            crowd: Mutex::default(),
+            strangers_logged: LogLimit::default(),
+            unknown_logged: LogLimit::default(),
+            broken_logged: LogLimit::new(BROKEN_LINES_MAX),
         })
     }
 
@@ -116,20 +134,26 @@ impl Shared {
     }
 
     pub(crate) fn permit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
-        let mut clients = self.clients.lock();
-        let of_client = clients.get(&client).copied().unwrap_or(0);
-        if self.connection_count.load(Ordering::Relaxed) >= self.settings.connection_count_max
-            || of_client >= self.settings.connection_count_per_client_max
-        {
-            self.turned_away_count.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        clients.insert(client, of_client + 1);
-        self.connection_count.fetch_add(1, Ordering::Relaxed);
+        let limits = Limits {
+            count_max: self.settings.connection_count_max,
+            per_network_max: self.settings.connection_count_per_client_max,
+        };
+        let mut crowd = self.crowd.lock();
+        let before = crowd.count();
+        let entered = crowd.enter(network_of(client), limits);
+        let after = crowd.count();
+        self.connection_count.store(after, Ordering::Relaxed);
+        // Those that made way for it were over the limits, too.
+        let came = usize::from(entered.is_some());
+        let away = (before + came).saturating_sub(after) + (1 - came);
+        self.turned_away_count
+            .fetch_add(away as u64, Ordering::Relaxed);
+        let (id, end) = entered?;
         self.accepted_count.fetch_add(1, Ordering::Relaxed);
         Some(Permit {
             shared: Arc::clone(self),
-            client,
+            id,
+            end,
         })
     }
 }
@@ -137,19 +161,32 @@ impl Shared {
 /// The right to be one of the connections that the limits allow.
 pub(crate) struct Permit {
     shared: Arc<Shared>,
-    client: IpAddr,
+    id: u64,
+    end: Arc<Notify>,
+}
+
+impl Permit {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Ready when the connection has to make way for another one, which happens only before [`Self::settle`].
+    pub(crate) async fn makes_way(&self) {
+        self.end.notified().await;
+    }
+
+    /// Whether the connection may stay: from now on it makes way for nobody.
+    pub(crate) fn settle(&self, has_logged_in: bool) -> bool {
+        self.shared.crowd.lock().settle(self.id, has_logged_in)
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-        let mut clients = self.shared.clients.lock();
-        if let Some(count) = clients.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                clients.remove(&self.client);
-            }
-        }
+        let mut crowd = self.shared.crowd.lock();
+        crowd.leave(self.id);
+        let count = crowd.count();
+        self.shared.connection_count.store(count, Ordering::Relaxed);
     }
 }
 
@@ -260,6 +297,7 @@ async fn run(
                         let admitted = tokio::select! {
                             biased;
                             _ = stop.wait_for(|stops| *stops) => return,
+                            () = permit.makes_way() => return,
                             admitted = accepting.admit(peer) => admitted,
                         };
                         match admitted {
@@ -298,13 +336,17 @@ async fn accept(
         }
     };
     let mut next = 0;
+    // Whoever takes all file descriptors causes as many as they like.
+    let errors = LogLimit::default();
     let cluster = shared.targets.cluster();
     let mut door = Door::new(cluster.map(|cluster| Arc::clone(&cluster.forward)));
     loop {
         let (stream, peer, accepting) = match door.accept(&listener).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!("cannot accept iSCSI connections: {error}");
+                if let Some(more) = errors.admitted() {
+                    tracing::warn!(more, "cannot accept iSCSI connections: {error}");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -250,12 +250,17 @@ impl SessionTask {
             self.take_all();
             // Before anybody is told.
             self.count();
+            let held_back = self.held_back_count();
             for lane in &mut self.lanes {
                 lane.advance();
             }
             self.bury();
             if self.lanes.is_empty() && self.waiting_joins.is_empty() {
                 return Ok(());
+            }
+            // What came before is taken once there is room for its answers: nothing tells of it any more.
+            if self.held_back_count() < held_back {
+                continue;
             }
             let is_ending = self.is_ending;
             let lanes = &self.lanes;
@@ -665,6 +670,12 @@ impl SessionTask {
             self.count();
             note_end(&self.shared, lane.peer, lane.ended.take().unwrap_or(Ok(())));
         }
+    }
+
+    /// Connections of which nothing is taken because their answers are not.
+    fn held_back_count(&self) -> usize {
+        let lanes = self.lanes.iter();
+        lanes.filter(|lane| lane.is_held_back()).count()
     }
 
     fn count(&self) {

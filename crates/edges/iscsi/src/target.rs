@@ -268,6 +268,13 @@ impl Targets {
         found.unwrap_or(Ok(None))
     }
 
+    /// Does as much as [`Self::initiator`] does for a name that is set.
+    pub fn reveal_nobody(&self) {
+        if let Some(target) = self.all().first() {
+            target.san.reveal_nobody();
+        }
+    }
+
     /// The names of the targets of which an initiator sees something.
     pub fn seen_by(&self, initiator: &str) -> Vec<String> {
         let all = self.all();

@@ -14,7 +14,6 @@ mod connection_metrics;
 mod dispatch;
 mod duplicate;
 pub mod intake;
-mod log_limit;
 pub mod metric_families;
 mod parked;
 mod portmap;
@@ -23,8 +22,8 @@ mod reply;
 mod server;
 mod server_settings;
 
+pub use cairn_base::LogLimit;
 pub use duplicate::{Admission, Duplicates, Guard, RequestKey};
-pub use log_limit::LogLimit;
 pub use program::{
     Account, AccountKeeper, Answered, BeginWithPayload, Delay, Handler, LargeRecord, Peer, Program,
     REQUEST_LEN_BYTES, ReplyFuture, Started, StartedCall, Transport,

@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cairn_base::LogLimit;
 use cairn_codec_rpc::FragmentHeader;
 use cairn_forward::{Door, Entry, Forward, Incoming, network_of};
 use parking_lot::Mutex;
@@ -27,7 +28,6 @@ use crate::busy_poll::BusyPoll;
 use crate::connection;
 use crate::connection_metrics::{ConnectionCollector, ConnectionMetrics, Events, Gauges};
 use crate::dispatch::{Dispatcher, Table};
-use crate::log_limit::LogLimit;
 use crate::portmap::{PortMapper, PortMapperProgram};
 use crate::program::{Peer, Program, Started, Transport, canonical};
 use crate::server_settings::ServerSettings;
@@ -501,7 +501,7 @@ impl Acceptor {
         let stream = match stream.into_std() {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%peer, "connection lost: {error}");
+                tracing::debug!(%peer, "connection lost: {error}");
                 return;
             }
         };

@@ -56,6 +56,8 @@ pub enum KeyError {
         "a wrapped secret cannot be unwrapped: it is damaged, or was put here from another place"
     )]
     SecretNotAuthentic,
+    #[error("no secret is set or made until it can be wrapped with the server's master key: {why}")]
+    Unwrapped { why: String },
     #[error("a secret is wrapped, and the key of the pool's secrets is not there")]
     NoSecretsKey,
 }

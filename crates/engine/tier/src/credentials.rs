@@ -3,7 +3,8 @@
 //! Owns: the file's form, who may be able to read it, to which hosts the machine's own credentials go. Must not know: what is
 //! signed with them.
 //! Invariants: nothing of what is in a file is in any message, and the mode of none that has no credentials. An administrator
-//! names files and hosts, but gets no identity of the machine sent to a host that the configuration does not name.
+//! names files and hosts, but gets no identity of the machine sent to a host that the configuration does not name, and
+//! nothing of a file that whoever can use it could to one that the file does not name. Nor which files there are.
 
 use std::fmt;
 use std::io::Read;
@@ -11,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_base::LogLimit;
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use object_store::azure::{AzureAccessKey, AzureCredential, split_sas};
@@ -19,21 +21,29 @@ use parking_lot::Mutex;
 use url::Url;
 
 use crate::address::TierAddress;
-use crate::guarded::MachineConnector;
+use crate::guarded::Connector;
 
 /// A file with credentials is not longer.
 const LEN_BYTES_MAX: u64 = 64 << 10;
 
+/// Lines in the log that say what is wrong with a file, in an interval.
+const LINES_MAX: u32 = 10;
+/// The error tells whoever named the file nothing of it; who reads the log of this server may know.
+static UNUSABLE_LOGGED: LogLimit = LogLimit::new(LINES_MAX);
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
-    #[error("the file with credentials, {path}, cannot be read: {why}")]
-    Unreadable { path: String, why: String },
+    /// The same for all that can be wrong: whoever adds tiers does not learn which files there are.
     #[error(
-        "the file with credentials, {path}, can be read by others (mode {mode:04o}): chmod 600 {path}"
+        "the file with credentials, {path}, cannot be used: it needs {needed}, and to be a file that nobody but the server's user \
+         can read (chmod 600 {path}){host}; the server's log says what is wrong"
     )]
-    Open { path: String, mode: u32 },
-    #[error("the file with credentials, {path}, needs {needed}")]
-    Content { path: String, needed: &'static str },
+    Unusable {
+        path: String,
+        needed: &'static str,
+        /// What is to be done for a host that is not the provider's own.
+        host: String,
+    },
     #[error("a directory needs no credentials")]
     NotNeeded,
     #[error(
@@ -128,21 +138,69 @@ pub(crate) fn require_trusted(
     }
 }
 
-/// Fails if a file has the machine's own credentials and the store at the address may not get those.
-pub(crate) fn require_own_file(
-    file: &str,
-    address: &TierAddress,
-    hosts: &[String],
-) -> Result<(), CredentialsError> {
+/// Whether a file has the machine's own credentials.
+fn is_machines(file: &Path) -> bool {
     let variable = |name: &&str| std::env::var_os(name).map(PathBuf::from);
     let named = MACHINE_FILES.iter().chain(&MACHINE_FILES_OF_GOOGLE);
     let mut machines: Vec<PathBuf> = named.filter_map(variable).collect();
     if let Some(home) = std::env::var_os("HOME").map(PathBuf::from) {
         machines.extend(MACHINE_FOLDERS.iter().map(|folder| home.join(folder)));
     }
-    match is_in(Path::new(file), &machines) {
-        true => require_trusted(address, hosts),
-        false => Ok(()),
+    is_in(file, &machines)
+}
+
+/// For which store a file is used.
+#[derive(Clone, Debug)]
+pub(crate) struct Bound {
+    address: TierAddress,
+    /// `HOST` or `HOST:PORT` of stores that the configuration names.
+    hosts: Vec<String>,
+}
+
+impl Bound {
+    pub fn new(address: &TierAddress, hosts: &[String]) -> Self {
+        Self {
+            address: address.clone(),
+            hosts: hosts.to_vec(),
+        }
+    }
+
+    fn endpoint(&self) -> Option<Url> {
+        match &self.address {
+            TierAddress::Directory(_) => None,
+            TierAddress::S3 { endpoint, .. }
+            | TierAddress::Azure { endpoint, .. }
+            | TierAddress::Gcs { endpoint, .. } => Url::parse(endpoint.as_deref()?).ok(),
+        }
+    }
+
+    /// Whether what is in a file may go to the store. What is shown there, as a password is, goes to the provider's own
+    /// hosts, or to one that the file or the configuration names: whoever adds tiers names any file, also one of another
+    /// tier, and any host. A key that only signs goes to any host over TLS. Of the machine's own the configuration alone says.
+    fn allows(&self, is_shown: bool, is_machines: bool, of_file: &[String]) -> bool {
+        let is_trusted = |hosts: &[String]| require_trusted(&self.address, hosts).is_ok();
+        let is_tls = || {
+            self.endpoint()
+                .is_some_and(|endpoint| endpoint.scheme() == "https")
+        };
+        is_trusted(&self.hosts) || !is_machines && (is_trusted(of_file) || !is_shown && is_tls())
+    }
+
+    /// What is to be done for the store's host, whatever is in the file.
+    fn advice(&self) -> String {
+        if require_trusted(&self.address, &self.hosts).is_ok() {
+            return String::new();
+        }
+        let endpoint = self.endpoint();
+        let host = endpoint.as_ref().and_then(Url::host_str);
+        let host = host.unwrap_or_default();
+        let port = endpoint.as_ref().and_then(Url::port);
+        let host = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        format!(
+            ", and to name {host}, which is not the provider's own: credential_host = {host} (in JSON \
+             \"credential_host\": [\"{host}\"]), unless the server's configuration does, or it has a key that only signs and the \
+             endpoint is https://"
+        )
     }
 }
 
@@ -154,56 +212,101 @@ fn is_in(file: &Path, places: &[PathBuf]) -> bool {
     places.any(|place| file.starts_with(real(place)))
 }
 
+/// What names a host to which the credentials of a file may go.
+const CREDENTIAL_HOST: &str = "credential_host";
 const OF_AWS: &str = "lines \"aws_access_key_id = ...\" and \"aws_secret_access_key = ...\"";
 const OF_AZURE: &str =
     "a line \"azure_storage_account_key = ...\" (Base64), or \"azure_storage_sas_token = ...\"";
 const OF_GOOGLE: &str =
     "the JSON of a service account's key, as Google gives it (`private_key`, `client_email`)";
 
+/// What is in a file.
+struct Found<T> {
+    credential: T,
+    /// It is sent itself, and not only what it signs.
+    is_shown: bool,
+    /// To which hosts it may go, as the file says.
+    hosts: Vec<String>,
+}
+
 /// A file that is read anew for each request that is signed: keys are changed without a restart.
 #[derive(Clone)]
 struct SecretFile {
     path: PathBuf,
+    needed: &'static str,
+    bound: Bound,
 }
 
 impl SecretFile {
-    fn new(path: &str) -> Self {
-        Self { path: path.into() }
+    fn new(path: &str, needed: &'static str, bound: Bound) -> Self {
+        Self {
+            path: path.into(),
+            needed,
+            bound,
+        }
     }
 
-    /// What `parse` finds in the file, if it has credentials of a form that `needed` says and nobody else can read it. In this
-    /// order: of a file that is something else nothing is told, its mode neither.
-    fn read<T>(
-        &self,
-        needed: &'static str,
-        parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<T, CredentialsError> {
-        let path = self.path.display().to_string();
-        let unreadable = |error: std::io::Error| CredentialsError::Unreadable {
-            path: path.clone(),
-            why: error.to_string(),
-        };
-        let other = || CredentialsError::Content {
-            path: path.clone(),
-            needed,
-        };
+    /// What `parse` finds in the file, if nobody else can read it and it may go to the store.
+    fn read<T>(&self, parse: impl FnOnce(&str) -> Option<Found<T>>) -> Result<T, CredentialsError> {
+        self.try_read(parse).map_err(|why| {
+            let path = self.path.display().to_string();
+            if let Some(more) = UNUSABLE_LOGGED.admitted() {
+                tracing::warn!(
+                    path,
+                    why,
+                    more,
+                    "a file with credentials of a tier is not used"
+                );
+            }
+            CredentialsError::Unusable {
+                path,
+                needed: self.needed,
+                host: self.bound.advice(),
+            }
+        })
+    }
+
+    /// The error is for the log, and has nothing of what is in the file.
+    fn try_read<T>(&self, parse: impl FnOnce(&str) -> Option<Found<T>>) -> Result<T, String> {
+        let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
         // Before it is opened: to open a pipe takes until somebody writes.
         if !std::fs::metadata(&self.path).map_err(unreadable)?.is_file() {
-            return Err(other());
+            return Err("it is no regular file".to_owned());
         }
         let mut file = std::fs::File::open(&self.path).map_err(unreadable)?;
         let found = file.metadata().map_err(unreadable)?;
         let mut text = String::new();
         let mut limited = (&mut file).take(LEN_BYTES_MAX);
-        // What is no text, say.
-        let read = limited.read_to_string(&mut text).map_err(|_| other());
-        read?;
-        let parsed = parse(&text).ok_or_else(other)?;
+        let read = limited.read_to_string(&mut text);
+        let parsed = read.ok().and_then(|_| parse(&text));
+        let parsed = parsed.ok_or("what is in it is something else")?;
         match found.mode() & 0o7777 {
-            mode if mode & 0o077 != 0 => Err(CredentialsError::Open { path, mode }),
-            _ => Ok(parsed),
+            mode if mode & 0o077 != 0 => Err(format!("others can read it (mode {mode:04o})")),
+            _ if !self
+                .bound
+                .allows(parsed.is_shown, is_machines(&self.path), &parsed.hosts) =>
+            {
+                Err("neither it nor the configuration names the host of the store".to_owned())
+            }
+            _ => Ok(parsed.credential),
         }
     }
+}
+
+/// Hosts that lines name.
+fn hosts_of(lines: &[(String, String)]) -> Vec<String> {
+    let hosts = lines.iter().filter(|(name, _)| name == CREDENTIAL_HOST);
+    hosts.map(|(_, host)| host.clone()).collect()
+}
+
+/// Hosts that a key in JSON names.
+fn hosts_in_json(text: &str) -> Vec<String> {
+    let value: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    let hosts = value
+        .as_ref()
+        .and_then(|value| value.get(CREDENTIAL_HOST)?.as_array());
+    let hosts = hosts.into_iter().flatten().filter_map(|host| host.as_str());
+    hosts.map(str::to_owned).collect()
 }
 
 fn provided<T>(read: Result<T, CredentialsError>) -> object_store::Result<T> {
@@ -226,17 +329,22 @@ fn value_of(lines: &[(String, String)], names: &[&str]) -> Option<String> {
 pub(crate) struct AwsFile(SecretFile);
 
 impl AwsFile {
-    pub fn new(path: &str) -> Self {
-        Self(SecretFile::new(path))
+    pub fn new(path: &str, bound: Bound) -> Self {
+        Self(SecretFile::new(path, OF_AWS, bound))
     }
 
     pub fn read(&self) -> Result<AwsCredential, CredentialsError> {
-        self.0.read(OF_AWS, |text| {
+        self.0.read(|text| {
             let lines = parse(text)?;
-            Some(AwsCredential {
+            let credential = AwsCredential {
                 key_id: value_of(&lines, &["aws_access_key_id"])?,
                 secret_key: value_of(&lines, &["aws_secret_access_key"])?,
                 token: value_of(&lines, &["aws_session_token"]),
+            };
+            Some(Found {
+                is_shown: credential.token.is_some(),
+                credential,
+                hosts: hosts_of(&lines),
             })
         })
     }
@@ -246,24 +354,33 @@ impl AwsFile {
 pub(crate) struct AzureFile(SecretFile);
 
 impl AzureFile {
-    pub fn new(path: &str) -> Self {
-        Self(SecretFile::new(path))
+    pub fn new(path: &str, bound: Bound) -> Self {
+        Self(SecretFile::new(path, OF_AZURE, bound))
     }
 
     pub fn read(&self) -> Result<AzureCredential, CredentialsError> {
-        self.0.read(OF_AZURE, |text| {
+        self.0.read(|text| {
             let lines = parse(text)?;
+            let hosts = hosts_of(&lines);
             let key = value_of(
                 &lines,
                 &["azure_storage_account_key", "azure_storage_access_key"],
             );
             if let Some(key) = key {
                 let key = AzureAccessKey::try_new(&key).ok()?;
-                return Some(AzureCredential::AccessKey(key));
+                return Some(Found {
+                    credential: AzureCredential::AccessKey(key),
+                    is_shown: false,
+                    hosts,
+                });
             }
             let names = ["azure_storage_sas_token", "azure_storage_sas_key"];
             let token = value_of(&lines, &names)?;
-            Some(AzureCredential::SASToken(split_sas(&token).ok()?))
+            Some(Found {
+                credential: AzureCredential::SASToken(split_sas(&token).ok()?),
+                is_shown: true,
+                hosts,
+            })
         })
     }
 }
@@ -277,9 +394,9 @@ pub(crate) struct GoogleFile {
 }
 
 impl GoogleFile {
-    pub fn new(path: &str, runtime: tokio::runtime::Handle) -> Self {
+    pub fn new(path: &str, bound: Bound, runtime: tokio::runtime::Handle) -> Self {
         Self {
-            file: SecretFile::new(path),
+            file: SecretFile::new(path, OF_GOOGLE, bound),
             runtime,
             current: Mutex::default(),
         }
@@ -287,24 +404,32 @@ impl GoogleFile {
 
     /// Who gets tokens for what is in the file now.
     pub fn read(&self) -> Result<GcpCredentialProvider, CredentialsError> {
-        self.file.read(OF_GOOGLE, |text| {
+        self.file.read(|text| {
+            // A bearer token.
+            let found = |credential| Found {
+                credential,
+                is_shown: true,
+                hosts: hosts_in_json(text),
+            };
             let mut current = self.current.lock();
             if let Some((known, provider)) = &*current
                 && known == text
             {
-                return Some(Arc::clone(provider));
+                return Some(found(Arc::clone(provider)));
             }
             let made = GoogleCloudStorageBuilder::new()
                 .with_bucket_name("none")
                 .with_service_account_key(text)
-                .with_http_connector(MachineConnector {
+                // Google's own, where tokens are got. No metadata service is asked for what is in a file.
+                .with_http_connector(Connector {
                     runtime: self.runtime.clone(),
+                    allow_http: false,
                 })
                 .build();
             // Its error may have what is in the file in it.
             let provider = Arc::clone(made.ok()?.credentials());
             *current = Some((text.to_owned(), Arc::clone(&provider)));
-            Some(provider)
+            Some(found(provider))
         })
     }
 }
@@ -372,13 +497,124 @@ mod tests {
 
     use super::*;
 
+    fn bound(address: &str) -> Bound {
+        let named = ["named.example".to_owned()];
+        Bound::new(&address.parse().unwrap(), &named)
+    }
+
+    #[tokio::test]
+    async fn what_is_shown_goes_to_the_provider_and_to_hosts_that_are_named() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        let key = "aws_access_key_id = A\naws_secret_access_key = B\n";
+        let session = format!("{key}aws_session_token = C\n");
+        let aws = |text: &str, host: &str| match host {
+            "" => text.to_owned(),
+            host => format!("{text}credential_host = {host}\n"),
+        };
+        let shared = "azure_storage_account_key = a2V5\n";
+        let sas = "azure_storage_sas_token = ?sv=1&sig=a\n";
+        let google = |hosts: &str| {
+            format!(
+                "{{\"private_key\": \"n\", \"private_key_id\": \"n\", \"client_email\": \"a@b\", \"disable_oauth\": true, \"credential_host\": [{hosts}]}}"
+            )
+        };
+        let to_http = "endpoint=http://10.0.0.1:9000";
+        let to_tls = "endpoint=https://evil.example";
+        let to_named = "endpoint=http://named.example:9000";
+        let cases = [
+            (format!("s3://bucket?{to_tls}"), aws(key, ""), true),
+            (format!("s3://bucket?{to_http}"), aws(key, ""), false),
+            (
+                format!("s3://bucket?{to_http}"),
+                aws(key, "10.0.0.1:9000"),
+                true,
+            ),
+            (
+                format!("s3://bucket?{to_http}"),
+                aws(key, "10.0.0.1:9001"),
+                false,
+            ),
+            (format!("s3://bucket?{to_named}"), aws(key, ""), true),
+            ("s3://bucket?region=a".to_owned(), aws(&session, ""), true),
+            (format!("s3://bucket?{to_tls}"), aws(&session, ""), false),
+            (
+                format!("s3://bucket?{to_tls}"),
+                aws(&session, "evil.example"),
+                true,
+            ),
+            (format!("s3://bucket?{to_named}"), aws(&session, ""), true),
+            (
+                format!("az://cold?account=a123&{to_tls}/a123"),
+                shared.to_owned(),
+                true,
+            ),
+            (
+                format!("az://cold?account=a123&{to_http}/a123"),
+                shared.to_owned(),
+                false,
+            ),
+            ("az://cold?account=a123".to_owned(), sas.to_owned(), true),
+            (
+                format!("az://cold?account=a123&{to_tls}/a123"),
+                sas.to_owned(),
+                false,
+            ),
+            (
+                format!("az://cold?account=a123&{to_http}/a123"),
+                aws(sas, "10.0.0.1"),
+                true,
+            ),
+            ("gs://bucket".to_owned(), google(""), true),
+            (format!("gs://bucket?{to_tls}"), google(""), false),
+            (format!("gs://bucket?{to_http}"), google(""), false),
+            (
+                format!("gs://bucket?{to_http}"),
+                google("\"10.0.0.1:9000\""),
+                true,
+            ),
+        ];
+        for (address, text, want) in cases {
+            std::fs::write(&path, &text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let read = || {
+                let (file, bound) = (path.to_str().unwrap(), bound(&address));
+                match bound.address.clone() {
+                    TierAddress::Azure { .. } => AzureFile::new(file, bound).read().map(drop),
+                    TierAddress::Gcs { .. } => {
+                        let runtime = tokio::runtime::Handle::current();
+                        GoogleFile::new(file, bound, runtime).read().map(drop)
+                    }
+                    _ => AwsFile::new(file, bound).read().map(drop),
+                }
+            };
+            let before = read();
+            assert_eq!(before.is_ok(), want, "{address} {text}");
+            // The same is told of a file that is not there.
+            if before.is_err() {
+                std::fs::remove_file(&path).unwrap();
+                assert_eq!(read(), before, "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_machines_own_go_where_the_configuration_says_alone() {
+        let of_file = ["evil.example".to_owned()];
+        let evil = bound("s3://bucket?endpoint=https://evil.example");
+        assert!(!evil.allows(false, true, &of_file));
+        assert!(evil.allows(true, false, &of_file));
+        let named = bound("s3://bucket?endpoint=https://named.example");
+        assert!(named.allows(true, true, &[]));
+    }
+
     #[test]
     fn files_with_credentials_are_read_or_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
-        let file = AwsFile::new(path.to_str().unwrap());
+        let file = AwsFile::new(path.to_str().unwrap(), bound("s3://bucket"));
         let missing = file.read().unwrap_err();
-        assert!(matches!(missing, CredentialsError::Unreadable { .. }));
         let good = "[default]\n# mine\naws_access_key_id = AKIA\naws_secret_access_key=s=1\n";
         let cases = [
             (good, 0o600, true),
@@ -401,14 +637,13 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             let read = file.read();
             assert_eq!(read.is_ok(), want, "{text} {mode:o}");
-            // The mode is told of what is a file with credentials, and of nothing else.
-            let tells_mode = matches!(read, Err(CredentialsError::Open { .. }));
-            assert_eq!(tells_mode, text == good && mode & 0o077 != 0, "{text}");
-            if let Ok(read) = read {
-                assert_eq!(
+            match read {
+                Ok(read) => assert_eq!(
                     (read.key_id.as_str(), read.secret_key.as_str()),
                     ("AKIA", "s=1")
-                );
+                ),
+                // Neither that it is there nor what is wrong is told.
+                Err(refused) => assert_eq!(refused, missing, "{text}"),
             }
         }
     }
@@ -416,9 +651,8 @@ mod tests {
     #[test]
     fn what_is_no_file_is_not_opened() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = AwsFile::new(folder.path().to_str().unwrap()).read();
-        let refused = refused.unwrap_err();
-        assert!(matches!(refused, CredentialsError::Content { .. }));
+        let file = AwsFile::new(folder.path().to_str().unwrap(), bound("s3://bucket"));
+        assert!(file.read().is_err());
     }
 
     #[test]
@@ -524,7 +758,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         };
-        let azure = AzureFile::new(path.to_str().unwrap());
+        let azure = AzureFile::new(path.to_str().unwrap(), bound("az://cold?account=store1"));
         let cases = [
             ("azure_storage_account_key = a2V5", Some("key")),
             ("AZURE_STORAGE_ACCOUNT_KEY=a2V5\n", Some("key")),
@@ -551,7 +785,8 @@ mod tests {
             };
             assert_eq!(read, want, "{text}");
         }
-        let google = GoogleFile::new(path.to_str().unwrap(), tokio::runtime::Handle::current());
+        let runtime = tokio::runtime::Handle::current();
+        let google = GoogleFile::new(path.to_str().unwrap(), bound("gs://bucket"), runtime);
         for text in [
             "",
             "{}",

@@ -15,6 +15,7 @@ use object_store::client::{
     ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
     HttpResponseBody, HttpService, SpawnService,
 };
+use reqwest::header::HeaderMap;
 use tokio::runtime::Handle;
 use url::Url;
 
@@ -104,6 +105,9 @@ impl HttpService for ToMachine {
 /// `object_store` takes an answer to a POST for an error, and tells all of it, if there is one of two words in it.
 async fn condensed(answer: HttpResponse, is_post: bool) -> Result<HttpResponse, HttpError> {
     let is_success = answer.status().is_success();
+    if is_success && !has_plain_headers(answer.headers()) {
+        return Err(HttpError::new(HttpErrorKind::Decode, NoStore));
+    }
     if is_success && !is_post {
         return Ok(answer);
     }
@@ -146,6 +150,51 @@ async fn condensed(answer: HttpResponse, is_post: bool) -> Result<HttpResponse, 
 #[derive(Debug, thiserror::Error)]
 #[error("the answer has more than {POST_LEN_BYTES_MAX} bytes")]
 struct TooLong;
+
+/// What answers has headers that a store has not: `object_store` would tell what is in them.
+#[derive(Debug, thiserror::Error)]
+#[error("what answers there is no such store: its answer has a header that cannot be read")]
+struct NoStore;
+
+/// Whether those headers of an answer are of the form that they have to be whose text gets into errors.
+fn has_plain_headers(headers: &HeaderMap) -> bool {
+    let is_number = |text: &str| text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_range = |text: &str| {
+        let rest = text.strip_prefix("bytes ").unwrap_or("?");
+        let is_of_range = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'/' | b'*');
+        rest.len() <= 64 && rest.bytes().all(is_of_range)
+    };
+    let are = |name: &str, is_plain: &dyn Fn(&str) -> bool| {
+        let mut values = headers.get_all(name).iter();
+        values.all(|value| value.to_str().is_ok_and(is_plain))
+    };
+    are("last-modified", &is_date)
+        && are("content-length", &is_number)
+        && are("content-range", &is_range)
+}
+
+/// Whether a text has the form of a date (RFC 9110, section 5.6.7; RFC 5322, section 3.3, with a zone in digits).
+fn is_date(text: &str) -> bool {
+    const DAYS: [&str; 7] = ["Mon,", "Tue,", "Wed,", "Thu,", "Fri,", "Sat,", "Sun,"];
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let is_of = |text: &str, len_max: usize, more: &[u8]| {
+        let is_good = |byte: u8| byte.is_ascii_digit() || more.contains(&byte);
+        (1..=len_max).contains(&text.len()) && text.bytes().all(is_good)
+    };
+    match text.split(' ').collect::<Vec<_>>().as_slice() {
+        [day, number, month, year, time, zone] => {
+            DAYS.contains(day)
+                && is_of(number, 2, b"")
+                && MONTHS.contains(month)
+                && is_of(year, 4, b"")
+                && is_of(time, 8, b":")
+                && (matches!(*zone, "GMT" | "UTC") || is_of(zone, 5, b"+-"))
+        }
+        _ => false,
+    }
+}
 
 /// The code of an error: `<Code>NoSuchKey</Code>` (S3, Azure, Google's XML), or `"error": "invalid_grant"` (RFC 6749,
 /// section 5.2).
@@ -211,6 +260,29 @@ mod tests {
         ];
         for (body, want) in cases {
             assert_eq!(code_in(body.as_bytes()).as_deref(), *want, "{body}");
+        }
+    }
+
+    #[test]
+    fn headers_that_errors_would_tell_are_of_their_form() {
+        let cases = [
+            ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT", true),
+            ("last-modified", "Sun, 6 Nov 1994 08:49:37 +0000", true),
+            ("last-modified", "SECRET", false),
+            ("last-modified", "Sun, 06 Nov 1994 08:49:37 SECRET", false),
+            ("last-modified", "", false),
+            ("content-length", "12", true),
+            ("content-length", "SECRET", false),
+            ("content-range", "bytes 0-5/10", true),
+            ("content-range", "bytes */10", true),
+            ("content-range", "SECRET 0-5/10", false),
+            ("content-range", "bytes SECRET", false),
+            ("x-other", "SECRET", true),
+        ];
+        for (name, value, want) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            assert_eq!(has_plain_headers(&headers), want, "{name}: {value}");
         }
     }
 

@@ -37,7 +37,7 @@ pub use self::address::{AddressError, TierAddress};
 pub use self::credentials::CredentialsError;
 pub use self::owner::ClaimError;
 
-use self::credentials::{AwsFile, AzureFile, GoogleFile, require_own_file, require_trusted};
+use self::credentials::{AwsFile, AzureFile, Bound, GoogleFile, require_trusted};
 use self::guarded::{Connector, MachineConnector, told};
 
 /// A connection is waited for so long,
@@ -248,7 +248,7 @@ impl JoinAll for Path {
 pub struct Credentials<'a> {
     /// The tier's own; `None`: those of the machine.
     pub file: Option<&'a str>,
-    /// `HOST` or `HOST:PORT` of stores that get the machine's own, beside the provider's.
+    /// `HOST` or `HOST:PORT` of stores that get the machine's own, and those of any file, beside the provider's.
     pub machine_hosts: &'a [String],
 }
 
@@ -323,8 +323,8 @@ fn s3(address: &TierAddress, credentials: Credentials<'_>) -> Built {
     };
     let provider: AwsCredentialProvider = match credentials.file {
         Some(file) => {
-            require_own_file(file, address, credentials.machine_hosts)?;
-            let file = AwsFile::new(file);
+            let bound = Bound::new(address, credentials.machine_hosts);
+            let file = AwsFile::new(file, bound);
             // What is wrong with it is told now, and not with the first request.
             file.read()?;
             Arc::new(file)
@@ -367,8 +367,8 @@ fn azure(address: &TierAddress, credentials: Credentials<'_>) -> Built {
     };
     let provider: AzureCredentialProvider = match credentials.file {
         Some(file) => {
-            require_own_file(file, address, credentials.machine_hosts)?;
-            let file = AzureFile::new(file);
+            let bound = Bound::new(address, credentials.machine_hosts);
+            let file = AzureFile::new(file, bound);
             file.read()?;
             Arc::new(file)
         }
@@ -399,8 +399,8 @@ fn gcs(address: &TierAddress, credentials: Credentials<'_>) -> Built {
     let reach = Reach::new(endpoint.as_ref())?;
     let provider: GcpCredentialProvider = match credentials.file {
         Some(file) => {
-            require_own_file(file, address, credentials.machine_hosts)?;
-            let file = GoogleFile::new(file, reach.runtime.clone());
+            let bound = Bound::new(address, credentials.machine_hosts);
+            let file = GoogleFile::new(file, bound, reach.runtime.clone());
             file.read()?;
             Arc::new(file)
         }

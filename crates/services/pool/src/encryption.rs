@@ -46,7 +46,14 @@ impl Secrets for PoolSecrets {
     fn key(&self) -> Result<Option<Arc<SecretsKey>>, KeyError> {
         // A volume that outlives the pool serves nobody any more.
         let pool = self.0.upgrade().ok_or(KeyError::NoSecretsKey)?;
-        secrets_key_of(&pool.state(), &pool.host.master_keys())
+        let key = secrets_key_of(&pool.state(), &pool.host.master_keys())?;
+        if key.is_none()
+            && let Some(why) = pool.host.why_unwrapped()
+        {
+            // None is kept readable where the configuration wants them wrapped.
+            return Err(KeyError::Unwrapped { why });
+        }
+        Ok(key)
     }
 }
 
@@ -200,6 +207,13 @@ impl Pool {
     /// The key of file handles that the pool file has; `None` in a cluster.
     pub fn handle_key(&self) -> Result<Option<HandleKey>, KeyError> {
         handle_key_of(&self.state(), &self.host.master_keys())
+    }
+
+    /// Why no secret is set or made now, though the configuration has master keys; `None`: they are, or it has none.
+    pub fn secrets_trouble(&self) -> Option<String> {
+        let is_wrapped = self.state().secrets_key.is_some();
+        let why = self.host.why_unwrapped();
+        why.filter(|_| !is_wrapped)
     }
 
     /// Which master key secrets need, if they are wrapped.

@@ -74,6 +74,8 @@ pub struct Observed {
     pub volumes_low: Vec<LowVolume>,
     /// Encrypted volumes that wait for their key, each with why it cannot be had. They are in no other list.
     pub keys_away: Vec<(String, String)>,
+    /// Why no secret is set or made, if that is so.
+    pub secrets_unwrapped: Option<String>,
     /// Tiers that do not do what they should, each with why.
     pub tiers_away: Vec<(String, String)>,
     /// Memory that the process has, and its limit, in bytes.
@@ -486,6 +488,9 @@ fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
             volume: volume.clone(),
             why: why.clone(),
         });
+    }
+    if let Some(why) = &observed.secrets_unwrapped {
+        warnings.push(Warning::SecretsUnwrapped { why: why.clone() });
     }
     for (tier, why) in &observed.tiers_away {
         warnings.push(Warning::TierAway {
@@ -1146,6 +1151,17 @@ mod tests {
                     volume: "main".to_owned(),
                     why: why(),
                 }],
+            },
+            Told {
+                situation: "secrets that cannot be wrapped",
+                observed: Observed {
+                    secrets_unwrapped: Some(why()),
+                    ..six()
+                },
+                health: Health::Degraded,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::SecretsUnwrapped { why: why() }],
             },
             Told {
                 situation: "a scrub that waits for its window",

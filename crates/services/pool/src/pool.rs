@@ -61,6 +61,12 @@ pub trait Host: Send + Sync + 'static {
         MasterKeys::default()
     }
 
+    /// Why secrets are not wrapped, of a pool that has no key for that: it is to have master keys. `None`: it is not, so that
+    /// secrets are kept readable.
+    fn why_unwrapped(&self) -> Option<String> {
+        None
+    }
+
     /// Which volumes are served, and to whom, has changed.
     fn publish(&self, _state: &PoolState, _volumes: &BTreeMap<VolumeId, VolumeService>) {}
 

@@ -194,6 +194,10 @@ pub enum Warning {
         volume: String,
         why: String,
     },
+    /// No secret is set or made: the master key that they are to be wrapped with cannot be had.
+    SecretsUnwrapped {
+        why: String,
+    },
     /// Data in a tier cannot be read, or cannot be put there.
     TierAway {
         tier: String,
@@ -244,6 +248,7 @@ impl Warning {
             | Self::FolderLow { .. }
             | Self::PoolFull
             | Self::VolumeFull { .. }
+            | Self::SecretsUnwrapped { .. }
             | Self::TierAway { .. }
             | Self::VolumesMany { .. } => Weight::Degraded,
             Self::OneDisk

@@ -1,6 +1,7 @@
 //! The LUNs of one volume, in memory as they are in the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use cairn_base::Ino;
@@ -72,6 +73,8 @@ pub struct San {
     fs: Fs,
     env: Env,
     state: RwLock<State>,
+    /// What nobody has to prove, kept as what initiators have to, once somebody asked for it.
+    nobody: OnceLock<KeptInitiator>,
     /// Held by who changes something.
     turn: tokio::sync::Mutex<()>,
 }
@@ -96,6 +99,21 @@ fn mutual_place(initiator: &str) -> String {
     format!("initiator {initiator} mutual")
 }
 
+/// No initiator has such a name.
+const NOBODY: &str = "nobody";
+
+/// What takes as long to read as what an initiator has to prove.
+fn nobody() -> Initiator {
+    let chap = || Chap {
+        user: NOBODY.to_owned(),
+        secret: "0".repeat(16),
+    };
+    Initiator {
+        chap: chap(),
+        mutual: Some(chap()),
+    }
+}
+
 fn secret_error(initiator: &str, error: SecretError) -> SanError {
     SanError::Secret {
         initiator: initiator.to_owned(),
@@ -117,6 +135,7 @@ impl San {
             fs,
             env,
             state: RwLock::default(),
+            nobody: OnceLock::new(),
             turn: tokio::sync::Mutex::default(),
         };
         let mut state = State::default();
@@ -244,6 +263,23 @@ impl San {
         kept.map(|kept| self.revealed(name, kept)).transpose()
     }
 
+    /// Takes the time that [`Self::initiator`] takes for one that something is set for: whoever measures the time of answers
+    /// does not learn which names are set.
+    pub fn reveal_nobody(&self) {
+        if let Some(nobody) = self.nobody() {
+            drop(std::hint::black_box(self.revealed(NOBODY, nobody.clone())));
+        }
+    }
+
+    /// `None`: it cannot be kept while the master key is missing.
+    fn nobody(&self) -> Option<&KeptInitiator> {
+        if let Some(nobody) = self.nobody.get() {
+            return Some(nobody);
+        }
+        let made = self.kept(NOBODY, nobody()).ok()?;
+        Some(self.nobody.get_or_init(|| made))
+    }
+
     fn revealed(&self, name: &str, kept: KeptInitiator) -> Result<Initiator, SanError> {
         let reveal = |place: String, kept: KeptChap| {
             let secret = self.fs.secret(&place, &kept.secret);
@@ -252,6 +288,11 @@ impl San {
             Ok::<_, SanError>(Chap { user, secret })
         };
         let mutual = kept.mutual.map(|mutual| reveal(mutual_place(name), mutual));
+        // As long for those without one: the time of an answer tells nothing.
+        let nobodys = mutual.is_none().then(|| self.nobody()).flatten();
+        if let Some(nobodys) = nobodys.and_then(|nobody| nobody.mutual.clone()) {
+            drop(std::hint::black_box(reveal(mutual_place(NOBODY), nobodys)));
+        }
         Ok(Initiator {
             chap: reveal(chap_place(name), kept.chap)?,
             mutual: mutual.transpose()?,

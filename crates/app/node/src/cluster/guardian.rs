@@ -80,7 +80,9 @@ impl ToldAddress {
         };
         if let Err(error) = placed.remove() {
             // Standard error is that of the process that was killed.
-            eprintln!("the guardian could not take {} away: {error}", self.address);
+            let why = error.to_string();
+            let why = cairn_base::printable::one_line(&why);
+            eprintln!("the guardian could not take {} away: {why}", self.address);
         }
     }
 }

@@ -346,6 +346,7 @@ fn has_own_event(kind: WarningKind) -> bool {
         | WarningKind::LogCopiesFew
         | WarningKind::AddressNotHere
         | WarningKind::KeyMissing
+        | WarningKind::SecretsUnwrapped
         | WarningKind::MapKeyDamaged
         | WarningKind::FolderLow
         | WarningKind::VolumesMany

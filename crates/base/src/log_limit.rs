@@ -2,6 +2,9 @@
 //!
 //! Owns: how many lines of a kind are logged in an interval.
 //! Must not know: what the kinds are.
+//!
+//! The interval is by the clock of the process, and not by that of `Env`: which lines a log has is nothing that is simulated,
+//! and a limit can be a `static`.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -29,7 +32,8 @@ impl Default for LogLimit {
 
 impl LogLimit {
     /// Admits at most so many lines in an interval.
-    pub fn new(line_count_max: u32) -> Self {
+    #[must_use]
+    pub const fn new(line_count_max: u32) -> Self {
         Self {
             line_count_max,
             interval: Mutex::new(None),
