@@ -255,6 +255,9 @@ impl AdminServer {
     pub fn passed(&self) -> Passed {
         let (secured, _) = secured().split_for_parts();
         let all = secured.merge(snapshot_routes::for_nodes());
+        let shared = Arc::clone(&self.shared);
+        let guard = middleware::from_fn_with_state(shared, pass::admit_guarded);
+        let all = all.layer(guard);
         Passed::new(all.with_state(Arc::clone(&self.shared)))
     }
 
