@@ -160,6 +160,11 @@ impl Passed {
         Self(router.layer(axum::middleware::map_request(mark)))
     }
 
+    #[cfg(test)]
+    pub(crate) fn router(&self) -> Router {
+        self.0.clone()
+    }
+
     /// Serves one stream, until the other node ends it. That node has proved who it is.
     async fn serve_on(router: Router, stream: impl Stream) {
         let mut http = hyper::server::conn::http1::Builder::new();

@@ -1096,7 +1096,7 @@ async fn cluster_authority_rotate(State(shared): Api) -> Result<Json<AuthorityVi
 
 /// Makes a ticket with which one node can join the cluster.
 #[utoipa::path(post, path = "/api/v1/cluster/tickets", request_body = TicketCreate, responses(
-    (status = 200, body = TicketView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = TicketView), (status = 400, description = "It would be valid for too long"), (status = 404, description = "The server is in no cluster")))]
 async fn cluster_ticket(
     State(shared): Api,
     Given(create): Given<TicketCreate>,
