@@ -123,7 +123,8 @@ pub(crate) async fn admit_guarded(state: Api, request: Request, next: Next) -> R
 fn unknown_there(forward: &Arc<Forward>, node: NodeId) -> Response {
     let name = forward.nodes().name(node);
     let message = format!(
-        "node {name} has to do this, since it runs a member of etcd and the node that was asked does not, and the token or session of          this request is not one of node {name}"
+        "node {name} has to do this, since it runs a member of etcd and the node that was asked does not, and the token or session of \
+         this request is not one of node {name}"
     );
     let hint = format!(
         "ask node {name} itself, with its token; or ask here with the name and password of a user who is an admin"

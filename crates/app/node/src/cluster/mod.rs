@@ -571,7 +571,8 @@ impl Handler for ShardHandler {
 /// Addresses from which nodes are to connect. One that is a name is learnt when its node does.
 fn addresses_of(view: &MapView) -> BTreeSet<IpAddr> {
     let nodes = view.nodes.values().map(|node| &node.value);
-    let addresses = nodes.filter_map(|node| host_of(&node.internal_address).ok()?.parse().ok());
+    let addresses =
+        nodes.filter_map(|node| host_of(&node.internal_address).ok()?.parse::<IpAddr>().ok());
     addresses.collect()
 }
 
