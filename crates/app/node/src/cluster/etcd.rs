@@ -482,6 +482,8 @@ impl EtcdSide {
             None => return Ok(()),
         };
         self.look_at_keeping();
+        // With the key its certificate has the name of members, and without it not.
+        self.trust.renew_soon();
         done.map_err(told)
     }
 
@@ -710,6 +712,11 @@ impl EtcdSide {
         let all_started = members.iter().all(|member| !member.name.is_empty());
         let has_key = self.trust.authority().has_key();
         if all_started && has_key && next_member(&view, has_member) == Some(own.id) {
+            // The others would not hear it.
+            if !self.trust.has_member_name() {
+                self.trust.renew_soon();
+                return Ok(());
+            }
             self.keep_revoked(cluster, &view)?;
             self.add().await?;
         }
@@ -1052,6 +1059,7 @@ fn member_settings(
             certificate: folder.certificate_path(),
             key: folder.key_path(),
             revoked: folder.revoked_path(),
+            peer_name: trust.authority().member_name(),
             client: client_tls(trust),
         }),
     })

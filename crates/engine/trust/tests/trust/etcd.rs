@@ -147,6 +147,7 @@ impl World {
                     certificate: trust.folder().certificate_path(),
                     key: trust.folder().key_path(),
                     revoked: trust.folder().revoked_path(),
+                    peer_name: world.authority.member_name(),
                     client: tls(&world.authority, Some(&trust.certificate())),
                 }),
             };
@@ -365,12 +366,14 @@ async fn who_is_removed_has_nothing_in_etcd() {
     is_refused(put(&second, "/c/a", "x").await);
     assert_eq!(get(&first, "/c/a").await.unwrap().as_deref(), Some("3"));
 
-    // What needs no rights, and the port for peers, are there for its certificate until that is revoked.
+    // What needs no rights is there for its certificate until that is revoked. The port for peers never was: there etcd looks at no
+    // rights, and its certificate is not one that a member has.
     let (good, gone) = (&certificates[0], &certificates[1]);
     for (member, peer) in world.members.iter().zip(&world.peer_urls) {
         let url = member.client_url();
         assert!(connects(url, tls(&world.authority, Some(gone))).await);
-        assert!(peer_answers(peer, gone).await);
+        assert!(!peer_answers(peer, gone).await);
+        assert!(peer_answers(peer, good).await);
     }
     world.keep_revoked(&[Revoked {
         node: NodeId(4),
