@@ -2,7 +2,7 @@
 //!
 //! Owns: how a request goes to the node that has its volume, which lists are of all nodes.
 //! Must not know: how nodes reach one another ([`Forward`]), what a request does, who may ask: the node that was asked has
-//! looked at that. But for what lasts beyond that node ([`is_guarded`]): there its word is not enough, and the node that answers
+//! looked at that. But for what lasts beyond that node (`is_guarded`): there its word is not enough, and the node that answers
 //! looks at what the client showed.
 //!
 //! A handler that finds its volume at another node says so ([`ControlError::at`]). The request, whose body is short, then
@@ -43,7 +43,7 @@ use crate::events::{EventPage, EventQuery};
 use crate::groups::{self, GroupAsk, GroupDone};
 use crate::joined::{LogPage, SilentNode, joined};
 use crate::query::Query;
-use crate::server::caller::{self, CONSOLE_HEADER};
+use crate::server::caller::{self, CONSOLE_HEADER, Caller};
 use crate::server::{Api, HEAD_LEN_BYTES_MAX, read_body};
 
 /// To reach another node.
@@ -113,10 +113,16 @@ fn shown(headers: &HeaderMap) -> HeaderMap {
 
 /// Lets requests of other nodes pass, but guarded ones only with what a client would have to show here.
 pub(crate) async fn admit_guarded(state: Api, request: Request, next: Next) -> Response {
-    match is_guarded(request.method(), request.uri().path()) {
-        true => caller::authorize(state, request, next).await,
-        false => next.run(request).await,
+    if !is_guarded(request.method(), request.uri().path()) {
+        return next.run(request).await;
     }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = caller::authorize(state, request, next).await;
+    // The log of changes has it at the node that was asked, if that is honest.
+    let (who, status) = (response.extensions().get::<Caller>(), response.status());
+    let user = who.map_or("nobody", Caller::name);
+    tracing::info!(user, %method, path, %status, "a change that another node passed on");
+    response
 }
 
 /// What to say when the other node does not know what the client showed: each node has a token of its own.
