@@ -501,7 +501,7 @@ pub struct ClusterAcceptArgs {
 
 #[derive(Debug, Args)]
 pub struct ClusterTokenArgs {
-    /// How long the ticket can be used, such as 30m, 1h, 2d
+    /// How long the ticket can be used, such as 30m, 1h, 12h; 24h at most
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
     pub valid: std::time::Duration,
     #[command(flatten)]

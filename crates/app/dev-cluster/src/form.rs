@@ -163,6 +163,7 @@ fn join(store: &Store, index: usize, watcher: &mut dyn Watcher) -> Result<(), Er
         }
         Some(member) => {
             watcher.say(&format!("{} joins", machine.name()));
+            share_token(&Files::of(&state, member), &files)?;
             let ticket = step(&commands::token(&state, member), &files)?;
             let ticket = ticket.trim();
             if ticket.is_empty() || ticket.contains(char::is_whitespace) {
@@ -177,6 +178,16 @@ fn join(store: &Store, index: usize, watcher: &mut dyn Watcher) -> Result<(), Er
         state.machines[index].joined = true;
         Ok(())
     })
+}
+
+/// Has a node take the admin token of another one, so that either does what it is asked for by way of the other.
+fn share_token(from: &Files, to: &Files) -> Result<(), Error> {
+    let (from, to) = (from.token(), to.token());
+    if from.exists() && !to.exists() {
+        // With its mode.
+        std::fs::copy(&from, &to).map_err(Error::io("copying the admin token to", &to))?;
+    }
+    Ok(())
 }
 
 /// The volume that a new cluster has is for its own machine only, which has another address in a network of namespaces.

@@ -20,7 +20,7 @@ use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
 use cairn_base::{DiskId, Media, NodeId, Timestamp, VolumeId};
 use cairn_cluster::MapError;
-use cairn_cluster::map::{NodeRecord, WEIGHT_MAX, WEIGHT_NORMAL};
+use cairn_cluster::map::{NodeRecord, TOKEN_SECONDS_MAX, WEIGHT_MAX, WEIGHT_NORMAL};
 use cairn_config::{
     ClassChoice, ClientNet, CoolingDays, ExportRule, Maintenance, MediaChoice, Protection,
     TierFilter, Tiering, VolumeName, VolumeSettings,
@@ -254,7 +254,16 @@ impl Control for Controller {
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {
         Box::pin(async move {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
-            let valid_for = Duration::from_secs(create.valid_seconds.min(TICKET_SECONDS_MAX));
+            if !(1..=TOKEN_SECONDS_MAX).contains(&create.valid_seconds) {
+                let seconds = create.valid_seconds;
+                let why = format!(
+                    "a ticket cannot be valid for {seconds} s: from 1 s to {TOKEN_SECONDS_MAX} s (24 h)"
+                );
+                return Err(ControlError::new(ErrorKind::Invalid, why)
+                    .hint("make a ticket shortly before a node joins with it"));
+            }
+            self.require_guarded()?;
+            let valid_for = Duration::from_secs(create.valid_seconds);
             let ticket = cluster.ticket(valid_for).await;
             let ticket = ticket.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
             Ok(TicketView {
@@ -273,6 +282,7 @@ impl Control for Controller {
     fn cluster_authority_rotate(&self) -> Answer<'_, AuthorityView> {
         Box::pin(async move {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            self.require_guarded()?;
             let begun = cluster.rotate_authority().await;
             begun.map_err(|error| match error {
                 BeginError::Refused(why) => ControlError::new(ErrorKind::Conflict, why),
@@ -315,6 +325,7 @@ impl Control for Controller {
             let until = i64::try_from(seconds).ok();
             let until = until.filter(|seconds| *seconds > 0);
             let until = until.map(|seconds| Timestamp::new(now.saturating_add(seconds), 0));
+            self.require_guarded()?;
             let map = cluster.member.map();
             let set = map.set_node_maintenance(record.id, until).await;
             set.map_err(|error| conflict(error.to_string()).hint("try again"))?;
@@ -332,6 +343,7 @@ impl Control for Controller {
                     "{WEIGHT_NORMAL} is the usual one; only the proportions of the nodes' weights count"
                 )));
             }
+            self.require_guarded()?;
             let map = cluster.member.map();
             let set = map.set_node_weight(record.id, weight).await;
             set.map_err(|error| {
@@ -390,11 +402,7 @@ impl Control for Controller {
         Box::pin(async move {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
             let record = cluster.record_named(&node).map_err(not_found)?;
-            let unavailable = |why: String| ControlError::new(ErrorKind::Unavailable, why);
-            if let Some(keeper) = cluster.keeper_elsewhere().map_err(unavailable)? {
-                let why = "this node may not take rights in etcd from another one".to_owned();
-                return Err(unavailable(why).at(keeper));
-            }
+            self.require_guarded()?;
             let removed = cluster.remove_node(&record).await;
             removed.map_err(|why| {
                 ControlError::new(ErrorKind::Conflict, why)
@@ -660,6 +668,22 @@ pub struct VolumeState {
 }
 
 impl Controller {
+    /// What lets somebody in, and who is a node, nodes with a member of etcd alone write: such a one is asked for that, and looks
+    /// itself at what the administrator shows.
+    pub(crate) fn require_guarded(&self) -> Result<(), ControlError> {
+        let Some(cluster) = &self.inner.cluster else {
+            return Ok(());
+        };
+        let unavailable = |why: String| ControlError::new(ErrorKind::Unavailable, why);
+        match cluster.keeper_elsewhere().map_err(unavailable)? {
+            None => Ok(()),
+            Some(keeper) => {
+                let why = "this node runs no member of etcd, and only nodes that do change this";
+                Err(unavailable(why.to_owned()).at(keeper))
+            }
+        }
+    }
+
     /// A node that leaves takes no new disks.
     fn require_node_stays(&self) -> Result<(), ControlError> {
         let Some(cluster) = &self.inner.cluster else {
@@ -687,6 +711,7 @@ impl Controller {
     ) -> Result<ClusterView, ControlError> {
         let map = cluster.member.map();
         if (node.draining, node.replaced_by) != (draining, replaced_by) {
+            self.require_guarded()?;
             let set = map.set_node_draining(node.id, draining, replaced_by).await;
             set.map_err(|error| ControlError::new(ErrorKind::Conflict, error.to_string()))?;
         }
@@ -1374,8 +1399,6 @@ fn is_erased(store: &PoolVolume) -> bool {
 
 /// A change of the map is seen by the node that made it in milliseconds.
 pub(crate) const MAP_SEEN_MAX: Duration = Duration::from_secs(3);
-/// A ticket is used at once, or within days.
-const TICKET_SECONDS_MAX: u64 = 7 * 24 * 3600;
 
 fn not_found(why: String) -> ControlError {
     ControlError::new(ErrorKind::NotFound, why)

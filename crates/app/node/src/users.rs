@@ -40,6 +40,7 @@ impl UserControl for Controller {
 
     fn user_create(&self, name: UserName, role: Role, hash: PasswordHash) -> Answer<'_, UserView> {
         Box::pin(async move {
+            self.require_guarded()?;
             let now_seconds = self.inner.env.clock.now().seconds;
             let record = UserRecord {
                 role,
@@ -62,6 +63,7 @@ impl UserControl for Controller {
         expected: Option<u64>,
     ) -> Answer<'_, UserView> {
         Box::pin(async move {
+            self.require_guarded()?;
             let now_seconds = self.inner.env.clock.now().seconds;
             let stamp = self.inner.env.entropy.u64();
             let change = |state: &mut PoolState| {
@@ -98,6 +100,9 @@ impl UserControl for Controller {
     }
 
     fn user_delete(&self, name: UserName) -> Answer<'_, ()> {
-        Box::pin(async move { self.users_change(|state| state.delete_user(&name)).await })
+        Box::pin(async move {
+            self.require_guarded()?;
+            self.users_change(|state| state.delete_user(&name)).await
+        })
     }
 }

@@ -753,7 +753,7 @@ pub struct VolumeMove {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TicketCreate {
-    /// How long it can be used.
+    /// How long it can be used: 1 to 86,400.
     pub valid_seconds: u64,
 }
 

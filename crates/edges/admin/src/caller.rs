@@ -240,7 +240,7 @@ impl Leave {
 }
 
 /// Lets requests pass of those who show who they are, if their role may do what they ask.
-pub(super) async fn authorize(State(shared): Api, mut request: Request, next: Next) -> Response {
+pub(crate) async fn authorize(State(shared): Api, mut request: Request, next: Next) -> Response {
     let asked = Asked::of(&request);
     let (caller, session) = match caller_of(&shared, &asked).await {
         Ok(found) => found,

@@ -2,7 +2,8 @@
 //!
 //! Owns: how a request goes to the node that has its volume, which lists are of all nodes.
 //! Must not know: how nodes reach one another ([`Forward`]), what a request does, who may ask: the node that was asked has
-//! looked at that.
+//! looked at that. But for what lasts beyond that node (`is_guarded`): there its word is not enough, and the node that answers
+//! looks at what the client showed.
 //!
 //! A handler that finds its volume at another node says so ([`ControlError::at`]). The request, whose body is short, then
 //! goes there as it is, over HTTP/1.1 and the mutual TLS of nodes, and that node's answer is the answer. A node passes on
@@ -19,7 +20,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cairn_base::NodeId;
@@ -42,6 +43,7 @@ use crate::events::{EventPage, EventQuery};
 use crate::groups::{self, GroupAsk, GroupDone};
 use crate::joined::{LogPage, SilentNode, joined};
 use crate::query::Query;
+use crate::server::caller::{self, CONSOLE_HEADER, Caller};
 use crate::server::{Api, HEAD_LEN_BYTES_MAX, read_body};
 
 /// To reach another node.
@@ -80,8 +82,62 @@ const SCRUBS: [&str; 4] = [
     "/api/v1/scrub/pause",
     "/api/v1/scrub/report",
 ];
+/// Of changes whose effect outlives the node that asks for them.
+const GUARDED: [&str; 3] = ["/api/v1/cluster/", "/api/v1/users", "/api/v1/session"];
 /// What is named without its volume.
 const NAMED_ALONE: [&str; 2] = ["/api/v1/buckets/", "/api/v1/s3/keys/"];
+
+/// Whether a change gives or takes rights, or says who is a node of the cluster. A node that asks another one for that on its own
+/// could stay in when it is removed, or become one that has more rights: only who is an administrator is obeyed.
+fn is_guarded(method: &Method, path: &str) -> bool {
+    let mut starts = GUARDED.iter();
+    !method.is_safe() && starts.any(|start| path.starts_with(start))
+}
+
+/// What the client showed, as the other node has to see it.
+fn shown(headers: &HeaderMap) -> HeaderMap {
+    let mut shown = HeaderMap::new();
+    let names = [
+        header::AUTHORIZATION,
+        header::COOKIE,
+        header::HOST,
+        HeaderName::from_static(CONSOLE_HEADER),
+    ];
+    for name in names {
+        for value in headers.get_all(&name) {
+            shown.append(name.clone(), value.clone());
+        }
+    }
+    shown
+}
+
+/// Lets requests of other nodes pass, but guarded ones only with what a client would have to show here.
+pub(crate) async fn admit_guarded(state: Api, request: Request, next: Next) -> Response {
+    if !is_guarded(request.method(), request.uri().path()) {
+        return next.run(request).await;
+    }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = caller::authorize(state, request, next).await;
+    // The log of changes has it at the node that was asked, if that is honest.
+    let (who, status) = (response.extensions().get::<Caller>(), response.status());
+    let user = who.map_or("nobody", Caller::name);
+    tracing::info!(user, %method, path, %status, "a change that another node passed on");
+    response
+}
+
+/// What to say when the other node does not know what the client showed: each node has a token of its own.
+fn unknown_there(forward: &Arc<Forward>, node: NodeId) -> Response {
+    let name = forward.nodes().name(node);
+    let message = format!(
+        "node {name} has to do this, since it runs a member of etcd and the node that was asked does not, and the token or session of \
+         this request is not one of node {name}"
+    );
+    let hint = format!(
+        "ask node {name} itself, with its token; or ask here with the name and password of a user who is an admin"
+    );
+    let error = ControlError::new(ErrorKind::Forbidden, message);
+    error.hint(hint).into_response()
+}
 
 /// Other nodes that own volumes, as far as this one knows.
 fn owners(forward: &Forward) -> Vec<NodeId> {
@@ -109,6 +165,11 @@ impl Passed {
     /// `router` asks for no token.
     pub(crate) fn new(router: Router) -> Self {
         Self(router.layer(axum::middleware::map_request(mark)))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn router(&self) -> Router {
+        self.0.clone()
     }
 
     /// Serves one stream, until the other node ends it. That node has proved who it is.
@@ -227,6 +288,8 @@ struct Asked {
     method: Method,
     uri: Uri,
     content_type: Option<HeaderValue>,
+    /// What the client showed, if the other node has to look at that.
+    shown: HeaderMap,
     body: Bytes,
 }
 
@@ -256,8 +319,13 @@ impl Asked {
         let path = self.uri.path_and_query().map_or("/", |it| it.as_str());
         let mut request = axum::http::Request::builder()
             .method(self.method.clone())
-            .uri(path)
-            .header(header::HOST, "node");
+            .uri(path);
+        if !self.shown.contains_key(header::HOST) {
+            request = request.header(header::HOST, "node");
+        }
+        for (name, value) in &self.shown {
+            request = request.header(name, value);
+        }
         if let Some(content_type) = &self.content_type {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
@@ -373,6 +441,7 @@ pub(crate) async fn ask_numbers<T: DeserializeOwned>(
         method: Method::GET,
         uri,
         content_type: None,
+        shown: HeaderMap::new(),
         body: Bytes::new(),
     };
     let (alive, away): (Vec<NodeId>, Vec<NodeId>) = asked
@@ -405,6 +474,7 @@ pub async fn ask_group(
         method: Method::POST,
         uri: Uri::from_static(groups::PATH),
         content_type: Some(HeaderValue::from_static("application/json")),
+        shown: HeaderMap::new(),
         body: body.into(),
     };
     let answer = asked.of(forward, node, max).await;
@@ -503,11 +573,16 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
             }
         }
     };
+    let is_guarded = is_guarded(&parts.method, parts.uri.path());
     let asked = Asked {
         admission,
         method: parts.method.clone(),
         uri: parts.uri.clone(),
         content_type: parts.headers.get(header::CONTENT_TYPE).cloned(),
+        shown: match is_guarded {
+            true => shown(&parts.headers),
+            false => HeaderMap::new(),
+        },
         body: body.clone(),
     };
     let until = Instant::now() + PASSING_MAX;
@@ -519,7 +594,13 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
             None => own,
             Some(Elsewhere(node)) => {
                 let answer = asked.of(forward, node, ANSWER_MAX).await;
-                answer.unwrap_or_else(|error| silent(forward, &asked, node, &error))
+                match answer {
+                    Ok(answer) if is_guarded && answer.status() == StatusCode::UNAUTHORIZED => {
+                        unknown_there(forward, node)
+                    }
+                    Ok(answer) => answer,
+                    Err(error) => silent(forward, &asked, node, &error),
+                }
             }
         };
         let is_passing = response.headers_mut().remove(PASSING).is_some();

@@ -101,6 +101,10 @@ impl Nodes for Known {
 }
 
 async fn node(pretend: Pretend, others: &Arc<Others>) -> AdminServer {
+    node_with(TOKEN, pretend, others).await
+}
+
+async fn node_with(token: &str, pretend: Pretend, others: &Arc<Others>) -> AdminServer {
     let settings = AdminSettings {
         metrics_open: false,
         audit: false,
@@ -109,7 +113,7 @@ async fn node(pretend: Pretend, others: &Arc<Others>) -> AdminServer {
     own.learn(terms()).await;
     AdminServer::new(
         Arc::new(pretend),
-        Token::parse(TOKEN).unwrap(),
+        Token::parse(token).unwrap(),
         settings,
         cairn_testkit::test_env(),
         None,
@@ -207,6 +211,62 @@ async fn what_another_node_has_is_answered_there() {
     assert_eq!(status, 503);
     let (status, _) = ask(&router, "GET", "/api/v1/volumes/main", yes, "").await;
     assert_eq!(status, 200);
+}
+
+/// A node is not obeyed where it could get in, or stay in, by that: whoever asks is an administrator here.
+#[tokio::test]
+async fn what_gives_rights_is_done_for_administrators_alone() {
+    const OTHER: &str = "fedcba9876543210fedcba9876543210";
+    let others = Arc::new(Others::default());
+    let passed = node(Pretend::default(), &others).await.passed();
+    let router = passed.router();
+    let ticket = r#"{"valid_seconds":60}"#;
+    let user = r#"{"name":"evil","role":"admin","password":"correct horse battery"}"#;
+    for (method, path, body) in [
+        ("POST", "/api/v1/cluster/tickets", ticket),
+        ("POST", "/api/v1/cluster/authority/rotation", ""),
+        (
+            "PATCH",
+            "/api/v1/cluster/nodes/away",
+            r#"{"draining":true}"#,
+        ),
+        ("DELETE", "/api/v1/cluster/nodes/away", ""),
+        ("POST", "/api/v1/users", user),
+        ("PATCH", "/api/v1/users/evil", r#"{"role":"admin"}"#),
+        ("DELETE", "/api/v1/users/evil", ""),
+    ] {
+        for token in [None, Some(OTHER)] {
+            let (status, text) = ask(&router, method, path, token, body).await;
+            assert_eq!(status, 401, "{method} {path}: {text}");
+        }
+    }
+    let (status, text) = ask(
+        &router,
+        "POST",
+        "/api/v1/cluster/tickets",
+        Some(TOKEN),
+        ticket,
+    )
+    .await;
+    assert_eq!(status, 200, "{text}");
+    // What is about data a node asks for its clients, whose rights it has looked at.
+    let (status, text) = ask(&router, "GET", "/api/v1/volumes/main", None, "").await;
+    assert_eq!(status, 200, "{text}");
+
+    // A client that asks a node which has another one do it.
+    for (token, want, part) in [(TOKEN, 204, ""), (OTHER, 403, "ask node node2 itself")] {
+        let second = node_with(token, Pretend::default(), &others).await.passed();
+        others.0.lock().unwrap().insert(TWO, Some(second));
+        let pretend = Pretend {
+            away: Some(TWO),
+            ..Pretend::default()
+        };
+        let first = node(pretend, &others).await.router();
+        let path = "/api/v1/cluster/nodes/away";
+        let (status, text) = ask(&first, "DELETE", path, Some(TOKEN), "").await;
+        assert_eq!(status, want, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 /// What a volume uses its owner knows; without it, that it does not answer.

@@ -264,6 +264,9 @@ impl AdminServer {
     pub fn passed(&self) -> Passed {
         let (secured, _) = secured().split_for_parts();
         let all = secured.merge(snapshot_routes::for_nodes());
+        let shared = Arc::clone(&self.shared);
+        let guard = middleware::from_fn_with_state(shared, pass::admit_guarded);
+        let all = all.layer(guard);
         Passed::new(all.with_state(Arc::clone(&self.shared)))
     }
 
@@ -1191,7 +1194,7 @@ async fn cluster_authority_rotate(State(shared): Api) -> Result<Json<AuthorityVi
 
 /// Makes a ticket with which one node can join the cluster.
 #[utoipa::path(post, path = "/api/v1/cluster/tickets", request_body = TicketCreate, responses(
-    (status = 200, body = TicketView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = TicketView), (status = 400, description = "It would be valid for too long"), (status = 404, description = "The server is in no cluster")))]
 async fn cluster_ticket(
     State(shared): Api,
     Given(create): Given<TicketCreate>,

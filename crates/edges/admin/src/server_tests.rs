@@ -438,7 +438,13 @@ impl Control for Pretend {
 
     fn node_remove(&self, node: String) -> Answer<'_, ()> {
         self.tell(format!("remove node {node}"));
-        answer(Ok(()))
+        match (node.as_str(), self.away) {
+            ("away", Some(at)) => {
+                let error = ControlError::new(ErrorKind::Unavailable, "another node does this");
+                answer(Err(error.at(at)))
+            }
+            _ => answer(Ok(())),
+        }
     }
 
     fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView> {

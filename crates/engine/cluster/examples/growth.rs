@@ -60,7 +60,6 @@ fn node(id: u128) -> NodeRecord {
         name: format!("storage-{id:03}"),
         internal_address: format!("10.1.{}.{}:7400", id / 250, id % 250),
         external_address: format!("10.0.{}.{}:2049", id / 250, id % 250),
-        iscsi: None,
         joined: Timestamp::new(1_790_000_000, 0),
         versions: VersionRange {
             oldest: 1,

@@ -72,6 +72,9 @@ pub struct EtcdMemberTls {
     /// Certificates that are not taken though they are valid (RFC 5280, section 5; DER). etcd reads it at each connection, and
     /// takes none while it is not there.
     pub revoked: PathBuf,
+    /// The name that each member has in its certificate: who does not have it is not heard on the port for peers, where etcd looks at
+    /// no rights.
+    pub peer_name: String,
     pub client: EtcdTls,
 }
 
@@ -480,6 +483,7 @@ fn arguments(settings: &EtcdMemberSettings) -> Vec<String> {
         add("peer-key-file", &tls.key.display());
         add("client-crl-file", &tls.revoked.display());
         add("peer-crl-file", &tls.revoked.display());
+        add("peer-cert-allowed-hostname", &tls.peer_name);
         arguments.extend([
             "--client-cert-auth".to_owned(),
             "--peer-client-cert-auth".to_owned(),

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use rustls::pki_types::ServerName;
 
+use crate::certificate::DOMAIN;
 use crate::error::TrustError;
 
 /// No address is longer.
@@ -37,7 +38,19 @@ pub fn host_of(address: &str) -> Result<&str, TrustError> {
         None => host,
     };
     check_host(bare).map_err(invalid)?;
+    // A certificate with such a name would be taken for that of another node, or of a member of etcd.
+    if is_ours(bare) {
+        return Err(invalid(
+            "names below cairn.internal are given by clusters themselves",
+        ));
+    }
     Ok(bare)
+}
+
+fn is_ours(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let rest = host.strip_suffix(DOMAIN);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 /// Whether this is a `HOST:PORT` that others can reach.
@@ -91,6 +104,11 @@ mod tests {
             ("a b:1", None),
             ("*.example:1", None),
             ("a.:1", None),
+            ("member.0.cairn.internal:1", None),
+            ("A.node.B.Cairn.Internal:1", None),
+            ("cairn.internal:1", None),
+            ("my-cairn.internal:1", Some("my-cairn.internal")),
+            ("cairn.internal.example:1", Some("cairn.internal.example")),
             ("\u{fc}.example:1", None),
             ("", None),
             (&long, None),

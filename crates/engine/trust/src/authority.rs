@@ -27,7 +27,8 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use crate::BACKDATED;
 use crate::address::check_host;
 use crate::certificate::{
-    NodeCertificate, Parsed, Subject, authority_name, certificate_of, key_of, node_name,
+    NodeCertificate, Parsed, Subject, authority_name, certificate_of, key_of, member_name,
+    node_name,
 };
 use crate::error::TrustError;
 
@@ -210,6 +211,12 @@ impl Authority {
 
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
+    }
+
+    /// The name that members of etcd have in their certificates beside those of their nodes: a node with the CA's key gives it to itself,
+    /// and no node gives it to another one.
+    pub fn member_name(&self) -> String {
+        member_name(self.cluster)
     }
 
     pub fn certificate_pem(&self) -> &str {

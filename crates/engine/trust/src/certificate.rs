@@ -19,11 +19,16 @@ use crate::BACKDATED;
 use crate::error::TrustError;
 
 /// Nobody can own it on the Internet, so that no other CA gives certificates for it.
-const DOMAIN: &str = "cairn.internal";
+pub(crate) const DOMAIN: &str = "cairn.internal";
 
 /// The name of a node in its certificate.
 pub(crate) fn node_name(node: NodeId, cluster: PoolId) -> String {
     format!("{node}.node.{cluster}.{DOMAIN}")
+}
+
+/// The name that nodes with the CA's key have in their certificates beside their own: by it members of etcd take one another.
+pub(crate) fn member_name(cluster: PoolId) -> String {
+    format!("member.{cluster}.{DOMAIN}")
 }
 
 /// The name of the CA in its certificate.

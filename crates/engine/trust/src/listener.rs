@@ -5,9 +5,12 @@
 //!
 //! Each limit keeps somebody out: handshakes of one address, one stranger from taking all; connections that join, strangers
 //! from taking those of nodes. Who has shown a certificate counts for the limit of all connections alone.
+//!
+//! No handshake waits for another one. Addresses of nodes, those that the map has and those that they were last seen at, have a share of
+//! their own each. Beyond what strangers have together, the oldest of theirs makes way for the next: whoever means it needs milliseconds.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
@@ -16,11 +19,11 @@ use std::time::Duration;
 
 use cairn_base::NodeId;
 use cairn_base::env::BoxFuture;
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock};
 use rustls::server::Acceptor;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::LazyConfigAcceptor;
 
 use crate::certificate::Parsed;
@@ -39,7 +42,7 @@ const IPV6_PREFIX: u128 = !(u64::MAX as u128);
 pub struct ListenerSettings {
     /// From the connection to the end of the handshake.
     pub handshake_deadline: Duration,
-    /// Handshakes at a time; more wait in the kernel.
+    /// Handshakes of strangers at a time; the oldest is closed for another one.
     pub handshake_count_max: usize,
     /// Of one address (of one /64 of IPv6), those that join included; more are closed.
     pub stranger_count_max: usize,
@@ -77,8 +80,11 @@ struct Shared {
     trust: Arc<Trust>,
     settings: ListenerSettings,
     handlers: RwLock<[Option<Arc<dyn Handler>>; Protocol::ALL.len()]>,
-    handshakes: Arc<Semaphore>,
+    halves: Arc<Halves>,
     strangers: Arc<Strangers>,
+    /// Those of them that come from addresses of nodes.
+    neighbours: Arc<Strangers>,
+    known: RwLock<Known>,
     connections: Arc<Semaphore>,
     joins: Arc<Semaphore>,
     refusals: LogLimit,
@@ -105,11 +111,15 @@ impl Listener {
         let clock = &trust.env().clock;
         let shared = Arc::new(Shared {
             handlers: RwLock::default(),
-            handshakes: Arc::new(Semaphore::new(settings.handshake_count_max)),
-            strangers: Arc::new(Strangers {
-                count_max: settings.stranger_count_max,
-                counts: Mutex::default(),
+            halves: Arc::new(Halves {
+                count_max: settings.handshake_count_max,
+                begun: Mutex::default(),
             }),
+            strangers: Strangers::new(settings.stranger_count_max, network_of),
+            neighbours: Strangers::new(settings.stranger_count_max, |address| {
+                address.to_canonical()
+            }),
+            known: RwLock::default(),
             connections: Arc::new(Semaphore::new(settings.connection_count_max)),
             joins: Arc::new(Semaphore::new(settings.join_count_max)),
             refusals: LogLimit::new(Arc::clone(clock)),
@@ -140,8 +150,17 @@ impl Listener {
         self.shared.handlers.write()[protocol.index()] = None;
     }
 
+    /// Sets from which addresses nodes are to connect. What others do there does not hold them up.
+    pub fn set_addresses(&self, addresses: BTreeSet<IpAddr>) {
+        let addresses = addresses.iter().map(IpAddr::to_canonical).collect();
+        self.shared.known.write().addresses = addresses;
+    }
+
     /// Sets which nodes may connect. Connections of others end. Before that every node with a certificate may.
     pub fn set_nodes(&self, nodes: BTreeSet<NodeId>) {
+        let mut known = self.shared.known.write();
+        known.seen.retain(|node, _| nodes.contains(node));
+        drop(known);
         self.shared.nodes.send_if_modified(|known| {
             let is_new = known.as_deref() != Some(&nodes);
             if is_new {
@@ -190,11 +209,8 @@ impl Shared {
         let stopped = stop.wait_for(|stop| *stop);
         let accepting = async {
             loop {
-                let Ok(slot) = Arc::clone(&self.handshakes).acquire_owned().await else {
-                    return;
-                };
                 match listener.accept().await {
-                    Ok((tcp, address)) => self.begin(tcp, address, slot),
+                    Ok((tcp, address)) => self.begin(tcp, address),
                     Err(error) => {
                         if let Some(more) = self.accept_errors.admitted() {
                             tracing::warn!(more, "accepting connections of nodes: {error}");
@@ -207,16 +223,22 @@ impl Shared {
         select(pin!(accepting), pin!(stopped)).await;
     }
 
-    fn begin(self: &Arc<Self>, tcp: TcpStream, address: SocketAddr, slot: OwnedSemaphorePermit) {
-        let Some(stranger) = Strangers::admit(&self.strangers, address.ip()) else {
+    fn begin(self: &Arc<Self>, tcp: TcpStream, address: SocketAddr) {
+        let is_known = self.known.read().has(address.ip());
+        let counted = match is_known {
+            true => &self.neighbours,
+            false => &self.strangers,
+        };
+        let Some(stranger) = Strangers::admit(counted, address.ip()) else {
             let reason = "it has too many that are not known yet";
             return self.refusals.refused(address, "a connection", &reason);
         };
+        let half = (!is_known).then(|| Halves::begin(&self.halves));
         let mut stop = self.stop.subscribe();
         let shared = Arc::clone(self);
         let task = async move {
             let stopped = stop.wait_for(|stop| *stop);
-            let serving = shared.serve(tcp, address, slot, stranger);
+            let serving = shared.serve(tcp, address, half, stranger);
             select(pin!(serving), pin!(stopped)).await;
         };
         self.trust
@@ -229,12 +251,26 @@ impl Shared {
         &self,
         tcp: TcpStream,
         address: SocketAddr,
-        slot: OwnedSemaphorePermit,
+        half: Option<Half>,
         stranger: Stranger,
     ) {
         let clock = &*self.trust.env().clock;
         let deadline = self.settings.handshake_deadline;
-        let admitted = match in_time(clock, deadline, self.admit(tcp, address)).await {
+        let makes_way = async {
+            match &half {
+                Some(half) => half.makes_way.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        let admitting = in_time(clock, deadline, self.admit(tcp, address));
+        let admitted = match select(pin!(admitting), pin!(makes_way)).await {
+            Either::Left((admitted, _)) => admitted,
+            Either::Right(_) => {
+                let reason = "its handshake was the oldest of too many";
+                return self.refusals.refused(address, "a connection", &reason);
+            }
+        };
+        let admitted = match admitted {
             Some(Ok(admitted)) => admitted,
             Some(Err(reason)) => {
                 return self.refusals.refused(address, "a connection", &reason);
@@ -244,7 +280,7 @@ impl Shared {
                 return self.refusals.refused(address, "a connection", &reason);
             }
         };
-        drop(slot);
+        drop(half);
         // Who has no certificate is a stranger to the end.
         let stranger = admitted.peer.node.is_none().then_some(stranger);
         let Admitted {
@@ -256,6 +292,7 @@ impl Shared {
         match peer.node {
             None => handler.serve(peer, stream).await,
             Some(node) => {
+                self.known.write().saw(node, address.ip());
                 let mut nodes = self.nodes.subscribe();
                 let removed = nodes.wait_for(|nodes| !is_of(nodes.as_deref(), node));
                 let serving = handler.serve(peer, stream);
@@ -335,9 +372,78 @@ impl Shared {
     }
 }
 
+/// Where nodes connect from.
+#[derive(Default)]
+struct Known {
+    /// As the map has it.
+    addresses: BTreeSet<IpAddr>,
+    /// Where each was when it showed its certificate last: the map may have a name, or a machine several addresses.
+    seen: BTreeMap<NodeId, IpAddr>,
+}
+
+impl Known {
+    fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.addresses.contains(&address) || self.seen.values().any(|seen| *seen == address)
+    }
+
+    fn saw(&mut self, node: NodeId, address: IpAddr) {
+        self.seen.insert(node, address.to_canonical());
+    }
+}
+
+/// Handshakes of strangers that have begun and not ended, by the order in which they began.
+struct Halves {
+    count_max: usize,
+    begun: Mutex<Begun>,
+}
+
+#[derive(Default)]
+struct Begun {
+    next: u64,
+    halves: BTreeMap<u64, Arc<Notify>>,
+}
+
+/// One of them; it is none any more when this is dropped.
+struct Half {
+    halves: Arc<Halves>,
+    number: u64,
+    makes_way: Arc<Notify>,
+}
+
+impl Halves {
+    /// Begins one, for which the oldest makes way if there are too many.
+    fn begin(halves: &Arc<Self>) -> Half {
+        let makes_way = Arc::new(Notify::new());
+        let mut begun = halves.begun.lock();
+        let number = begun.next;
+        begun.next += 1;
+        begun.halves.insert(number, Arc::clone(&makes_way));
+        if begun.halves.len() > halves.count_max
+            && let Some((_, oldest)) = begun.halves.pop_first()
+        {
+            oldest.notify_one();
+        }
+        drop(begun);
+        Half {
+            halves: Arc::clone(halves),
+            number,
+            makes_way,
+        }
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        self.halves.begun.lock().halves.remove(&self.number);
+    }
+}
+
 /// Those of whom nothing is known yet, by address.
 struct Strangers {
     count_max: usize,
+    /// Addresses that count as one.
+    of: fn(IpAddr) -> IpAddr,
     counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -348,8 +454,16 @@ struct Stranger {
 }
 
 impl Strangers {
+    fn new(count_max: usize, of: fn(IpAddr) -> IpAddr) -> Arc<Self> {
+        Arc::new(Self {
+            count_max,
+            of,
+            counts: Mutex::default(),
+        })
+    }
+
     fn admit(strangers: &Arc<Self>, address: IpAddr) -> Option<Stranger> {
-        let address = network_of(address);
+        let address = (strangers.of)(address);
         let mut counts = strangers.counts.lock();
         let count = counts.entry(address).or_default();
         // A limit of 0 would leave an entry behind; it admits nobody, so there is nobody to attack.
@@ -383,14 +497,51 @@ fn network_of(address: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[test]
-    fn strangers_are_counted_by_address_and_forgotten() {
-        let strangers = Arc::new(Strangers {
+    fn the_oldest_half_handshake_makes_way() {
+        let halves = Arc::new(Halves {
             count_max: 2,
-            counts: Mutex::default(),
+            begun: Mutex::default(),
         });
+        let begin = || Halves::begin(&halves);
+        let makes_way = |half: &Half| half.makes_way.notified().now_or_never().is_some();
+        let (first, second) = (begin(), begin());
+        assert!(!makes_way(&first) && !makes_way(&second));
+        let third = begin();
+        assert!(makes_way(&first) && !makes_way(&second) && !makes_way(&third));
+        drop(second);
+        let fourth = begin();
+        assert!(!makes_way(&third) && !makes_way(&fourth));
+        drop((first, third, fourth));
+        assert!(halves.begun.lock().halves.is_empty());
+    }
+
+    #[test]
+    fn nodes_are_known_by_the_map_and_by_where_they_were_seen() {
+        let mut known = Known::default();
+        let of = |address: &str| address.parse::<IpAddr>().unwrap();
+        known.addresses.insert(of("10.0.0.1"));
+        known.saw(NodeId(2), of("::ffff:10.0.0.2"));
+        for (address, want) in [
+            ("10.0.0.1", true),
+            ("::ffff:10.0.0.1", true),
+            ("10.0.0.2", true),
+            ("10.0.0.3", false),
+        ] {
+            assert_eq!(known.has(of(address)), want, "{address}");
+        }
+        // It has moved.
+        known.saw(NodeId(2), of("10.0.0.3"));
+        assert!(!known.has(of("10.0.0.2")) && known.has(of("10.0.0.3")));
+    }
+
+    #[test]
+    fn strangers_are_counted_by_address_and_forgotten() {
+        let strangers = Strangers::new(2, network_of);
         let admit = |address: &str| Strangers::admit(&strangers, address.parse().unwrap());
         let first = admit("10.0.0.1").expect("the first");
         // The same address as another family has it.

@@ -351,6 +351,13 @@ impl Trust {
         current.certificate.is_due(self.env.clock.now()) || current.issuer != wanted
     }
 
+    /// Whether members of etcd take this node for one of them. A node that has got the CA's key gives itself another certificate
+    /// for that: see [`Self::renew_soon`].
+    pub fn has_member_name(&self) -> bool {
+        let name = self.authority().member_name();
+        self.live().certificate.subject.hosts.contains(&name)
+    }
+
     /// Has another node renew the certificate if it is time; whether it was.
     async fn renew_by_asking(&self) -> Result<bool, TrustError> {
         let current = self.live();
@@ -392,7 +399,7 @@ impl Trust {
         let mut problem = self.problem.lock();
         let now = self.env.clock.now();
         let current = self.live();
-        if !self.is_due(&current) {
+        if !self.is_due(&current) && self.has_member_name() {
             return Ok(false);
         }
         let renewed = self.renew(&current.certificate, now);
@@ -403,10 +410,11 @@ impl Trust {
     fn renew(&self, current: &NodeCertificate, now: Timestamp) -> Result<(), TrustError> {
         let valid_for = self.settings.valid_for;
         let authority = self.authority();
+        let subject = with_member_name(&self.subject, &authority);
         let next = match self.issuer() == authority.fingerprint() {
-            true => authority.renew(current, &self.subject, now, valid_for)?,
+            true => authority.renew(current, &subject, now, valid_for)?,
             // With another key: see `ask_for_another`.
-            false => authority.issue(&self.subject, now, valid_for)?,
+            false => authority.issue(&subject, now, valid_for)?,
         };
         self.take(next)
     }
@@ -425,6 +433,13 @@ impl Trust {
         );
         Ok(())
     }
+}
+
+/// Whom the certificate of a node is for that issues it itself: it may run a member of etcd.
+fn with_member_name(subject: &Subject, authority: &Authority) -> Subject {
+    let mut subject = subject.clone();
+    subject.hosts.push(authority.member_name());
+    subject
 }
 
 /// The certificate in the folder, or another one if it cannot be used.
@@ -448,6 +463,7 @@ fn usable(
             problem: error.to_string(),
         });
     }
+    let subject = &with_member_name(subject, authority);
     let certificate = match folder.certificate() {
         Ok(found) => {
             let is_fine = found.cluster == authority.cluster()

@@ -903,7 +903,6 @@ mod tests {
                 name: format!("node{number}"),
                 internal_address: String::new(),
                 external_address: String::new(),
-                iscsi: None,
                 joined: now,
                 versions: VersionRange {
                     oldest: 1,

@@ -46,7 +46,6 @@ impl Admit for Admission {
                 name: request.node_name,
                 internal_address: request.internal_address,
                 external_address: request.external_address,
-                iscsi: None,
                 versions,
                 joined: env.clock.now(),
                 draining: false,

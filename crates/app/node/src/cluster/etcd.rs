@@ -9,8 +9,10 @@
 //! drains and is lost cannot, and keeps others from being added: one of those that stay removes it. Where nodes have left
 //! and there are more members than are wanted, the last of the nodes that have one removes its own.
 //!
-//! Each node is a user of etcd, by its id. Those that run a member, and the next one that is to, may do all there; the others read and
-//! change the cluster's keys. So it is nodes with a member that take nodes in and remove them. A node that was removed is no user any
+//! Each node is a user of etcd, by its id. Those that run a member, and the next one that is to, may do all there; the others read the
+//! cluster's keys, and change those by which volumes are kept and served, and what they say of themselves ([`Keys::of_all_nodes`],
+//! [`Keys::of_node`]). Who is a node, who leaves, who has a user or a token: what follows for members and for the key of the CA comes
+//! from what nodes with a member wrote. So it is these that take nodes in and remove them. A node that was removed is no user any
 //! more, and its certificates are revoked: each member gets their list, and starts again, so that no connection of before is left. etcd
 //! compares numbers alone, whichever CA signed the list, and the numbers of a node are the same whichever CA its certificates are of.
 
@@ -342,9 +344,10 @@ impl EtcdSide {
     /// asks for users and this node may do all: the next start does the rest.
     async fn ask_for_users(&self, current: &Membership) -> Result<(), CoordinatorError> {
         let keys = Keys::new(&current.cluster_name);
-        self.etcd.prepare_rights(keys.prefix()).await?;
+        let writes = keys.of_all_nodes();
+        self.etcd.prepare_rights(keys.prefix(), &writes).await?;
         let own = current.node.to_string();
-        self.etcd.set_user(&own, UserRights::All).await?;
+        self.etcd.set_user(&own, UserRights::All, &[]).await?;
         self.etcd.ask_for_users().await
     }
 
@@ -436,8 +439,22 @@ impl EtcdSide {
         holders(view, |node| with_member.contains(&node.name), self.is_own())
     }
 
-    /// Whether this node may remove others: who has rights in an etcd that others run they say.
-    pub fn removes(&self) -> bool {
+    /// The nodes that make CAs, and say in the map that they did.
+    pub fn makers(&self, view: &MapView) -> BTreeSet<NodeId> {
+        let mut makers = self.holders(view);
+        if self.is_own() {
+            let with_member = self.with_member();
+            makers.retain(|id| {
+                let node = view.nodes.get(id);
+                node.is_some_and(|node| with_member.contains(&node.value.name))
+            });
+        }
+        makers
+    }
+
+    /// Whether this node may write what lets somebody in, and what says who has rights: see [`Keys::is_guarded`]. Who has rights in
+    /// an etcd that others run they say.
+    pub fn writes_guarded(&self) -> bool {
         match self.membership.lock().etcd {
             EtcdSource::Given { .. } => true,
             EtcdSource::Own { runs_member, .. } => runs_member,
@@ -449,7 +466,7 @@ impl EtcdSide {
         let view = cluster.view();
         let own = cluster.node();
         // What is not seen yet, or cannot be read, may be that there are fewer nodes.
-        if !view.nodes.contains_key(&own) || !view.damaged.is_empty() {
+        if !view.nodes.contains_key(&own) || view.is_unsure_of_nodes(cluster.map().keys()) {
             return Ok(());
         }
         let is_holder = self.holders(&view).contains(&own);
@@ -465,6 +482,8 @@ impl EtcdSide {
             None => return Ok(()),
         };
         self.look_at_keeping();
+        // With the key its certificate has the name of members, and without it not.
+        self.trust.renew_soon();
         done.map_err(told)
     }
 
@@ -500,8 +519,10 @@ impl EtcdSide {
     pub async fn admit(&self, node: NodeId) -> Result<(), CoordinatorError> {
         match self.is_own() {
             true => {
+                let keys = Keys::new(&self.membership.lock().cluster_name);
+                let own = keys.of_node(node);
                 let name = node.to_string();
-                self.etcd.set_user(&name, UserRights::Keys).await
+                self.etcd.set_user(&name, UserRights::Keys, &own).await
             }
             false => Ok(()),
         }
@@ -691,7 +712,12 @@ impl EtcdSide {
         let all_started = members.iter().all(|member| !member.name.is_empty());
         let has_key = self.trust.authority().has_key();
         if all_started && has_key && next_member(&view, has_member) == Some(own.id) {
-            self.keep_revoked(&view)?;
+            // The others would not hear it.
+            if !self.trust.has_member_name() {
+                self.trust.renew_soon();
+                return Ok(());
+            }
+            self.keep_revoked(cluster, &view)?;
             self.add().await?;
         }
         Ok(())
@@ -705,7 +731,7 @@ impl EtcdSide {
         has_member: impl Fn(&NodeRecord) -> bool,
         leads: bool,
     ) -> Result<(), String> {
-        self.keep_revoked(view)?;
+        self.keep_revoked(cluster, view)?;
         if leads {
             self.set_users(cluster, users_of(view, has_member)).await?;
             self.forget_expired(cluster, view).await?;
@@ -714,9 +740,9 @@ impl EtcdSide {
     }
 
     /// Keeps the list of certificates that members take no more.
-    fn keep_revoked(&self, view: &MapView) -> Result<(), String> {
+    fn keep_revoked(&self, cluster: &ClusterMember, view: &MapView) -> Result<(), String> {
         // What cannot be read may be that a node was removed.
-        if !view.damaged.is_empty() {
+        if view.is_unsure_of_nodes(cluster.map().keys()) {
             return Ok(());
         }
         let removed = view.removed.values().map(|removed| Revoked {
@@ -750,6 +776,11 @@ impl EtcdSide {
         if self.users.lock().as_ref().is_some_and(is_done) {
             return Ok(());
         }
+        // A program that is older or newer may have given other rights.
+        let keys = cluster.map().keys();
+        let writes = keys.of_all_nodes();
+        let set = self.etcd.set_shared_rights(keys.prefix(), &writes);
+        set.await.map_err(told)?;
         let users = self.etcd.users().await.map_err(told)?;
         // After the users: a node is in the map before it is made a user, so that none loses here what it got meanwhile.
         let (nodes, _) = cluster.map().nodes().await.map_err(told)?;
@@ -760,7 +791,9 @@ impl EtcdSide {
                 continue;
             }
             let rights = wanted.get(&node.id).map_or(UserRights::Keys, |user| user.0);
-            self.etcd.set_user(&name, rights).await.map_err(told)?;
+            let own = keys.of_node(node.id);
+            let set = self.etcd.set_user(&name, rights, &own);
+            set.await.map_err(told)?;
         }
         let is_node = |user: &&String| nodes.iter().any(|node| node.value.id.to_string() == **user);
         for user in users.iter().filter(|user| !is_node(user)) {
@@ -1026,6 +1059,7 @@ fn member_settings(
             certificate: folder.certificate_path(),
             key: folder.key_path(),
             revoked: folder.revoked_path(),
+            peer_name: trust.authority().member_name(),
             client: client_tls(trust),
         }),
     })
@@ -1180,7 +1214,6 @@ mod tests {
             name: format!("n{id}"),
             internal_address: format!("10.0.0.{id}:7400"),
             external_address: format!("10.0.0.{id}"),
-            iscsi: None,
             versions: VersionRange {
                 oldest: 1,
                 newest: 1,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cairn_base::NodeId;
 use cairn_base::env::Env;
 use cairn_cluster::ClusterMap;
-use cairn_cluster::map::{IscsiPortals, MapError, NodeRecord};
+use cairn_cluster::map::{IscsiPortals, MapError};
 use cairn_iscsi::{Cluster, NodePortals};
 
 use super::ClusterNode;
@@ -24,14 +24,13 @@ impl ClusterNode {
         let member = Arc::clone(&self.member);
         let portals = move || {
             let view = member.view();
-            let nodes = view.nodes.values().filter_map(|node| {
-                let iscsi = node.value.iscsi.as_ref()?;
-                Some(NodePortals {
-                    node: node.value.id,
-                    group: iscsi.group,
-                    addresses: iscsi.addresses.clone(),
-                    is_alive: view.alive.contains_key(&node.value.id),
-                })
+            let nodes = view.iscsi.values().map(|it| &it.value);
+            let nodes = nodes.filter(|iscsi| view.nodes.contains_key(&iscsi.node));
+            let nodes = nodes.map(|iscsi| NodePortals {
+                node: iscsi.node,
+                group: iscsi.group,
+                addresses: iscsi.addresses.clone(),
+                is_alive: view.alive.contains_key(&iscsi.node),
             });
             let mut nodes: Vec<_> = nodes.collect();
             nodes.sort_by_key(|node| node.group);
@@ -87,30 +86,25 @@ fn known_ip(external: &str) -> Option<IpAddr> {
 
 /// A node keeps its number: initiators know its ports by it.
 async fn announce(map: &ClusterMap, own: NodeId, addresses: &[SocketAddr]) -> Result<(), MapError> {
-    let before = map.node(own).await?;
-    let group = match &before.value.iscsi {
-        Some(iscsi) if iscsi.addresses == addresses => return Ok(()),
-        Some(iscsi) => iscsi.group,
+    let before = map.iscsi(own).await?;
+    let group = match &before {
+        Some(iscsi) if iscsi.value.addresses == addresses => return Ok(()),
+        Some(iscsi) => iscsi.value.group,
         None => {
-            let (nodes, _) = map.nodes().await?;
-            let taken = |group: &u16| {
-                let mut all = nodes.iter().filter_map(|node| node.value.iscsi.as_ref());
-                all.any(|iscsi| iscsi.group == *group)
-            };
+            let all = map.all_iscsi().await?;
+            let taken = |group: &u16| all.iter().any(|iscsi| iscsi.value.group == *group);
             // As many nodes as there are numbers there cannot be. Two that choose the same are told apart by the map.
             (1..=u16::MAX)
                 .find(|group| !taken(group))
                 .unwrap_or(u16::MAX)
         }
     };
-    let after = NodeRecord {
-        iscsi: Some(IscsiPortals {
-            group,
-            addresses: addresses.to_vec(),
-        }),
-        ..before.value.clone()
+    let portals = IscsiPortals {
+        node: own,
+        group,
+        addresses: addresses.to_vec(),
     };
-    map.change_node(&before, &after).await
+    map.set_iscsi(before.as_ref(), &portals).await
 }
 
 #[cfg(test)]

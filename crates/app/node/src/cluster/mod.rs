@@ -17,7 +17,8 @@ pub mod recover;
 pub mod rotation;
 mod twins;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,8 +28,8 @@ use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, NodeId};
 use cairn_cluster::map::copy::MapCopy;
 use cairn_cluster::map::{
-    ClusterId, DiskRecord, HostRecord, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
-    WEIGHT_NORMAL,
+    ClusterId, DiskRecord, HostRecord, JoinToken, MapError, MapErrorKind, MapView, NodeRecord,
+    VersionRange, WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::{Config, MemoryBudget};
@@ -44,7 +45,7 @@ use cairn_shard::ShardService;
 use cairn_trust::{
     ClusterFolder, Encryption, Handler, IssueServer, JoinServer, JoinSettings, Listener,
     ListenerSettings, Membership, NodeStream, PeerIdentity, Protocol, Stage, Ticket, Trust,
-    TrustDial, TrustSettings,
+    TrustDial, TrustSettings, host_of,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -352,7 +353,6 @@ impl Begun {
             name: membership.node_name.clone(),
             internal_address: membership.internal_address.clone(),
             external_address: membership.external_address.clone(),
-            iscsi: None,
             versions: VersionRange {
                 oldest: PROTOCOL_OLDEST,
                 newest: PROTOCOL_NEWEST,
@@ -568,6 +568,14 @@ impl Handler for ShardHandler {
     }
 }
 
+/// Addresses from which nodes are to connect. One that is a name is learnt when its node does.
+fn addresses_of(view: &MapView) -> BTreeSet<IpAddr> {
+    let nodes = view.nodes.values().map(|node| &node.value);
+    let addresses =
+        nodes.filter_map(|node| host_of(&node.internal_address).ok()?.parse::<IpAddr>().ok());
+    addresses.collect()
+}
+
 async fn remove_node(
     member: &ClusterMember,
     etcd: &EtcdSide,
@@ -639,11 +647,12 @@ impl ClusterNode {
         let mut views = self.member.views();
         let only_nodes = async move {
             loop {
-                let nodes = views.borrow_and_update().nodes.keys().copied().collect();
+                let view = views.borrow_and_update().clone();
                 let Some(listener) = listener.upgrade() else {
                     return;
                 };
-                listener.set_nodes(nodes);
+                listener.set_addresses(addresses_of(&view));
+                listener.set_nodes(view.nodes.keys().copied().collect());
                 drop(listener);
                 if views.changed().await.is_err() {
                     return;
@@ -740,14 +749,14 @@ impl ClusterNode {
         }
     }
 
-    /// The node that takes nodes in and removes them, if this one does not.
+    /// The node that takes nodes in and removes them, and writes what lets somebody in, if this one does not.
     pub fn keeper_elsewhere(&self) -> Result<Option<NodeId>, String> {
-        if self.etcd.removes() {
+        if self.etcd.writes_guarded() {
             return Ok(None);
         }
         let keeper = self.etcd.keeper(&self.member.view());
         let none = || {
-            "no node that runs a member of etcd is there, and only such a one removes nodes: start one of them".to_owned()
+            "no node that runs a member of etcd is there, and only such a one changes this: start one of them".to_owned()
         };
         keeper.map(Some).ok_or_else(none)
     }
@@ -793,7 +802,7 @@ impl ClusterNode {
     pub async fn ticket(&self, valid_for: Duration) -> Result<Ticket, String> {
         let token: JoinToken = self
             .map
-            .create_token(valid_for)
+            .create_token(valid_for, self.member.node())
             .await
             .map_err(|error| error.to_string())?;
         let view = self.member.view();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cairn_base::NodeId;
 use cairn_cluster::MapError;
 use cairn_cluster::map::{
-    MapView, RotationOwn, RotationPhase, RotationRecord, RotationStep, Versioned,
+    MapView, RotationNote, RotationOwn, RotationPhase, RotationRecord, RotationStep, Versioned,
 };
 use cairn_owner::ClusterMember;
 use cairn_trust::{Authorities, Authority, Fingerprint};
@@ -117,9 +117,9 @@ fn nodes_of(view: &MapView) -> BTreeSet<NodeId> {
     view.nodes.keys().copied().collect()
 }
 
-/// The node that makes CAs: of those that are to have their keys the first that is there.
-fn maker(view: &MapView, holders: &BTreeSet<NodeId>) -> Option<NodeId> {
-    let mut there = holders.iter().filter(|id| view.alive.contains_key(*id));
+/// The node that makes CAs: of those that may the first that is there.
+fn maker(view: &MapView, makers: &BTreeSet<NodeId>) -> Option<NodeId> {
+    let mut there = makers.iter().filter(|id| view.alive.contains_key(*id));
     there.next().copied()
 }
 
@@ -128,7 +128,7 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
     let view = cluster.view();
     let node = cluster.node();
     // What is not seen yet, or cannot be read, may be a node that has to be waited for.
-    if !view.nodes.contains_key(&node) || !view.damaged.is_empty() {
+    if !view.nodes.contains_key(&node) || view.is_unsure_of_nodes(cluster.map().keys()) {
         return Ok(());
     }
     let Some(found) = &view.rotation else {
@@ -154,7 +154,7 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
     }
     let own = pair.own(&authorities, trust.issuer(), side.is_member_current());
     let holders = side.holders(&view);
-    let makes = maker(&view, &holders) == Some(node);
+    let makes = maker(&view, &side.makers(&view)) == Some(node);
     let step = record.step(node, holders.contains(&node), makes, own);
     let mut note = None;
     match (step, &pair.new) {
@@ -197,11 +197,42 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
         }
         _ => {}
     }
+    if !side.writes_guarded() {
+        return match note {
+            Some((_, has_key)) => leave_note(cluster, &view, record, has_key).await,
+            None => Ok(()),
+        };
+    }
     let now = trust.env().clock.now();
     let is_over = || record.advanced(&nodes_of(&view), &holders, now).is_some();
-    match note.is_some() || is_over() {
+    let mut notes = view.rotation_notes.values();
+    let is_told = notes.any(|note| note.value.is_missed_by(record));
+    match note.is_some() || is_told || is_over() {
         true => write_note(side, cluster, record, note, &holders).await,
         false => Ok(()),
+    }
+}
+
+/// Notes for nodes with a member of etcd that this one, which has none, has done what a record asks.
+async fn leave_note(
+    cluster: &ClusterMember,
+    view: &MapView,
+    record: &RotationRecord,
+    has_key: bool,
+) -> Result<(), String> {
+    // Another machine may have become this node since its lease ended: what this one noted went with that.
+    let process = cluster.process().filter(|_| cluster.lease_is_valid());
+    let Some(process) = process else {
+        return Ok(());
+    };
+    let note = RotationNote::of(record, cluster.node(), has_key);
+    let is_there = view.rotation_notes.get(&note.node);
+    if is_there.is_some_and(|there| there.value == note) {
+        return Ok(());
+    }
+    match cluster.map().note_rotation(process, &note).await {
+        Ok(()) | Err(MapError::Changed { .. }) => Ok(()),
+        Err(error) => Err(told(error)),
     }
 }
 
@@ -275,7 +306,7 @@ async fn resume(
     let Some((old, new)) = by_age(&authorities)? else {
         return Ok(());
     };
-    if !new.has_key() {
+    if !new.has_key() || !side.writes_guarded() {
         return Ok(());
     }
     let now = trust.env().clock.now();
@@ -293,7 +324,7 @@ async fn resume(
     }
 }
 
-/// Notes that this node has done what a record asks, and goes on to the next phase if that was all.
+/// Notes that this node, and those that left notes, have done what a record asks, and goes on to the next phase if that was all.
 async fn write_note(
     side: &EtcdSide,
     cluster: &ClusterMember,
@@ -314,7 +345,17 @@ async fn write_note(
         let (nodes, _) = map.nodes().await.map_err(told)?;
         let nodes: BTreeSet<NodeId> = nodes.iter().map(|node| node.value.id).collect();
         let now = side.trust().env().clock.now();
-        let Some(next) = current.value.after(seen, note, (&nodes, holders), now) else {
+        // After the record, too: another machine that becomes a node takes the note of the one of before away, and changes that.
+        let left = map.rotation_notes().await.map_err(told)?.into_iter();
+        let left = left.filter(|left| nodes.contains(&left.node) && left.is_missed_by(seen));
+        let left = left.map(|left| Some((left.node, left.has_key)));
+        let mut next: Option<RotationRecord> = None;
+        for note in left.chain([note]) {
+            let before = next.as_ref().unwrap_or(&current.value);
+            let after = before.after(seen, note, (&nodes, holders), now);
+            next = after.or(next);
+        }
+        let Some(next) = next else {
             return Ok(());
         };
         match map.set_rotation(Some(&current), &next).await {
@@ -380,7 +421,7 @@ pub async fn progress(
         Ok::<_, String>(RotationProgress {
             old: pair.old.fingerprint(),
             new: pair.new_print(),
-            awaited: awaited(&view, &record, &holders),
+            awaited: awaited(&view, &record, &holders, &side.makers(&view)),
             problem: side.rotation_problem().filter(|_| is_running),
             record,
         })
@@ -392,11 +433,16 @@ pub async fn progress(
 }
 
 /// The nodes that a phase waits for, and what each has to do.
-fn awaited(view: &MapView, record: &RotationRecord, holders: &BTreeSet<NodeId>) -> Vec<Awaited> {
-    let ids = match (record.phase, maker(view, holders)) {
+fn awaited(
+    view: &MapView,
+    record: &RotationRecord,
+    holders: &BTreeSet<NodeId>,
+    makers: &BTreeSet<NodeId>,
+) -> Vec<Awaited> {
+    let ids = match (record.phase, maker(view, makers)) {
         (RotationPhase::Make, Some(maker)) => BTreeSet::from([maker]),
         // Any of them can.
-        (RotationPhase::Make, None) => holders.clone(),
+        (RotationPhase::Make, None) => makers.clone(),
         _ => record.awaited(&nodes_of(view), holders),
     };
     let awaited = ids.into_iter().filter_map(|id| {

@@ -149,11 +149,16 @@ pub(super) fn is_there_already(error: &CoordinatorError) -> bool {
     )
 }
 
-/// Whether etcd says that a user that was to be removed, or a role that was to be taken from one, is not there.
+/// Whether etcd says that what was to be removed or read is not there: a user, a role, a role of a user, a right of a role.
 pub(super) fn is_not_there(error: &CoordinatorError) -> bool {
     says_of(
         error,
-        &["user name not found", "role is not granted to the user"],
+        &[
+            "user name not found",
+            "role name not found",
+            "role is not granted to the user",
+            "permission is not granted to the role",
+        ],
     )
 }
 
@@ -334,7 +339,12 @@ mod tests {
             ("etcdserver: role name already exists", true, false),
             ("etcdserver: user name not found", false, true),
             ("etcdserver: role is not granted to the user", false, true),
-            ("etcdserver: role name not found", false, false),
+            ("etcdserver: role name not found", false, true),
+            (
+                "etcdserver: permission is not granted to the role",
+                false,
+                true,
+            ),
             ("etcdserver: permission denied", false, false),
         ] {
             let status = Status::new(Code::FailedPrecondition, message);

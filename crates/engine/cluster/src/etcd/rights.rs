@@ -5,37 +5,60 @@
 //!
 //! etcd takes the common name of a client's certificate for the user (`--client-cert-auth`). Users have no password, so that
 //! nothing but a certificate makes one. Each step here may be repeated; one that was done already is no error.
+//! A user without all rights has two roles: one that all such users have, and one of its own for what it alone writes.
 
 use std::collections::BTreeSet;
 
-use etcd_client::{Permission, UserAddOptions};
+use etcd_client::{Permission, PermissionType, RoleRevokePermissionOptions, UserAddOptions};
 
 use super::{Etcd, Repeat, errors};
-use crate::coordinator::CoordinatorError;
+use crate::coordinator::{CoordinatorError, KeyRange};
 
 /// The user that etcd wants before it asks for users; it acts in its name when leases end. No certificate has this name.
 const ROOT_USER: &str = "root";
 /// etcd's own role, which may do all.
 const ROOT_ROLE: &str = "root";
-/// Reads and changes the keys of the cluster.
+/// Reads the keys of the cluster, and changes those that all nodes write.
 const KEYS_ROLE: &str = "cairn";
+
+/// The role of one user alone.
+fn own_role(user: &str) -> String {
+    format!("{KEYS_ROLE}-{user}")
+}
+
+/// A right as etcd keeps it: its kind, the first key, and the first one that is beyond it, or none for one key.
+type Grant = (PermissionType, Vec<u8>, Vec<u8>);
+
+fn grant_of(kind: PermissionType, range: &KeyRange) -> Grant {
+    match range {
+        KeyRange::One(key) => (kind, key.as_str().as_bytes().to_vec(), Vec::new()),
+        KeyRange::Prefix(prefix) => {
+            let first = prefix.as_bytes().to_vec();
+            let mut end = first.clone();
+            // Prefixes end with a slash.
+            if let Some(last) = end.last_mut() {
+                *last = last.saturating_add(1);
+            }
+            (kind, first, end)
+        }
+    }
+}
+
+/// The same as etcd tells it.
+type Kept = (i32, Vec<u8>, Vec<u8>);
+
+fn kept(permission: &Permission) -> Kept {
+    let (key, end) = (permission.key(), permission.range_end());
+    (permission.get_type(), key.to_vec(), end.to_vec())
+}
 
 /// What a user may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UserRights {
-    /// Read and change the cluster's keys.
+    /// Read the cluster's keys, and change those that such users write.
     Keys,
     /// All, also with users and members of etcd.
     All,
-}
-
-impl UserRights {
-    const fn role(self) -> &'static str {
-        match self {
-            Self::Keys => KEYS_ROLE,
-            Self::All => ROOT_ROLE,
-        }
-    }
 }
 
 /// Nothing was to be done.
@@ -50,26 +73,101 @@ fn unless(
 }
 
 impl Etcd {
-    /// Makes what there has to be before users are asked for: etcd's own user, and the role for keys below a prefix.
-    pub async fn prepare_rights(&self, prefix: &str) -> Result<(), CoordinatorError> {
-        let what = "adding the role of nodes";
-        let added = self.call(what, Repeat::Harmless, |mut client| async move {
-            client.role_add(KEYS_ROLE).await.map(drop)
+    /// Makes what there has to be before users are asked for: etcd's own user, and the role of those without all rights, see
+    /// [`Self::set_shared_rights`].
+    pub async fn prepare_rights(
+        &self,
+        prefix: &str,
+        writes: &[KeyRange],
+    ) -> Result<(), CoordinatorError> {
+        self.set_shared_rights(prefix, writes).await?;
+        self.add_user(ROOT_USER).await?;
+        self.grant(ROOT_USER, ROOT_ROLE).await
+    }
+
+    /// Has all users without all rights read what begins with `prefix`, change what is in `writes`, and nothing else that all of them
+    /// share.
+    pub async fn set_shared_rights(
+        &self,
+        prefix: &str,
+        writes: &[KeyRange],
+    ) -> Result<(), CoordinatorError> {
+        let reads = KeyRange::Prefix(prefix.to_owned());
+        let reads = std::iter::once(grant_of(PermissionType::Read, &reads));
+        let writes = writes
+            .iter()
+            .map(|range| grant_of(PermissionType::Write, range));
+        self.set_role(KEYS_ROLE, reads.chain(writes).collect())
+            .await
+    }
+
+    /// Has a role be of these rights and no others. Nothing is asked of etcd to change that is so already: each change has it look at
+    /// the rights of all requests anew that are under way.
+    async fn set_role(&self, role: &str, wanted: Vec<Grant>) -> Result<(), CoordinatorError> {
+        let what = "asking for the rights of a role";
+        let asked = self.call(what, Repeat::Harmless, |mut client| {
+            let role = role.to_owned();
+            async move { client.role_get(role).await }
+        });
+        let found: Vec<Permission> = match asked.await {
+            Ok(reply) => reply.permissions(),
+            Err(failure) if errors::is_not_there(&failure.error) => {
+                self.add_role(role).await?;
+                Vec::new()
+            }
+            Err(failure) => return Err(failure.error),
+        };
+        let there: Vec<Kept> = found.iter().map(kept).collect();
+        let is_same =
+            |(kind, key, end): &Grant, it: &Kept| (*kind as i32, key, end) == (it.0, &it.1, &it.2);
+        let missing = wanted
+            .iter()
+            .filter(|grant| !there.iter().any(|it| is_same(grant, it)));
+        for (kind, key, end) in missing {
+            let what = "giving rights to a role";
+            let granted = self.call(what, Repeat::Harmless, |mut client| {
+                let permission = Permission::new(*kind, key.clone()).with_range_end(end.clone());
+                let role = role.to_owned();
+                async move {
+                    let granted = client.role_grant_permission(role, permission);
+                    granted.await.map(drop)
+                }
+            });
+            granted.await.map_err(|failure| failure.error)?;
+        }
+        // One of the same keys and of another kind was replaced by what was given.
+        let is_wanted = |it: &Kept| {
+            wanted
+                .iter()
+                .any(|(_, key, end)| (key, end) == (&it.1, &it.2))
+        };
+        for (_, key, end) in there.iter().filter(|it| !is_wanted(it)) {
+            let what = "taking rights back from a role";
+            let revoked = self.call(what, Repeat::Harmless, |mut client| {
+                let (role, key) = (role.to_owned(), key.clone());
+                let options = RoleRevokePermissionOptions::new().with_range_end(end.clone());
+                async move {
+                    let revoked = client.role_revoke_permission(role, key, Some(options));
+                    revoked.await.map(drop)
+                }
+            });
+            unless(
+                revoked.await.map_err(|failure| failure.error),
+                errors::is_not_there,
+            )?;
+        }
+        Ok(())
+    }
+
+    async fn add_role(&self, role: &str) -> Result<(), CoordinatorError> {
+        let added = self.call("adding a role", Repeat::Harmless, |mut client| {
+            let role = role.to_owned();
+            async move { client.role_add(role).await.map(drop) }
         });
         unless(
             added.await.map_err(|failure| failure.error),
             errors::is_there_already,
-        )?;
-        let granted = self.call(what, Repeat::Harmless, |mut client| {
-            let permission = Permission::read_write(prefix).with_prefix();
-            async move {
-                let granted = client.role_grant_permission(KEYS_ROLE, permission);
-                granted.await.map(drop)
-            }
-        });
-        granted.await.map_err(|failure| failure.error)?;
-        self.add_user(ROOT_USER).await?;
-        self.grant(ROOT_USER, ROOT_ROLE).await
+        )
     }
 
     /// Has etcd ask for users from now on. Whoever does this has to be one with all rights, else nobody is who mends it.
@@ -92,20 +190,37 @@ impl Etcd {
         Ok(users.cloned().collect())
     }
 
-    /// Makes somebody a user with these rights, or changes those of one.
-    pub async fn set_user(&self, name: &str, rights: UserRights) -> Result<(), CoordinatorError> {
+    /// Makes somebody a user with these rights, or changes those of one. `own`: what it writes beside what all such users write;
+    /// who may do all needs none of that.
+    pub async fn set_user(
+        &self,
+        name: &str,
+        rights: UserRights,
+        own: &[KeyRange],
+    ) -> Result<(), CoordinatorError> {
         self.add_user(name).await?;
+        let wanted = match rights {
+            UserRights::All => vec![ROOT_ROLE.to_owned()],
+            UserRights::Keys => {
+                let role = own_role(name);
+                let writes = own
+                    .iter()
+                    .map(|range| grant_of(PermissionType::Write, range));
+                self.set_role(&role, writes.collect()).await?;
+                vec![KEYS_ROLE.to_owned(), role]
+            }
+        };
         let what = "asking for the rights of a user";
         let asked = self.call(what, Repeat::Harmless, |mut client| {
             let name = name.to_owned();
             async move { client.user_get(name).await }
         });
         let found = asked.await.map_err(|failure| failure.error)?;
-        if !found.roles().iter().any(|role| role == rights.role()) {
-            self.grant(name, rights.role()).await?;
+        for role in wanted.iter().filter(|role| !found.roles().contains(*role)) {
+            self.grant(name, role).await?;
         }
         // Second: in between it has more, and never nothing.
-        for role in found.roles().iter().filter(|role| *role != rights.role()) {
+        for role in found.roles().iter().filter(|role| !wanted.contains(*role)) {
             let revoked = self.call("taking rights back", Repeat::Harmless, |mut client| {
                 let (name, role) = (name.to_owned(), role.clone());
                 async move { client.user_revoke_role(name, role).await.map(drop) }
@@ -128,6 +243,14 @@ impl Etcd {
         unless(
             removed.await.map_err(|failure| failure.error),
             errors::is_not_there,
+        )?;
+        let removed = self.call("removing a role", Repeat::Harmless, |mut client| {
+            let role = own_role(name);
+            async move { client.role_delete(role).await.map(drop) }
+        });
+        unless(
+            removed.await.map_err(|failure| failure.error),
+            errors::is_not_there,
         )
     }
 
@@ -143,9 +266,9 @@ impl Etcd {
         )
     }
 
-    async fn grant(&self, name: &str, role: &'static str) -> Result<(), CoordinatorError> {
+    async fn grant(&self, name: &str, role: &str) -> Result<(), CoordinatorError> {
         let granted = self.call("giving rights to a user", Repeat::Harmless, |mut client| {
-            let name = name.to_owned();
+            let (name, role) = (name.to_owned(), role.to_owned());
             async move { client.user_grant_role(name, role).await.map(drop) }
         });
         granted.await.map_err(|failure| failure.error)

@@ -14,13 +14,13 @@ use std::time::Duration;
 use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
-use super::rotation::RotationRecord;
+use super::rotation::{RotationNote, RotationRecord};
 use super::values::{
-    AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, LogoutsRecord,
-    MaintenanceRecord, NextVolume, NodeRecord, RemovedRecord, SecretsKeyRecord, TiersRecord,
-    UsersRecord, Value, Versioned, decode,
+    AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, IscsiPortals,
+    LogoutsRecord, MaintenanceRecord, NextVolume, NodeRecord, RemovedRecord, SecretsKeyRecord,
+    TiersRecord, UsersRecord, Value, Versioned, decode,
 };
-use super::{ClusterMap, MapError, VolumeState};
+use super::{ClusterMap, Keys, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
 
 /// Changes that come within so long of one another make one view.
@@ -46,6 +46,10 @@ pub struct MapView {
     pub secrets_key: Option<Versioned<SecretsKeyRecord>>,
     /// How far one CA has taken the place of another, if it ever did.
     pub rotation: Option<Versioned<RotationRecord>>,
+    /// What nodes that may not write that have done of it.
+    pub rotation_notes: BTreeMap<NodeId, Versioned<RotationNote>>,
+    /// Where nodes serve iSCSI.
+    pub iscsi: BTreeMap<NodeId, Versioned<IscsiPortals>>,
     /// Addresses that nodes share, by the pool's name.
     pub address_pools: BTreeMap<String, Versioned<AddressPoolRecord>>,
     /// Who has an address of a pool now.
@@ -65,6 +69,12 @@ impl MapView {
         };
         let own = self.volumes.get(&volume);
         own.or_else(|| self.volumes.values().find(has))
+    }
+
+    /// Whether something could not be read that nodes with a member of etcd alone write: as much as a node may be missing here, or
+    /// that one was removed. What any node can write must not keep another one from being locked out.
+    pub fn is_unsure_of_nodes(&self, keys: &Keys) -> bool {
+        self.damaged.iter().any(|key| keys.is_guarded(key))
     }
 
     /// Whether a draining disk can be removed: the owners of all volumes say that they have nothing on it.
@@ -110,6 +120,22 @@ fn known_as<T: Value + Clone>(
             known.insert(entry.key.clone(), value.clone());
             Ok(value)
         }
+    }
+}
+
+/// Refuses what a node says of another one: it writes its own key, whatever is in that.
+fn its_own<T: Value>(
+    found: Versioned<T>,
+    entry: &Entry,
+    own: impl Fn(&T) -> Key,
+) -> Result<Versioned<T>, MapError> {
+    match own(&found.value) == entry.key {
+        true => Ok(found),
+        false => Err(MapError::Damaged {
+            key: entry.key.clone(),
+            what: T::WHAT,
+            problem: "it says that it is of another node".to_owned(),
+        }),
     }
 }
 
@@ -199,6 +225,7 @@ impl Follower {
         let (secrets_key, rotation) = (keys.secrets_key(), keys.rotation());
         let (address_pools, holders) = (keys.address_pools(), keys.address_holders());
         let all_removed = keys.all_removed();
+        let (all_iscsi, notes) = (keys.all_iscsi(), keys.rotation_notes());
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
         let mut damaged = Vec::new();
         let known = &mut self.known;
@@ -212,13 +239,26 @@ impl Follower {
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if all_alive.contains(key) {
-                match known_as::<AliveRecord>(&mut known.alive, entry) {
+                let alive = known_as::<AliveRecord>(&mut known.alive, entry);
+                match alive.and_then(|it| its_own(it, entry, |it| keys.alive(it.node))) {
                     Ok(alive) => drop(view.alive.insert(alive.value.node, alive)),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if disks.contains(key) {
                 match known_as::<DiskRecord>(&mut known.disks, entry) {
                     Ok(disk) => drop(view.disks.insert(disk.value.id, disk)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if all_iscsi.contains(key) {
+                let iscsi = decode::<IscsiPortals>(entry);
+                match iscsi.and_then(|it| its_own(it, entry, |it| keys.iscsi(it.node))) {
+                    Ok(iscsi) => drop(view.iscsi.insert(iscsi.value.node, iscsi)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if notes.contains(key) {
+                let note = decode::<RotationNote>(entry);
+                match note.and_then(|it| its_own(it, entry, |it| keys.rotation_note(it.node))) {
+                    Ok(note) => drop(view.rotation_notes.insert(note.value.node, note)),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if all_removed.contains(key) {

@@ -35,7 +35,7 @@ pub use follow::{Follower, MapView};
 pub use high_water::{HighWater, HighWaterStore};
 pub use keys::{Keys, Named};
 pub use nodes::{MEMBER_RESTART_MAX, Machine};
-pub use rotation::{RotationOwn, RotationPhase, RotationRecord, RotationStep};
+pub use rotation::{RotationNote, RotationOwn, RotationPhase, RotationRecord, RotationStep};
 pub use tokens::JoinToken;
 pub use values::*;
 pub use volumes::{LogAt, Owned, Process, VolumeState};

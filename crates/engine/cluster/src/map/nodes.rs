@@ -10,8 +10,8 @@ use cairn_base::{DiskId, NodeId, Timestamp};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, RemovedRecord, Sign, TokenRecord,
-    VersionRange, Versioned, decode, encode,
+    AliveRecord, DiskRecord, IscsiPortals, NameRecord, NodeRecord, OwnerRecord, RemovedRecord,
+    Sign, TokenRecord, Value, VersionRange, Versioned, decode, encode,
 };
 use super::{ClusterMap, JoinToken, MapError, Process, Written, found};
 use crate::coordinator::{Compare, Key, KeyRange, LeaseId, Op, Outcome, Revision, Txn};
@@ -22,6 +22,8 @@ const DISKS_DRAINED_AT_ONCE_MAX: usize = 100;
 pub const MEMBER_RESTART_MAX: Duration = Duration::from_secs(30);
 /// A node that comes while a CA takes the place of another is added so often, since nodes note in between how far they are.
 const GUARDED_TRIES_MAX: usize = 16;
+/// So many tokens of a node go with it at once; those that are left let nobody in.
+const TOKENS_REMOVED_MAX: usize = 64;
 /// A disk's removal that somebody's note came in between of is tried so often.
 const REMOVAL_TRIES_MAX: usize = 8;
 
@@ -103,7 +105,11 @@ impl ClusterMap {
                 Compare::Modified(token_key.clone(), before.revision),
                 Compare::absent(alive),
             ],
-            then: vec![Op::put(token_key.clone(), encode(&token_key, &used)?)],
+            then: vec![
+                Op::put(token_key.clone(), encode(&token_key, &used)?),
+                // Of the machine of before.
+                Op::delete(self.keys().rotation_note(node)),
+            ],
             otherwise: Vec::new(),
         };
         let mut tries = 1;
@@ -246,6 +252,7 @@ impl ClusterMap {
             let key = self.keys().node(other.value.id);
             txn.when.push(Compare::Modified(key, other.revision));
         }
+        txn.when.push(self.no_disk_added(node).await?);
         let (disks, _) = self.disks().await?;
         let disks: Vec<_> = disks
             .iter()
@@ -378,6 +385,7 @@ impl ClusterMap {
     pub async fn remove_node(&self, node: NodeId) -> Result<(), MapError> {
         let key = self.keys().node(node);
         let before = self.node(node).await?;
+        let no_disk_added = self.no_disk_added(node).await?;
         let (disks, _) = self.disks().await?;
         let count = disks.iter().filter(|disk| disk.value.node == node).count();
         if count > 0 {
@@ -397,10 +405,40 @@ impl ClusterMap {
             at: self.shared.env.clock.now(),
         };
         let mut then = vec![Op::put(removed.clone(), encode(&removed, &record)?)];
-        let gone = [key.clone(), self.keys().alive(node)];
+        let mut gone = vec![key.clone()];
+        // All that it says of itself.
+        gone.extend(
+            self.keys()
+                .of_node(node)
+                .into_iter()
+                .filter_map(|range| match range {
+                    KeyRange::One(key) => Some(key),
+                    KeyRange::Prefix(_) => None,
+                }),
+        );
+        let iscsi = match self.iscsi(node).await {
+            // The node wrote that, and must not be kept by it.
+            Err(MapError::Damaged { .. } | MapError::TooNew { .. }) => None,
+            found => found?,
+        };
+        if let Some(iscsi) = iscsi {
+            gone.push(
+                self.keys()
+                    .name(Named::IscsiGroup, &iscsi.value.group.to_string()),
+            );
+        }
+        // Whoever has a ticket that this node made is let in by it no more.
+        let tokens = self.read(self.keys().tokens()).await?.entries.into_iter();
+        let of_it = tokens.filter(|entry| {
+            decode::<TokenRecord>(entry).is_ok_and(|token| token.value.made_by == node)
+        });
+        gone.extend(of_it.take(TOKENS_REMOVED_MAX).map(|entry| entry.key));
         then.extend(gone.into_iter().chain(claims).map(Op::delete));
         let txn = Txn {
-            when: vec![Compare::Modified(key.clone(), before.revision)],
+            when: vec![
+                Compare::Modified(key.clone(), before.revision),
+                no_disk_added,
+            ],
             then,
             otherwise: Vec::new(),
         };
@@ -517,6 +555,7 @@ impl ClusterMap {
     pub async fn add_disk(&self, record: &DiskRecord) -> Result<(), MapError> {
         let key = self.keys().disk(record.id);
         let node_key = self.keys().node(record.node);
+        let adds_key = self.keys().disk_adds(record.node);
         loop {
             let node = self.node(record.node).await?;
             if node.value.draining {
@@ -529,10 +568,13 @@ impl ClusterMap {
                     ),
                 });
             }
-            // The node's record is written again as it is, so that it cannot be removed meanwhile.
+            // Whoever removes the node, or has it drain, compares the second key, so that neither is done meanwhile.
             let txn = Txn {
                 when: vec![Compare::Modified(node_key.clone(), node.revision)],
-                then: vec![Op::put(node_key.clone(), encode(&node_key, &node.value)?)],
+                then: vec![Op::put(
+                    adds_key.clone(),
+                    record.id.to_string().into_bytes(),
+                )],
                 otherwise: Vec::new(),
             };
             match self
@@ -593,6 +635,57 @@ impl ClusterMap {
         self.read_all(self.keys().disks()).await
     }
 
+    /// Compares that the node adds no disk after this.
+    async fn no_disk_added(&self, node: NodeId) -> Result<Compare, MapError> {
+        let key = self.keys().disk_adds(node);
+        let found = self.read(KeyRange::One(key.clone())).await?.one();
+        let revision = found.map_or(Revision::ABSENT, |entry| entry.modified);
+        Ok(Compare::Modified(key, revision))
+    }
+
+    /// Where a node serves iSCSI, if it does.
+    pub async fn iscsi(&self, node: NodeId) -> Result<Option<Versioned<IscsiPortals>>, MapError> {
+        self.read_one(self.keys().iscsi(node)).await
+    }
+
+    /// Where all nodes serve iSCSI. What cannot be read is left out: each node writes its own, and holds up no other by that.
+    pub async fn all_iscsi(&self) -> Result<Vec<Versioned<IscsiPortals>>, MapError> {
+        let reply = self.read(self.keys().all_iscsi()).await?;
+        let readable = reply.entries.iter().filter_map(|entry| decode(entry).ok());
+        Ok(readable.collect())
+    }
+
+    /// Says where a node serves iSCSI, in place of what it said before; refused if another node has its number.
+    pub async fn set_iscsi(
+        &self,
+        replaced: Option<&Versioned<IscsiPortals>>,
+        portals: &IscsiPortals,
+    ) -> Result<(), MapError> {
+        let key = self.keys().iscsi(portals.node);
+        let node = self.node(portals.node).await?;
+        let claim = |group: u16| self.keys().name(Named::IscsiGroup, &group.to_string());
+        let mut txn = Txn::default();
+        // It must not be removed meanwhile.
+        let node_key = self.keys().node(portals.node);
+        txn.when.push(Compare::Modified(node_key, node.revision));
+        let before = replaced.map(|before| before.value.group);
+        if before != Some(portals.group) {
+            let after = claim(portals.group);
+            txn.when.push(Compare::absent(after.clone()));
+            txn.then.push(self.claim(&after, portals.node)?);
+            txn.then
+                .extend(before.map(|group| Op::delete(claim(group))));
+        }
+        let revision = replaced.map_or(Revision::ABSENT, |before| before.revision);
+        match self.write(key.clone(), revision, portals, txn).await? {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: IscsiPortals::WHAT,
+            }),
+        }
+    }
+
     /// The keys that say who has a node's name and addresses.
     fn claims_of(&self, record: &NodeRecord) -> Result<BTreeSet<Key>, MapError> {
         let keys = self.keys();
@@ -613,9 +706,6 @@ impl ClusterMap {
         }
         let mut claims = BTreeSet::from([keys.name(Named::Node, &record.name)]);
         claims.extend(addresses.map(|address| keys.name(Named::Address, address)));
-        if let Some(iscsi) = &record.iscsi {
-            claims.insert(keys.name(Named::IscsiGroup, &iscsi.group.to_string()));
-        }
         Ok(claims)
     }
 

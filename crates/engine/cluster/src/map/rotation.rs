@@ -3,8 +3,10 @@
 //! Owns: how far that is, what each node does next, when all go on to the next phase, and the transactions for it.
 //! Must not know: what a certificate is, how a node comes to trust one.
 //!
-//! Nodes do each phase by themselves, and note it in the record when they have. Whoever finds that all nodes of the map have, makes the
-//! record that of the next phase. So nobody leads, and the death of any node stops nothing that does not need this very node.
+//! Nodes do each phase by themselves, and note it when they have: those with a member of etcd in the record, the others in a note of
+//! their own, since the record says which CA all nodes trust, and they may not write it. Nodes with a member take notes into the
+//! record. Whichever of them finds that all nodes of the map have done a phase, makes the record that of the next one. So nobody
+//! leads, and the death of any node stops nothing that does not need this very node.
 //! At each moment every node of the map trusts the CA that the certificate of every other one is of: nobody shows a certificate of
 //! the new one before all trust it, and nobody ceases to trust the old one while somebody has a certificate of it. A node that joins
 //! writes the record again as it is, so that no phase ends between its coming and that it is seen.
@@ -14,9 +16,9 @@ use std::collections::BTreeSet;
 use cairn_base::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::values::{Value, Versioned, encode};
-use super::{ClusterMap, MapError, Written};
-use crate::coordinator::{Compare, Op, Revision, Txn};
+use super::values::{Value, Versioned, decode, encode};
+use super::{ClusterMap, MapError, Process, Written};
+use crate::coordinator::{Compare, KeyRange, Op, Revision, Txn};
 
 /// Of a certificate as PEM; one of a CA has less than 1 KiB.
 const PEM_LEN_BYTES_MAX: usize = 8 << 10;
@@ -74,6 +76,41 @@ impl Value for RotationRecord {
             (RotationPhase::Make, None) | (_, Some(_)) => None,
             (_, None) => Some("there is no new authority".to_owned()),
         }
+    }
+}
+
+/// What a node that may not write the record says that it has done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RotationNote {
+    pub node: NodeId,
+    /// Of which record: its phase, and the certificate of the new CA.
+    pub phase: RotationPhase,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_pem: Option<String>,
+    /// Whether it has the key of the new CA.
+    pub has_key: bool,
+}
+
+impl Value for RotationNote {
+    const WHAT: &'static str = "what a node has done of the rotation of the authority";
+}
+
+impl RotationNote {
+    pub fn of(record: &RotationRecord, node: NodeId, has_key: bool) -> Self {
+        Self {
+            node,
+            phase: record.phase,
+            new_pem: record.new_pem.clone(),
+            has_key,
+        }
+    }
+
+    /// Whether a record of its phase does not have it yet.
+    pub fn is_missed_by(&self, record: &RotationRecord) -> bool {
+        let is_of = (self.phase, &self.new_pem) == (record.phase, &record.new_pem);
+        let is_in = record.done.contains(&self.node)
+            && record.with_key.contains(&self.node) == self.has_key;
+        is_of && !is_in
     }
 }
 
@@ -294,6 +331,36 @@ impl ClusterMap {
             Written::Refused(_) => Err(MapError::Changed {
                 key,
                 what: RotationRecord::WHAT,
+            }),
+        }
+    }
+
+    /// What nodes that may not write the record have noted. A value that cannot be read is none: its node alone is held up.
+    pub async fn rotation_notes(&self) -> Result<Vec<RotationNote>, MapError> {
+        let reply = self.read(self.keys().rotation_notes()).await?;
+        let notes = reply.entries.iter().filter_map(|entry| {
+            let note = decode::<RotationNote>(entry).ok()?.value;
+            (self.keys().rotation_note(note.node) == entry.key).then_some(note)
+        });
+        Ok(notes.collect())
+    }
+
+    /// Has a note of a node be there for as long as its process lives, in place of any that there is.
+    pub async fn note_rotation(
+        &self,
+        process: Process,
+        note: &RotationNote,
+    ) -> Result<(), MapError> {
+        let key = self.keys().rotation_note(process.node);
+        let found = self.read(KeyRange::One(key.clone())).await?.one();
+        let replaced = found.map_or(Revision::ABSENT, |entry| entry.modified);
+        let (lease, txn) = (Some(process.lease), Txn::default());
+        let written = self.write_leased(key.clone(), replaced, note, lease, txn);
+        match written.await? {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: RotationNote::WHAT,
             }),
         }
     }

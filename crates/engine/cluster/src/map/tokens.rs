@@ -7,17 +7,19 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use cairn_base::Timestamp;
 use cairn_base::planted::{self, Bug};
+use cairn_base::{NodeId, Timestamp};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::keys::is_name;
-use super::values::{CertificateRecord, TokenRecord, Versioned};
+use super::values::{CertificateRecord, RemovedRecord, TokenRecord, Versioned};
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Op, Revision, Txn};
 
 const PREFIX: &str = "cairn";
+/// Clocks of two nodes may differ by so much.
+const CLOCKS_SECONDS_MAX: i64 = 3600;
 
 /// What an operator gives to a node that is to join. Whoever has it can join once; the map only has its hash.
 #[derive(Clone, PartialEq, Eq)]
@@ -78,8 +80,13 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl ClusterMap {
-    /// Makes a token that is valid for a while.
-    pub async fn create_token(&self, valid_for: Duration) -> Result<JoinToken, MapError> {
+    /// Makes a token that is valid for a while, [`super::TOKEN_SECONDS_MAX`] at most. `by`: the node that makes it; once that is
+    /// removed nobody joins with it.
+    pub async fn create_token(
+        &self,
+        valid_for: Duration,
+        by: NodeId,
+    ) -> Result<JoinToken, MapError> {
         let env = &self.shared.env;
         let mut secret = [0; 32];
         env.entropy.fill(&mut secret);
@@ -91,6 +98,8 @@ impl ClusterMap {
         let seconds = i64::try_from(valid_for.as_secs()).unwrap_or(i64::MAX);
         let record = TokenRecord {
             sha256: token.sha256(),
+            made: now,
+            made_by: by,
             expires: Timestamp::new(now.seconds.saturating_add(seconds), now.nanos),
             used_by: None,
         };
@@ -128,8 +137,21 @@ impl ClusterMap {
         if record.value.used_by.is_some() && !planted::is(Bug::TokenWorksTwice) {
             return Err(MapError::Token("it was used already; make another one"));
         }
-        if self.shared.env.clock.now() >= record.value.expires {
+        let now = self.shared.env.clock.now();
+        if now >= record.value.expires {
             return Err(MapError::Token("it has expired; make another one"));
+        }
+        // It is good for a day at most, whatever the clock said of the node that made it.
+        if record.value.made.seconds > now.seconds.saturating_add(CLOCKS_SECONDS_MAX) {
+            return Err(MapError::Token(
+                "it was made later than now: look at the clocks of the nodes, and make another one",
+            ));
+        }
+        let removed = self.keys().removed(record.value.made_by);
+        if self.read_one::<RemovedRecord>(removed).await?.is_some() {
+            return Err(MapError::Token(
+                "the node that made it was removed; make another one",
+            ));
         }
         Ok(record)
     }

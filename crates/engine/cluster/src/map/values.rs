@@ -198,13 +198,18 @@ pub struct VersionRange {
     pub newest: u32,
 }
 
-/// A node as a portal of iSCSI targets.
+/// A node as a portal of iSCSI targets, as it says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IscsiPortals {
+    pub node: NodeId,
     /// Its target port group: no two nodes have the same.
     pub group: u16,
     /// What hosts are told.
     pub addresses: Vec<SocketAddr>,
+}
+
+impl Value for IscsiPortals {
+    const WHAT: &'static str = "where a node serves iSCSI";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,9 +220,6 @@ pub struct NodeRecord {
     pub internal_address: String,
     /// `HOST:PORT` or `HOST` for clients.
     pub external_address: String,
-    /// Where it serves iSCSI, if it does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub iscsi: Option<IscsiPortals>,
     pub versions: VersionRange,
     /// When it came into the map.
     pub joined: Timestamp,
@@ -937,13 +939,27 @@ impl Value for NameRecord {
 pub struct TokenRecord {
     /// SHA-256 of the secret part, as hexadecimal digits. The secret itself is nowhere.
     pub sha256: String,
+    pub made: Timestamp,
+    /// When that one is removed nobody joins with it any more.
+    pub made_by: NodeId,
+    /// [`TOKEN_SECONDS_MAX`] after `made` at most.
     pub expires: Timestamp,
     /// The node that used it.
     pub used_by: Option<NodeId>,
 }
 
+/// How long a token can be used at most.
+pub const TOKEN_SECONDS_MAX: u64 = 24 * 3600;
+
 impl Value for TokenRecord {
     const WHAT: &'static str = "a token";
+
+    fn problem(&self) -> Option<String> {
+        let seconds = self.expires.seconds.saturating_sub(self.made.seconds);
+        let is_right = i64::try_from(TOKEN_SECONDS_MAX).is_ok_and(|max| seconds <= max);
+        (!is_right)
+            .then(|| format!("it could be used for {seconds} s, at most {TOKEN_SECONDS_MAX} s"))
+    }
 }
 
 /// A certificate and what belongs to it.

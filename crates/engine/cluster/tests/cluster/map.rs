@@ -10,11 +10,12 @@ use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, Volume
 use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
     AddressPoolRecord, AddressRecord, CertificateRecord, CloneRecord, ClusterId, DiskRecord,
-    Ensemble, EnsembleId, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned,
-    POOL_ADDRESSES_MAX, Process, ProcessNonce, RotationPhase, RotationRecord, Sign, StateAt,
-    VersionRange, VolumeLog, VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
+    Ensemble, EnsembleId, IscsiPortals, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord,
+    Opaque, Owned, POOL_ADDRESSES_MAX, Process, ProcessNonce, RotationNote, RotationPhase,
+    RotationRecord, Sign, StateAt, TOKEN_SECONDS_MAX, VersionRange, VolumeLog, VolumeRecord,
+    WEIGHT_MAX, WEIGHT_NORMAL,
 };
-use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
+use cairn_cluster::{ClusterMap, Key, KeyRange, MapError, Op, Revision, Txn};
 
 use crate::stores::{Kind, MemoryHighWater, World, on_both};
 
@@ -52,7 +53,6 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
         name: name.to_owned(),
         internal_address: address.to_owned(),
         external_address: address.to_owned(),
-        iscsi: None,
         joined: Timestamp::new(1, 0),
         versions: VersionRange {
             oldest: 1,
@@ -648,6 +648,43 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     let now = &there[0].value;
     assert_eq!((&now.locked, now.since), (&locked, before.since));
     assert_eq!(now.failed, sign.failed);
+
+    // A node writes its own sign of life; what it says of another one there is nothing.
+    let from = format!("{}alive/{}", map.keys().prefix(), NodeId(1));
+    let to = format!("{}alive/{}", map.keys().prefix(), NodeId(2));
+    let entry = world.coordinator.range(KeyRange::One(Key::new(from))).await;
+    let copied = Op::put(Key::new(to), entry.unwrap().one().unwrap().value);
+    let txn = Txn {
+        then: vec![copied],
+        ..Txn::default()
+    };
+    world.done(txn).await;
+    let view = map.follow().await.unwrap().view().unwrap();
+    assert_eq!(view.alive[&NodeId(1)].value.process, ProcessNonce(12));
+    assert!(!view.alive.contains_key(&NodeId(2)), "{}", world.name);
+    assert_eq!(view.damaged.len(), 1, "{:?}", view.damaged);
+    assert!(!view.is_unsure_of_nodes(map.keys()));
+
+    // Where nodes serve iSCSI: no two have the same number, and it goes with the node.
+    let portals = |node: u128, group: u16| IscsiPortals {
+        node: NodeId(node),
+        group,
+        addresses: Vec::new(),
+    };
+    map.set_iscsi(None, &portals(1, 1)).await.unwrap();
+    let taken = map.set_iscsi(None, &portals(2, 1)).await;
+    assert!(matches!(taken, Err(MapError::Changed { .. })), "{taken:?}");
+    map.set_iscsi(None, &portals(2, 2)).await.unwrap();
+    let before = map.iscsi(NodeId(2)).await.unwrap();
+    map.set_iscsi(before.as_ref(), &portals(2, 3))
+        .await
+        .unwrap();
+    map.remove_node(NodeId(1)).await.unwrap();
+    map.set_iscsi(None, &portals(3, 1)).await.unwrap();
+    map.remove_node(NodeId(3)).await.unwrap();
+    let left = map.all_iscsi().await.unwrap();
+    let left: Vec<u16> = left.iter().map(|iscsi| iscsi.value.group).collect();
+    assert_eq!(left, [3]);
 }
 
 async fn a_node_leaves_with_all_its_disks(world: &World) {
@@ -848,7 +885,7 @@ async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
     // All nodes that were seen have done their part; one joins before that is written.
     let alone = BTreeSet::from([one]);
     let renew = seen.value.advanced(&alone, &alone, now).unwrap();
-    let token = map.create_token(minute).await.unwrap();
+    let token = map.create_token(minute, NodeId(1)).await.unwrap();
     map.join(&token, &node(2, "b", "b:1")).await.unwrap();
     changed(map.set_rotation(Some(&seen), &renew).await);
     let seen = map.rotation().await.unwrap().unwrap();
@@ -859,7 +896,7 @@ async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
     map.set_rotation(Some(&seen), &noted).await.unwrap();
 
     // Another machine that becomes a node has nothing of what that one had.
-    let token = map.create_token(minute).await.unwrap();
+    let token = map.create_token(minute, NodeId(1)).await.unwrap();
     let machine = Machine {
         internal_address: "c:1".to_owned(),
         external_address: "c:1".to_owned(),
@@ -868,12 +905,21 @@ async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
             newest: 1,
         },
     };
+    // Neither what that noted, which goes with its lease in any case.
+    let noted = RotationNote::of(&seen.value, two, false);
+    let earlier = process(world, 2, 1).await;
+    map.note_rotation(earlier, &noted).await.unwrap();
+    map.note_rotation(earlier, &noted).await.unwrap();
+    assert_eq!(map.rotation_notes().await.unwrap(), [noted.clone()]);
+    let view = map.follow().await.unwrap().view().unwrap();
+    assert_eq!(view.rotation_notes[&two].value, noted);
     map.rejoin(&token, "b", &machine).await.unwrap();
+    assert!(map.rotation_notes().await.unwrap().is_empty());
     let seen = map.rotation().await.unwrap().unwrap();
     assert_eq!(seen.value.awaited(&both, &alone), BTreeSet::from([two]));
 
     // Tickets name the old one: their tokens go with it.
-    let early = map.create_token(minute).await.unwrap();
+    let early = map.create_token(minute, NodeId(1)).await.unwrap();
     let renew = seen.value.noted(two, false);
     let renew = renew.advanced(&both, &alone, now).unwrap();
     assert_eq!(renew.phase, RotationPhase::Renew);
@@ -881,7 +927,7 @@ async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
     assert!(map.tokens().await.unwrap().is_empty(), "{}", world.name);
     let refused = map.join(&early, &node(3, "d", "d:1")).await;
     assert!(matches!(refused, Err(MapError::Token(_))), "{refused:?}");
-    let late = map.create_token(minute).await.unwrap();
+    let late = map.create_token(minute, NodeId(1)).await.unwrap();
     let seen = map.rotation().await.unwrap().unwrap();
     let noted = seen.value.noted(one, true);
     map.set_rotation(Some(&seen), &noted).await.unwrap();
@@ -890,7 +936,10 @@ async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
 
 /// Whether a token lets two nodes in, one after the other.
 async fn lets_two_in(map: &ClusterMap, ids: [u128; 2]) -> bool {
-    let token = map.create_token(Duration::from_secs(60)).await.unwrap();
+    let token = map
+        .create_token(Duration::from_secs(60), NodeId(1))
+        .await
+        .unwrap();
     let [first, second] = ids.map(|id| node(id, &format!("n{id}"), &format!("n{id}:1")));
     map.join(&token, &first).await.unwrap();
     map.join(&token, &second).await.is_ok()
@@ -904,7 +953,10 @@ async fn a_token_works_once(world: &World) {
     planted::plant(None);
     assert!(found, "{}", world.name);
 
-    let token = map.create_token(Duration::from_secs(60)).await.unwrap();
+    let token = map
+        .create_token(Duration::from_secs(60), NodeId(1))
+        .await
+        .unwrap();
     // A node that cannot join uses nothing up.
     assert!(
         map.join(&token, &node(1, "again", "again:1"))
@@ -916,7 +968,7 @@ async fn a_token_works_once(world: &World) {
     map.join(&parsed, &node(5, "n5", "n5:1")).await.unwrap();
     // (what, text)
     let other = map
-        .create_token(Duration::from_secs(60))
+        .create_token(Duration::from_secs(60), NodeId(1))
         .await
         .unwrap()
         .to_string();
@@ -932,13 +984,46 @@ async fn a_token_works_once(world: &World) {
             world.name
         );
     }
-    let short = map.create_token(Duration::ZERO).await.unwrap();
+    let short = map.create_token(Duration::ZERO, NodeId(1)).await.unwrap();
     let refused = map.join(&short, &node(6, "n6", "n6:1")).await;
     assert!(
         matches!(refused, Err(MapError::Token(_))),
         "{}: expired",
         world.name
     );
+    let day = Duration::from_secs(TOKEN_SECONDS_MAX);
+    let too_long = map.create_token(day + Duration::from_secs(1), NodeId(1));
+    let too_long = too_long.await;
+    assert!(
+        matches!(too_long, Err(MapError::Invalid { .. })),
+        "{}: {too_long:?}",
+        world.name
+    );
+    // With the node that made it.
+    let of_two = [day, day].map(|day| map.create_token(day, NodeId(3)));
+    let [kept, gone] = of_two;
+    let (kept, gone) = (kept.await.unwrap(), gone.await.unwrap());
+    let other = map.create_token(day, NodeId(1)).await.unwrap();
+    map.join(&kept, &node(7, "n7", "n7:1")).await.unwrap();
+    map.remove_node(NodeId(3)).await.unwrap();
+    let refused = map.join(&gone, &node(8, "n8", "n8:1")).await;
+    assert!(
+        matches!(refused, Err(MapError::Token(_))),
+        "{}: {refused:?}",
+        world.name
+    );
+    // Also one that it puts there in the same moment, or that a copy of before brings back.
+    let late = map.create_token(day, NodeId(3)).await.unwrap();
+    let refused = map.join(&late, &node(8, "n8", "n8:1")).await;
+    assert_eq!(
+        refused,
+        Err(MapError::Token(
+            "the node that made it was removed; make another one"
+        )),
+        "{}",
+        world.name
+    );
+    map.join(&other, &node(8, "n8", "n8:1")).await.unwrap();
     map.remove_token(&short.id()).await.unwrap();
     assert!(matches!(
         map.remove_token(&short.id()).await,
@@ -1172,7 +1257,7 @@ async fn another_machine_takes_the_place_of_a_node_that_is_away() {
     let map = create(&world, "home").await;
     map.add_node(&node(1, "a", "a:1")).await.unwrap();
     map.add_node(&node(2, "b", "b:1")).await.unwrap();
-    let token = || map.create_token(Duration::from_secs(60));
+    let token = || map.create_token(Duration::from_secs(60), NodeId(1));
     let machine = |address: &str| Machine {
         internal_address: address.to_owned(),
         external_address: address.to_owned(),

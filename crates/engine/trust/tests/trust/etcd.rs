@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::NodeId;
 use cairn_base::env::Env;
+use cairn_base::{DiskId, NodeId, VolumeId};
+use cairn_cluster::map::{Keys, Named};
 use cairn_cluster::{
     Coordinator, CoordinatorError, Etcd, EtcdMember, EtcdMemberSettings, EtcdMemberTls,
     EtcdSettings, EtcdTls, Key, KeyRange, MemberError, Op, Outcome, Txn, UserRights, check_program,
@@ -146,6 +147,7 @@ impl World {
                     certificate: trust.folder().certificate_path(),
                     key: trust.folder().key_path(),
                     revoked: trust.folder().revoked_path(),
+                    peer_name: world.authority.member_name(),
                     client: tls(&world.authority, Some(&trust.certificate())),
                 }),
             };
@@ -283,28 +285,74 @@ async fn who_is_removed_has_nothing_in_etcd() {
     let second = world.client(&certificates[1]).await;
     let third = world.client(&certificates[2]).await;
     put(&third, "/c/a", "1").await.unwrap();
+    let shared = [
+        KeyRange::Prefix("/c/of-all/".to_owned()),
+        KeyRange::One(Key::new("/c/a")),
+    ];
+    let own = [KeyRange::One(Key::new("/c/alive/4"))];
     // As of starts that were cut short after each step.
     for _ in 0..2 {
-        first.prepare_rights("/c/").await.unwrap();
-        first.set_user(&all, UserRights::All).await.unwrap();
+        first.prepare_rights("/c/", &shared).await.unwrap();
+        first.set_user(&all, UserRights::All, &[]).await.unwrap();
     }
     put(&third, "/c/a", "2").await.unwrap();
     for _ in 0..2 {
         first.ask_for_users().await.unwrap();
     }
-    first.prepare_rights("/c/").await.unwrap();
-    first.set_user(&keys, UserRights::All).await.unwrap();
-    first.set_user(&keys, UserRights::Keys).await.unwrap();
+    first.prepare_rights("/c/", &shared).await.unwrap();
+    first.set_user(&keys, UserRights::All, &own).await.unwrap();
+    first.set_user(&keys, UserRights::Keys, &own).await.unwrap();
     let users = BTreeSet::from([all.clone(), keys.clone()]);
     assert_eq!(first.users().await.unwrap(), users);
 
     assert_eq!(get(&second, "/c/a").await.unwrap().as_deref(), Some("2"));
     put(&second, "/c/a", "3").await.unwrap();
+    for key in ["/c/of-all/x", "/c/alive/4"] {
+        put(&second, key, "3").await.unwrap();
+    }
+    // What others write it reads.
+    put(&first, "/c/users", "1").await.unwrap();
+    assert_eq!(
+        get(&second, "/c/users").await.unwrap().as_deref(),
+        Some("1")
+    );
+    for key in [
+        "/c/users",
+        "/c/b",
+        "/c/ab",
+        "/c/alive/5",
+        "/c/alive/44",
+        "/c/of-all",
+    ] {
+        is_refused(put(&second, key, "x").await);
+    }
+    let all_below = Op::Delete(KeyRange::Prefix("/c/alive/".to_owned()));
+    let txn = Txn {
+        then: vec![Op::put(Key::new("/c/a"), b"3".to_vec()), all_below],
+        ..Txn::default()
+    };
+    let deleted = second.transact(txn).await;
+    assert!(
+        matches!(deleted, Outcome::Failed(CoordinatorError::Refused(_))),
+        "{deleted:?}"
+    );
+    // Rights that are taken back are gone, those of one user like those of all; none are lost that stay.
+    first.prepare_rights("/c/", &shared[1..]).await.unwrap();
+    let other = [KeyRange::One(Key::new("/c/alive/44"))];
+    first
+        .set_user(&keys, UserRights::Keys, &other)
+        .await
+        .unwrap();
+    for key in ["/c/of-all/x", "/c/alive/4"] {
+        is_refused(put(&second, key, "x").await);
+    }
+    put(&second, "/c/alive/44", "3").await.unwrap();
+    put(&second, "/c/a", "3").await.unwrap();
     is_refused(put(&second, "/other", "x").await);
     is_refused(get(&second, "/other").await);
     is_refused(second.users().await);
-    is_refused(second.set_user(&nobody, UserRights::Keys).await);
-    is_refused(second.set_user(&keys, UserRights::All).await);
+    is_refused(second.set_user(&nobody, UserRights::Keys, &own).await);
+    is_refused(second.set_user(&keys, UserRights::All, &[]).await);
     is_refused(second.remove_user(&all).await);
     is_refused(second.add_member("https://127.0.0.1:1").await);
     is_refused(get(&third, "/c/a").await);
@@ -318,12 +366,14 @@ async fn who_is_removed_has_nothing_in_etcd() {
     is_refused(put(&second, "/c/a", "x").await);
     assert_eq!(get(&first, "/c/a").await.unwrap().as_deref(), Some("3"));
 
-    // What needs no rights, and the port for peers, are there for its certificate until that is revoked.
+    // What needs no rights is there for its certificate until that is revoked. The port for peers never was: there etcd looks at no
+    // rights, and its certificate is not one that a member has.
     let (good, gone) = (&certificates[0], &certificates[1]);
     for (member, peer) in world.members.iter().zip(&world.peer_urls) {
         let url = member.client_url();
         assert!(connects(url, tls(&world.authority, Some(gone))).await);
-        assert!(peer_answers(peer, gone).await);
+        assert!(!peer_answers(peer, gone).await);
+        assert!(peer_answers(peer, good).await);
     }
     world.keep_revoked(&[Revoked {
         node: NodeId(4),
@@ -348,6 +398,95 @@ async fn who_is_removed_has_nothing_in_etcd() {
     assert!(second.check().await.is_err());
     put(&first, "/c/a", "4").await.unwrap();
     assert_eq!(get(&first, "/c/a").await.unwrap().as_deref(), Some("4"));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_a_member_writes_what_the_map_says() {
+    let Some(world) = World::start().await else {
+        return;
+    };
+    let [member, node, other] = [NodeId(1), NodeId(4), NodeId(5)];
+    let first = world.client(&world.nodes[0].certificate()).await;
+    let second = world.client(&world.issue(node)).await;
+    let keys = Keys::new("home");
+    let shared = keys.of_all_nodes();
+    first.prepare_rights(keys.prefix(), &shared).await.unwrap();
+    first
+        .set_user(&member.to_string(), UserRights::All, &[])
+        .await
+        .unwrap();
+    first.ask_for_users().await.unwrap();
+    let own = keys.of_node(node);
+    first
+        .set_user(&node.to_string(), UserRights::Keys, &own)
+        .await
+        .unwrap();
+
+    let volume = VolumeId(1);
+    let allowed = [
+        keys.alive(node),
+        keys.iscsi(node),
+        keys.disk_adds(node),
+        keys.rotation_note(node),
+        keys.disk(DiskId(1)),
+        keys.owner(volume),
+        keys.log(volume),
+        keys.volume(volume),
+        keys.next_volume(),
+        keys.logouts(),
+        keys.tiers(),
+        keys.name(Named::Volume, "v"),
+    ];
+    for key in &allowed {
+        put(&second, key.as_str(), "1").await.unwrap();
+    }
+    let guarded = [
+        keys.cluster(),
+        keys.node(node),
+        keys.node(other),
+        keys.removed(node),
+        keys.rotation(),
+        keys.member_restart(),
+        keys.recovered(),
+        keys.users(),
+        keys.token("00000000deadbeef"),
+        keys.certificate("c"),
+        keys.name(Named::Node, "n"),
+        keys.alive(other),
+        keys.iscsi(other),
+        keys.disk_adds(other),
+        keys.rotation_note(other),
+    ];
+    for key in &guarded {
+        let key = key.as_str();
+        put(&first, key, "1").await.unwrap();
+        is_refused(put(&second, key, "x").await);
+        let txn = Txn {
+            then: vec![Op::delete(Key::new(key))],
+            ..Txn::default()
+        };
+        let deleted = second.transact(txn).await;
+        assert!(
+            matches!(deleted, Outcome::Failed(CoordinatorError::Refused(_))),
+            "{key}: {deleted:?}"
+        );
+        assert_eq!(
+            get(&second, key).await.unwrap().as_deref(),
+            Some("1"),
+            "{key}"
+        );
+    }
+    // Neither does it end the lease of another node, with which that would look as if it were away.
+    let lease = first.grant_lease(DAY).await.unwrap().id;
+    let txn = Txn {
+        then: vec![Op::put_leased(keys.alive(other), b"2".to_vec(), lease)],
+        ..Txn::default()
+    };
+    assert!(matches!(first.transact(txn).await, Outcome::Done(_)));
+    is_refused(second.revoke_lease(lease).await);
+    let kept = get(&second, keys.alive(other).as_str()).await.unwrap();
+    assert_eq!(kept.as_deref(), Some("2"));
     world.stop().await;
 }
 

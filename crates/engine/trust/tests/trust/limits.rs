@@ -52,21 +52,50 @@ async fn handshakes_at_a_time_are_limited() {
         std::sync::Arc::new(crate::common::Echo::default()),
     );
     let address = listener.address();
-    let mut strangers = [silent(address).await, silent(address).await];
-    let connecting = one.connect(address, TWO, Protocol::Forward);
-    let mut connecting = std::pin::pin!(connecting);
-    // It waits for those who say nothing, and no longer.
-    until_sleeps_to(&two.clock, DEADLINE).await;
-    for _ in 0..1000 {
-        assert!(futures_util::poll!(connecting.as_mut()).is_pending());
-        tokio::task::yield_now().await;
-    }
-    two.clock.advance(DEADLINE);
-    let mut stream = connecting.await.expect("a place is free");
+    let [mut first, mut second] = [silent(address).await, silent(address).await];
+    // Nobody waits for those who say nothing: the oldest makes way.
+    let mut stream = one.connect(address, TWO, Protocol::Forward).await.unwrap();
     assert!(echoes(&mut stream, b"x").await);
-    for stranger in &mut strangers {
-        assert!(is_closed(stranger).await);
+    assert!(is_closed(&mut first).await);
+    let mut byte = [0];
+    let later = futures_util::poll!(std::pin::pin!(second.read(&mut byte)));
+    assert!(later.is_pending());
+    until_sleeps_to(&two.clock, DEADLINE).await;
+    two.clock.advance(DEADLINE);
+    assert!(is_closed(&mut second).await);
+}
+
+#[tokio::test]
+async fn strangers_take_nothing_from_addresses_of_nodes() {
+    let authority = authority();
+    let (one, two) = (Node::new(&authority, ONE), Node::new(&authority, TWO));
+    let settings = ListenerSettings {
+        handshake_count_max: 1,
+        stranger_count_max: 3,
+        ..ListenerSettings::default()
+    };
+    let listener = two.listen(settings).await;
+    listener.handle(
+        Protocol::Forward,
+        std::sync::Arc::new(crate::common::Echo::default()),
+    );
+    let address = listener.address();
+    listener.set_addresses([address.ip()].into());
+    // What is half done from such an address makes way for nobody, whoever comes.
+    let mut halves = [silent(address).await, silent(address).await];
+    let from_elsewhere = tokio::net::TcpSocket::new_v4().unwrap();
+    from_elsewhere
+        .bind(SocketAddr::from(([127, 0, 0, 2], 0)))
+        .unwrap();
+    let stranger = from_elsewhere.connect(address).await.unwrap();
+    let mut stream = one.connect(address, TWO, Protocol::Forward).await.unwrap();
+    assert!(echoes(&mut stream, b"x").await);
+    for half in &mut halves {
+        let mut byte = [0];
+        let later = futures_util::poll!(std::pin::pin!(half.read(&mut byte)));
+        assert!(later.is_pending());
     }
+    drop(stranger);
 }
 
 #[tokio::test]

@@ -228,7 +228,6 @@ fn view() -> MapView {
             name: format!("node{number}"),
             internal_address: String::new(),
             external_address: String::new(),
-            iscsi: None,
             joined: OLD,
             versions: VersionRange {
                 oldest: 1,

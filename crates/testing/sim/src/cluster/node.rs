@@ -255,7 +255,6 @@ impl Start {
             name: format!("n{}", self.index),
             internal_address: format!("node{}:7400", self.index),
             external_address: format!("node{}", self.index),
-            iscsi: None,
             versions: VersionRange {
                 oldest: 1,
                 newest: 1,

@@ -459,3 +459,27 @@ fn records_that_cannot_be_are_refused() {
     let text = serde_json::to_string(&made).unwrap();
     assert_eq!(serde_json::from_str::<RotationRecord>(&text).unwrap(), made);
 }
+
+#[test]
+fn a_note_counts_for_its_own_record_until_that_has_it() {
+    let (one, two) = (NodeId(1), NodeId(2));
+    let begun = RotationRecord::begin(pem(0), NOW);
+    let made = begun.made(pem(1), one);
+    let note = |has_key: bool| RotationNote::of(&made, two, has_key);
+    let again = begun.made(pem(2), one);
+    let renew = RotationRecord {
+        phase: RotationPhase::Renew,
+        ..made.clone()
+    };
+    for (what, record, has_key, want) in [
+        ("not there yet", made.clone(), false, true),
+        ("there", made.noted(two, false), false, false),
+        ("there without the key", made.noted(two, false), true, true),
+        ("there with the key", made.noted(two, true), true, false),
+        ("of another CA", again, false, false),
+        ("of an earlier phase", renew, false, false),
+        ("before the CA was made", begun.clone(), false, false),
+    ] {
+        assert_eq!(note(has_key).is_missed_by(&record), want, "{what}");
+    }
+}
