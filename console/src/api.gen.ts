@@ -564,6 +564,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/disks/{disk}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Takes a disk back that is not used any more, without a restart, if it answers and takes what it is asked to. It is given what it
+         *     missed before it counts. Not in a cluster, where the node of the disk is started again.
+         */
+        post: operations["disk_retry"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/events": {
         parameters: {
             query?: never;
@@ -787,7 +807,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
+         * The same every two seconds, as server-sent events of the type `live`, or `problem` with an error; 64 streams at a time, further ones are refused.
          *     One that a session began ends with that session.
          */
         get: operations["live_events"];
@@ -1901,13 +1921,13 @@ export interface components {
     schemas: {
         /** @description An access key to make. */
         AccessKeyCreate: {
-            /** Format: int32 */
+            /** Format: uint32 */
             gid: number;
             groups?: number[];
             note?: string;
             only?: components["schemas"]["PermissionView"][];
             read_only?: boolean;
-            /** Format: int32 */
+            /** Format: uint32 */
             uid: number;
             /** @example main */
             volume: string;
@@ -1916,14 +1936,17 @@ export interface components {
             keys: components["schemas"]["AccessKeyView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description An access key; the secret is told once, when it is made. */
         AccessKeyView: {
             /** Format: int64 */
             created_seconds: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             gid: number;
             groups: number[];
             id: string;
@@ -1932,7 +1955,7 @@ export interface components {
             only: components["schemas"]["PermissionView"][];
             read_only: boolean;
             secret?: string | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             uid: number;
             /** @example main */
             volume: string;
@@ -1940,7 +1963,10 @@ export interface components {
         ActivityList: {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
             volumes: components["schemas"]["VolumeActivity"][];
         };
@@ -1959,7 +1985,7 @@ export interface components {
             operations: components["schemas"]["OperationActivity"][];
             /** Format: double */
             operations_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             read_bytes_per_second: number;
             /**
              * Format: double
@@ -1968,7 +1994,7 @@ export interface components {
             seconds: number;
             /** @example main */
             volume: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             written_bytes_per_second: number;
         };
         /** @description Addresses that come to a pool, and such that go. Written as in a new pool; those that go also without a prefix. */
@@ -2000,7 +2026,10 @@ export interface components {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
             pools: components["schemas"]["AddressPoolView"][];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description A pool of addresses, as the node that answers sees it. */
@@ -2024,51 +2053,51 @@ export interface components {
         /** @description How the conversion of existing data stands that is under way, or how the last one ended. */
         ApplyView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description In seconds since 1970; the end is `null` while it is running.
              */
             began_seconds: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             ended_seconds?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Files below the directory that were looked at.
              */
             files: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Inodes of the whole volume that were looked at, of so many at the beginning.
              */
             inodes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             inodes_all: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Parts of files that could not be read, or changed meanwhile: they are as they were, or as clients wrote them.
              */
             left: number;
             /** @description The directory whose files are converted, where it is now; `null` if it is not there any more. */
             path?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description those that were written anew, because they were stored in another way,
              */
             rewritten_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Their bytes, without holes,
              */
             seen_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description and those that refer to the same bytes elsewhere now.
              */
             shared_bytes: number;
             state: components["schemas"]["ApplyState"];
-            /** Format: int64 */
+            /** Format: uint64 */
             stored_bytes_after: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What the records took that were replaced, and what those take that were written; after compression, before parity.
              */
             stored_bytes_before: number;
@@ -2089,12 +2118,12 @@ export interface components {
              */
             at_seconds: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description How many failed log-ins the entry is for, if it is for several: those of a minute. User and address are of most of them.
              */
             count?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Grows with each entry.
              */
             id: number;
@@ -2105,7 +2134,7 @@ export interface components {
             /** @example /api/v1/volumes */
             path: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description How it was answered: from 400 on it was refused, or failed.
              * @example 201
              */
@@ -2131,7 +2160,7 @@ export interface components {
              */
             first_seconds?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description The `before` of the next page; left out with the last one.
              */
             next_before?: number | null;
@@ -2175,14 +2204,14 @@ export interface components {
             what: string;
         };
         BalanceMove: {
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes_per_second: number;
             /** @description The nodes' names. */
             from: string;
             from_after: components["schemas"]["BalanceShare"];
             from_before: components["schemas"]["BalanceShare"];
             /**
-             * Format: int64
+             * Format: uint64
              * @description What clients do with it.
              */
             operations_per_second: number;
@@ -2193,30 +2222,33 @@ export interface components {
             volume: string;
         };
         BalanceNode: {
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes_per_second: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Its load, in percent of what it would be if all was spread by weights alone. An open volume is load, and so is what clients
              *     do.
              */
             load_percent: number;
             name: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What clients do with its volumes, on average over some minutes, as owners told last.
              */
             operations_per_second: number;
             /** @description Whether it takes volumes now: it is there, stays, is not in maintenance, has disks and a weight. */
             takes: boolean;
-            /** @description Volumes that it owns. */
+            /**
+             * Format: uint64
+             * @description Volumes that it owns.
+             */
             volumes: number;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Open volumes that its memory limit holds, if it is there and tells.
              */
             volumes_max?: number | null;
-            /** Format: int32 */
+            /** Format: uint32 */
             weight: number;
         };
         /**
@@ -2226,10 +2258,11 @@ export interface components {
         BalanceReason: "memory" | "count" | "work";
         BalanceShare: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description In percent of what it would be if all was spread by weights alone.
              */
             load_percent: number;
+            /** Format: uint64 */
             volumes: number;
         };
         /** @description Who owns how much of the cluster's load, and which volumes should move. */
@@ -2247,7 +2280,7 @@ export interface components {
              */
             drained?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Requests that failed.
              */
             errors: number;
@@ -2298,15 +2331,15 @@ export interface components {
              * @example random read, depth 16
              */
             phase: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             phase_count: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description From 1 on.
              */
             phase_number: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description How much of the phase is done, as far as that is known.
              */
             phase_percent: number;
@@ -2314,7 +2347,7 @@ export interface components {
             started_seconds: number;
             /** @example main */
             volume: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             working_set_bytes: number;
         };
         /** @description A figure that somebody published of another system, on hardware of their own. */
@@ -2339,7 +2372,7 @@ export interface components {
         /** @description A benchmark to run: the four corners (sequential and random, read and write) for about a minute. */
         BenchmarkStart: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description How long each of the four corners is measured, 1 to 60; 11 if left out.
              */
             phase_seconds?: number | null;
@@ -2349,7 +2382,7 @@ export interface components {
              */
             volume: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes of all files together, 16 MiB to 4 GiB; 256 MiB if left out.
              */
             working_set_bytes?: number | null;
@@ -2358,28 +2391,28 @@ export interface components {
         BenchmarkView: {
             /** @description None if it ended before anything was measured. */
             figures: components["schemas"]["BenchmarkFigure"][];
-            /** Format: int64 */
+            /** Format: uint64 */
             id: number;
             /** @description Why this is not all that was asked for; left out when it is. */
             partial?: string | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             seconds: number;
             /** Format: int64 */
             started_seconds: number;
             /** @example main */
             volume: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             working_set_bytes: number;
         };
         /** @description A bucket to make. */
         BucketCreate: {
-            /** Format: int32 */
+            /** Format: uint32 */
             gid?: number;
             name: string;
             /** @description The directory that it is, which may be there; one of the bucket's name if none is given. */
             path?: string | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Whose the directories are that are made.
              */
             uid?: number;
@@ -2390,7 +2423,10 @@ export interface components {
             buckets: components["schemas"]["BucketView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description What to change of a bucket. */
@@ -2398,7 +2434,7 @@ export interface components {
             /** @description Whether versions are kept of what changes over NFS. Versioning must be enabled for that. */
             nfs_versions: boolean;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Changes of a file within so many seconds are one; 1 to 86400 [default: as it is, or 60].
              */
             nfs_versions_seconds?: number | null;
@@ -2408,7 +2444,7 @@ export interface components {
             created_seconds: number;
             name: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Versions are kept of what changes over NFS, too, while versioning is enabled: of each file one in so many seconds at most
              *     while it is changed again and again. Absent: none.
              */
@@ -2426,7 +2462,7 @@ export interface components {
             create?: boolean;
             path: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What it may take of that disk, at least 256 MiB.
              */
             size_bytes: number;
@@ -2439,21 +2475,21 @@ export interface components {
         /** @description Where reads of all volumes that a server serves came from, since it started. */
         CacheReads: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that a read cache had.
              */
             cache_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that were read from disks of the pool.
              */
             disk_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Records that were in memory, and those that were not.
              */
             memory_hits: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             memory_misses: number;
         };
         /**
@@ -2464,7 +2500,7 @@ export interface components {
         /** @description A folder on a faster disk, in which a server keeps what is read often. Nothing is lost with it. */
         CacheView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Pieces that could not be read since the server started.
              */
             errors: number;
@@ -2473,7 +2509,7 @@ export interface components {
             /** @description Why it is not open, if it is not. */
             problem?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What it takes of its disk at most.
              */
             size_bytes: number;
@@ -2484,7 +2520,7 @@ export interface components {
             change: components["schemas"]["ChangeWhat"];
             /** @description Of what was renamed. */
             from?: string | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             inode: number;
             /** @description `file`, `directory`, `symlink`, `fifo`, `socket`, `block_device` or `char_device`. */
             kind: string;
@@ -2496,11 +2532,11 @@ export interface components {
              */
             path?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Of what was modified.
              */
             size_before_bytes?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             size_bytes: number;
         };
         /** @enum {string} */
@@ -2513,16 +2549,16 @@ export interface components {
         };
         /** @description What a class limits. What is left out has no limit; a limit is one for each volume, but for the last. */
         ClassLimits: {
-            /** Format: int64 */
+            /** Format: uint64 */
             client_iops?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes per second of each client of a volume: an address, or an access key of S3.
              */
             client_throughput?: number | null;
             iops?: components["schemas"]["RateView"] | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description How soon requests are to be answered once they may begin: 99 of 100. While a volume misses it the server's own work
              *     makes more way.
              * @example 2000
@@ -2532,7 +2568,7 @@ export interface components {
             read_throughput?: components["schemas"]["RateView"] | null;
             throughput?: components["schemas"]["RateView"] | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes per second of all volumes of the class together, on each node. What some do not use is lent to the others.
              */
             total_throughput?: number | null;
@@ -2543,7 +2579,10 @@ export interface components {
             classes: components["schemas"]["ClassView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description What a class is to limit from now on; volumes that are in it follow at once. */
@@ -2571,9 +2610,9 @@ export interface components {
             /** Format: double */
             operations_per_second: number;
             protocol: components["schemas"]["ActivityProtocol"];
-            /** Format: int64 */
+            /** Format: uint64 */
             read_bytes_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             written_bytes_per_second: number;
         };
         /** @description A file or directory that is to begin as another is now. */
@@ -2590,7 +2629,7 @@ export interface components {
         ClusterDiskView: {
             id: string;
             label: string;
-            /** @description ok, draining, failed or missing. */
+            /** @description ok, draining, unresponsive, failing, failed or missing. */
             state: string;
         };
         ClusterEtcdMember: {
@@ -2620,23 +2659,29 @@ export interface components {
             /** @description Whether it insists on encryption between nodes. Two nodes that do not have none between them. */
             internal_encryption: boolean;
             /**
-             * Format: int64
+             * Format: uint64
              * @description For how much longer it is meant to be away, if it is in maintenance.
              */
             maintenance_seconds?: number | null;
             name: string;
             problem?: string | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Its part of the load beside others; left out: 100, as usual. With 0 it owns no volume.
              */
             weight?: number | null;
         };
         /** @description What may be lost next, whichever it is. */
         ClusterSurvives: {
-            /** @description Nodes that may go without a loss of data. */
+            /**
+             * Format: uint64
+             * @description Nodes that may go without a loss of data.
+             */
             data_nodes: number;
-            /** @description Nodes that may go so that the others go on serving all volumes. */
+            /**
+             * Format: uint64
+             * @description Nodes that may go so that the others go on serving all volumes.
+             */
             service_nodes: number;
         };
         /** @description A cluster, as one of its nodes sees it. */
@@ -2652,7 +2697,10 @@ export interface components {
             node: string;
             nodes: components["schemas"]["ClusterNodeView"][];
             survives: components["schemas"]["ClusterSurvives"];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
             volumes: components["schemas"]["ClusterVolumeView"][];
             /** @description What needs attention, as in the status of the node that answers: the worst first. Empty: nothing needs to be done. */
@@ -2660,28 +2708,35 @@ export interface components {
         };
         ClusterVolumeView: {
             address?: components["schemas"]["VolumeAddressView"] | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             epoch: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             id: number;
             /**
+             * Format: uint64
              * @description Copies of the changes and the metadata that a new owner needs, on nodes that are there: one less than that many nodes may
              *     go without a loss.
              */
             log_copies: number;
-            /** @description Copies that it should have. */
+            /**
+             * Format: uint64
+             * @description Copies that it should have.
+             */
             log_copies_wanted?: number;
             name: string;
             /** @description The name of the node that owns it; nobody does while it is taken over. */
             owner?: string | null;
             /** @description Why nodes that tried could not take it over, while nobody owns it. */
             problems?: string[];
-            /** @description Copies of the metadata's state on other nodes than the owner. */
+            /**
+             * Format: uint64
+             * @description Copies of the metadata's state on other nodes than the owner.
+             */
             state_copies: number;
         };
         /** @description A protection that directories of a volume have, or data that was written below them when they had it. */
         DirectoryProtection: {
-            /** Format: int32 */
+            /** Format: uint32 */
             disk_failures_tolerated: number;
             /** @description What it means on this pool now. */
             layout: string;
@@ -2716,7 +2771,10 @@ export interface components {
             disks: components["schemas"]["DiskView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description What a folder of the server's machine is on, which is to become a disk: to be looked at before it does. */
@@ -2727,7 +2785,7 @@ export interface components {
             exists: boolean;
             /** @description The kind of file system: "xfs". */
             file_system: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             free_bytes: number;
             /** @description Where that is mounted; "/" is the file system of the machine itself. */
             mount_point: string;
@@ -2735,7 +2793,7 @@ export interface components {
             path: string;
             /** @description Disks of the pool on this server that are on the same drive: they are lost together. */
             shares_with: string[];
-            /** Format: int64 */
+            /** Format: uint64 */
             total_bytes: number;
         };
         /** @description A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server. */
@@ -2754,17 +2812,17 @@ export interface components {
         /** @enum {string} */
         DiskState: "ok" | "unresponsive" | "failing" | "returning" | "missing" | "failed" | "draining" | "drained";
         DiskView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             checksum_errors: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             free_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             full_errors: number;
             id: string;
             /** @description Its folder. */
             label: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Volumes whose log is written to it, of those that this server serves.
              */
             logs: number;
@@ -2775,23 +2833,23 @@ export interface components {
             media?: string;
             /** @description What is wrong with it, if anything is. */
             problem?: string | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             read_errors: number;
             role: components["schemas"]["DiskRole"];
             /**
-             * Format: int64
+             * Format: uint64
              * @description Shards that the volumes have on it.
              */
             shards: number;
             state: components["schemas"]["DiskState"];
             /**
-             * Format: int64
+             * Format: uint64
              * @description Volumes whose metadata is worked with on it, of those that this server serves.
              */
             states: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             total_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             write_errors: number;
         };
         /**
@@ -2830,7 +2888,7 @@ export interface components {
              */
             at_seconds: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Grows with each event.
              */
             id: number;
@@ -2865,7 +2923,7 @@ export interface components {
              */
             first_seconds?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description The `before` of the next page; left out with the last one.
              */
             next_before?: number | null;
@@ -2883,7 +2941,10 @@ export interface components {
             exports: components["schemas"]["ExportView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description One line of an export. Of the rules that hold a client, the one with the longest prefix counts. */
@@ -2894,12 +2955,12 @@ export interface components {
              */
             access?: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @example 65534
              */
             anonymous_gid?: number;
             /**
-             * Format: int32
+             * Format: uint32
              * @description The user that squashed users become.
              * @example 65534
              */
@@ -2930,7 +2991,7 @@ export interface components {
         /** @description One of the files, LUNs and objects for which most is done. */
         FileActivity: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Its number, unless it is an object.
              */
             inode?: number | null;
@@ -2944,9 +3005,9 @@ export interface components {
             name?: string | null;
             /** Format: double */
             operations_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             read_bytes_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             written_bytes_per_second: number;
         };
         /**
@@ -2999,11 +3060,11 @@ export interface components {
             problem?: string | null;
             series: components["schemas"]["HistorySeriesName"][];
             /**
-             * Format: int64
+             * Format: uint64
              * @description What it takes on disk, and how much that may be.
              */
             stored_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             stored_bytes_max: number;
         };
         HistorySeries: {
@@ -3033,16 +3094,19 @@ export interface components {
             series: components["schemas"]["HistorySeries"][];
             /** @description Nodes whose numbers are not in it. */
             silent?: components["schemas"]["SilentNode"][];
-            /** Format: int64 */
+            /** Format: uint64 */
             step_seconds: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             steps: number;
         };
         IgroupList: {
             igroups: components["schemas"]["IgroupView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description The initiators that a group is to have. */
@@ -3070,7 +3134,10 @@ export interface components {
             initiators: components["schemas"]["InitiatorView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description Users and secrets of an initiator. */
@@ -3106,11 +3173,11 @@ export interface components {
         };
         /** @description How a volume stands with the latency goal of its class. */
         LatencyView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             goal_microseconds: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             late: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             late_total: number;
             /**
              * @description Whether at most one of a hundred requests was late in the last ten seconds (a minute, if there were few); left out
@@ -3118,36 +3185,36 @@ export interface components {
              */
             met?: boolean | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Requests that were answered in that time, and those of them that took longer than the goal.
              */
             requests: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description The same since the goal is there, or the server.
              */
             requests_total: number;
         };
         /** @description A limit of a volume, as it is now. Bytes or operations, per second. */
         LimitView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             baseline: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             burst: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What can be used above the baseline, and the most that is kept of it.
              */
             credit: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description When the credit ends if all goes on as now; left out while it is not spent.
              */
             credit_ends_seconds?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             credit_max: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What is used, of about the last second.
              */
             now: number;
@@ -3157,6 +3224,14 @@ export interface components {
              */
             of: string;
         };
+        /** @description One server-sent event of the stream, as its fields are. */
+        LiveEvent: {
+            /** @description JSON: a `LiveView` in an event `live`, an `ErrorBody` in an event `problem`. */
+            data: string;
+            event: components["schemas"]["LiveEventKind"];
+        };
+        /** @enum {string} */
+        LiveEventKind: "live" | "problem";
         LiveNumber: {
             across?: components["schemas"]["HistoryAcross"];
             name: string;
@@ -3165,16 +3240,16 @@ export interface components {
         };
         /** @description The server in short, every two seconds while somebody looks. */
         LiveView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             disk_count: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Disks that are neither missing nor failed.
              */
             disks_working: number;
             health: components["schemas"]["Health"];
             /**
-             * Format: int64
+             * Format: uint64
              * @description The id of the last event; another one means that there are new ones.
              */
             last_event_id?: number;
@@ -3192,7 +3267,7 @@ export interface components {
              */
             numbers: components["schemas"]["LiveNumber"][];
             /**
-             * Format: int32
+             * Format: uint32
              * @description Another one means that the server was started anew.
              */
             pid: number;
@@ -3202,10 +3277,10 @@ export interface components {
             /** @description Nodes whose numbers are not in it. */
             silent?: components["schemas"]["SilentNode"][];
             summary: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             uptime_seconds: number;
             version: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             volume_count: number;
             warnings: components["schemas"]["WarningView"][];
         };
@@ -3227,14 +3302,14 @@ export interface components {
         /** @description A LUN to make. */
         LunCreate: {
             /**
-             * Format: int32
              * @description 512 (the default) or 4096.
+             * @enum {integer|null}
              */
-            block_bytes?: number | null;
+            block_bytes?: 512 | 4096 | null;
             name: string;
             /** @description Refused if there is not so much space, and in a cluster. */
             reserve?: components["schemas"]["LunReserve"];
-            /** Format: int64 */
+            /** Format: uint64 */
             size_bytes: number;
             /** @example main */
             volume: string;
@@ -3244,13 +3319,16 @@ export interface components {
             luns: components["schemas"]["LunView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description How a group is to see a LUN. */
         LunMapSet: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description The first that is free, if none is given.
              */
             number?: number | null;
@@ -3258,7 +3336,7 @@ export interface components {
         /** @description Which group sees a LUN, and as which number. */
         LunMapView: {
             igroup: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             number: number;
         };
         /**
@@ -3278,17 +3356,17 @@ export interface components {
             reserve?: components["schemas"]["LunReserve"] | null;
             /** @description A smaller size is meant: what lies beyond it is gone. */
             shrink?: boolean;
-            /** Format: int64 */
+            /** Format: uint64 */
             size_bytes?: number | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Hosts are told when no more than this part of the volume's space is free, 1 to 99; 0: they are not told any more.
              */
             soft_threshold_percent?: number | null;
             write_cache?: boolean | null;
         };
         LunView: {
-            /** Format: int32 */
+            /** Format: uint32 */
             block_bytes: number;
             /** Format: int64 */
             created_seconds: number;
@@ -3301,17 +3379,17 @@ export interface components {
             portals?: string[];
             read_only: boolean;
             reserve?: components["schemas"]["LunReserve"];
-            /** Format: int64 */
+            /** Format: uint64 */
             size_bytes: number;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Hosts are told when no more than this part of the volume's space is free; 0: they are not.
              */
             soft_threshold_percent?: number;
             /** @description The target that it is behind. */
             target: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What it takes of the volume; a LUN is thin.
              */
             used_bytes: number;
@@ -3350,7 +3428,7 @@ export interface components {
         };
         /** @description Bytes of a volume on disks, protection included, that are to live on one kind of disks. */
         MediaBytes: {
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes: number;
             /**
              * @description The kind that they are on now. What is elsewhere moves as soon as there is room.
@@ -3365,24 +3443,24 @@ export interface components {
         };
         /** @description The memory limit and its parts. */
         MemoryView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             dirty_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             dirty_limit_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             limit_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             metadata_limit_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             record_cache_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             record_cache_limit_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What the process has now.
              */
             resident_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             rest_bytes: number;
         };
         /** @description Mounts of NFS, as far as clients say: one that is gone without a word stays in the list. */
@@ -3391,7 +3469,10 @@ export interface components {
             mounts: components["schemas"]["MountView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description A mount that a client told of, and did not take back. */
@@ -3403,7 +3484,7 @@ export interface components {
         };
         NfsView: {
             address: string;
-            /** Format: int32 */
+            /** Format: uint32 */
             port: number;
             rpcbind: boolean;
         };
@@ -3414,7 +3495,7 @@ export interface components {
         /** @description What keeps a node that is to leave. */
         NodeDrainView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Of these, what is on its disks.
              */
             bytes_left: number;
@@ -3427,12 +3508,12 @@ export interface components {
             /** @description The name of the node that takes its place. It is removed by itself then. */
             replaced_by?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Left out as long as nobody can tell.
              */
             seconds_left?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Segments with data on its disks, as owners of volumes told last.
              */
             segments_left: number;
@@ -3443,7 +3524,7 @@ export interface components {
         };
         NodeMaintenance: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description For so many seconds from now on the node is meant to be away. 0: it is back.
              */
             seconds: number;
@@ -3454,7 +3535,7 @@ export interface components {
         };
         NodeWeight: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description Its part of the load beside others: 100 is usual, 1000 the most. With 0 it owns no volume.
              */
             weight: number;
@@ -3517,7 +3598,10 @@ export interface components {
             next_after?: string;
             /** @description By whose they are, then by number. */
             sessions: components["schemas"]["OpenSession"][];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description One kind of request. */
@@ -3541,15 +3625,15 @@ export interface components {
             /** Format: double */
             operations_per_second: number;
             protocol: components["schemas"]["ActivityProtocol"];
-            /** Format: int64 */
+            /** Format: uint64 */
             read_bytes_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             written_bytes_per_second: number;
         };
         /** @description The rates that a part of a volume has at most, beside those of the volume. Per second. */
         PartLimit: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Operations of any kind.
              */
             iops?: number | null;
@@ -3558,14 +3642,14 @@ export interface components {
              * @example lun/db
              */
             part: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             read_throughput?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes, read and written together.
              */
             throughput?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             write_throughput?: number | null;
         };
         PartList: {
@@ -3574,20 +3658,45 @@ export interface components {
             next_after?: string;
             /** @description In a cluster, the name of the node that owns the volume, if that is another one than was asked. */
             owner?: string | null;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description A part of a volume that has rates of its own, and what it uses. */
-        PartView: components["schemas"]["PartLimit"] & {
+        PartView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Of about the last second; none while no node serves the volume, or its owner does not answer.
              */
             bytes_per_second?: number | null;
-            /** Format: int64 */
+            /**
+             * Format: uint64
+             * @description Operations of any kind.
+             */
+            iops?: number | null;
+            /** Format: uint64 */
             operations_per_second?: number | null;
+            /**
+             * @description lun/NAME, bucket/NAME or clients/NETWORK.
+             * @example lun/db
+             */
+            part: string;
+            /** Format: uint64 */
+            read_throughput?: number | null;
+            /**
+             * Format: uint64
+             * @description Bytes, read and written together.
+             */
+            throughput?: number | null;
+            /** Format: uint64 */
+            write_throughput?: number | null;
         };
-        /** @description A password as somebody gave it. `Debug` hides it, and its memory is wiped. */
+        /**
+         * Format: password
+         * @description A password as somebody gave it. `Debug` hides it, and its memory is wiped.
+         */
         Password: string;
         /** @description Another password for whoever asks, who shows to know the one of now. */
         PasswordChange: {
@@ -3625,27 +3734,27 @@ export interface components {
             notes: string[];
             protocols: string[];
             /**
-             * Format: int64
+             * Format: uint64
              * @description 1 is the best.
              */
             rank: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             raw_bytes: number;
             read: components["schemas"]["PlanRate"];
             /**
-             * Format: int64
+             * Format: uint64
              * @description Random operations of 4 KiB per second, steady.
              */
             read_iops: number;
             survives: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             usable_bytes: number;
             /** @description Why it ranks where it does. */
             why: string;
             /** @description What is in no price. */
             without: string[];
             write: components["schemas"]["PlanRate"];
-            /** Format: int64 */
+            /** Format: uint64 */
             write_iops: number;
             /** Format: double */
             year_usd: number;
@@ -3671,19 +3780,19 @@ export interface components {
         };
         /** @description A sequential rate of all clients together, in bytes per second. */
         PlanRate: {
-            /** Format: int64 */
+            /** Format: uint64 */
             burst: number;
             /** @description measured, documented, derived or extrapolated. */
             known: string;
             /** @description What holds the steady rate down. */
             limited_by: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             steady: number;
         };
         /** @description Designs that do what is wanted, best first. */
         PlanView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Designs that were looked at.
              */
             candidates: number;
@@ -3711,7 +3820,10 @@ export interface components {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
             policies: components["schemas"]["PolicyView"][];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description A policy to set, in the place of one that is there. */
@@ -3776,24 +3888,24 @@ export interface components {
         PoolView: {
             /** Format: int64 */
             created_seconds: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             device_failures_tolerated?: number | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Drives that bear the disks, and how many of them can be lost now without losing such data. Only where several disks are on
              *     one drive, which are lost together.
              */
             devices?: number | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Disks that can be lost now without losing such data: those that are lost already are not among them.
              */
             disk_failures_tolerated: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             free_bytes: number;
             id: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Nodes that can be lost, instead of those disks, without losing such data or a volume's metadata. Only if the pool
              *     has disks on several nodes.
              */
@@ -3801,12 +3913,12 @@ export interface components {
             /** @description How new data of a volume with the default protection is stored: "4+2", "3 mirrors". */
             protection: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Raw bytes kept back, so that deleting and rebuilding work on a full pool.
              */
             reserve_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Raw bytes of the disks that are there. Disks on one file system have its space once.
              */
             total_bytes: number;
@@ -3814,17 +3926,17 @@ export interface components {
         /** @description Limits on one number. */
         QuotaLimitView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Passing it is reported, and nothing else.
              */
             advisory?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Never passed.
              */
             hard?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Passed for the time of grace at most.
              */
             soft?: number | null;
@@ -3833,7 +3945,10 @@ export interface components {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
             quotas: components["schemas"]["QuotaView"][];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /**
@@ -3846,12 +3961,12 @@ export interface components {
             bytes?: components["schemas"]["QuotaLimitView"];
             files?: components["schemas"]["QuotaLimitView"];
             /**
-             * Format: int64
+             * Format: uint64
              * @description For how long soft limits may be passed; a week if it is left out.
              */
             grace_seconds?: number | null;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Of the user or group.
              */
             id?: number | null;
@@ -3865,23 +3980,23 @@ export interface components {
         QuotaView: {
             bytes: components["schemas"]["QuotaLimitView"];
             /**
-             * Format: int64
+             * Format: uint64
              * @description When the grace ends, in seconds since 1970; `null` while the soft limit is not passed.
              */
             bytes_grace_ends_seconds?: number | null;
             /** @description What was in the directory before it had a quota is still being counted: it uses more than is said here. */
             counting: boolean;
             files: components["schemas"]["QuotaLimitView"];
-            /** Format: int64 */
+            /** Format: uint64 */
             files_grace_ends_seconds?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             grace_seconds: number;
-            /** Format: int32 */
+            /** Format: uint32 */
             id?: number | null;
             /** @description These limits are those of all users, or groups, without any of their own. */
             inherited: boolean;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes of files, without holes.
              */
             logical_bytes: number;
@@ -3890,22 +4005,22 @@ export interface components {
             path: string;
             physical: boolean;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What these take after compression, before parity.
              */
             physical_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Writes, names and such that it refused since the volume was opened.
              */
             refusals: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What the limits on bytes are compared with.
              */
             used_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Files, directories, links and all else that has an inode.
              */
             used_files: number;
@@ -3914,116 +4029,116 @@ export interface components {
         /** @description A rate per second: bytes, or operations. */
         RateView: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description The rate while there is credit, in thousandths of the rate; 1000 is no burst.
              * @example 4000
              */
             burst_permille?: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description How long a full credit lasts at the full burst.
              */
             credit_seconds?: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Beside that, whatever the size.
              */
             fixed?: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description For each TiB of a volume's size limit.
              */
             per_tib?: number;
         };
         /** @description What a volume uses of its class. */
         RatesView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             client_iops?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             client_throughput?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Requests that had to wait since the start, and for how long together.
              */
             delayed: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             delayed_ms: number;
             latency?: components["schemas"]["LatencyView"] | null;
             limits: components["schemas"]["LimitView"][];
-            /** Format: int64 */
+            /** Format: uint64 */
             operations_per_second: number;
             /** @description Parts of the volume that have limits of their own, and what they use. */
             parts?: components["schemas"]["PartView"][];
             /**
-             * Format: int64
+             * Format: uint64
              * @description Of about the last second.
              */
             read_bytes_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             total_throughput?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Requests that wait for their turn.
              */
             waiting: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             written_bytes_per_second: number;
         };
         /** @description How fast shards are moved and rebuilt. */
         RebuildRate: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description 0: no limit.
              */
             rate_bytes_per_second: number;
         };
         /** @description Moving and rebuilding of shards from draining disks or are lost. */
         RebuildView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes_left: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             errors: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that could not be had from anywhere.
              */
             lost_bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             moved_bytes: number;
             /** @description Why it does not go on, if it does not. */
             problems: string[];
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes per second that are moved at most; 0: no limit.
              */
             rate_bytes_per_second: number;
             /** @description Whether something is being moved now. */
             running: boolean;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Time that the rest takes at the speed of the last minute.
              */
             seconds_left?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             segments_rewritten: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Shards that still are on draining disks, or were on disks that are given up.
              */
             shards_left: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Shards that cannot be read where they should be, by how many more their segment can lose: those
              *     with the least come first.
              */
             shards_missing: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Done since the server started.
              */
             shards_moved: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that were begun with, part by part: also those of shards that are not whole yet, or are made anew.
              */
             worked_bytes?: number;
@@ -4031,14 +4146,14 @@ export interface components {
         /** @description What was made anew. */
         RestoredView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Of files: they are shared with what they were made from.
              */
             bytes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             directories: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Files, links and such.
              */
             files: number;
@@ -4048,7 +4163,7 @@ export interface components {
             /** @description When its snapshots are due, in the form of cron, in UTC. */
             cron: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description So many of its snapshots stay, and so many there are; locked ones are not deleted, and do not count.
              */
             keep: number;
@@ -4060,13 +4175,13 @@ export interface components {
             newest_seconds?: number | null;
             /** Format: int64 */
             next_seconds?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             snapshots: number;
         };
         /** @description When snapshots of a volume come and go by themselves; what is left out stays as it is. */
         SchedulesSet: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description With less of the pool free the oldest snapshot is deleted, one after the other: 1 to 90; 0 for never. Locked ones stay.
              */
             autodelete_percent?: number | null;
@@ -4075,7 +4190,7 @@ export interface components {
         };
         SchedulesView: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description With less of the pool free the oldest snapshot is deleted; 0: none is deleted for that.
              */
             autodelete_percent?: number;
@@ -4087,16 +4202,16 @@ export interface components {
         /** @description Bytes of a file that cannot be read any more. */
         ScrubDamage: {
             detail: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             end: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             inode: number;
             /**
              * @description All its names, from the root of the volume; none if it has none any more. Bytes that are not
              *     UTF-8 are shown as U+FFFD.
              */
             paths: string[];
-            /** Format: int64 */
+            /** Format: uint64 */
             start: number;
             volume: string;
         };
@@ -4104,7 +4219,7 @@ export interface components {
             /** @description What was found and is still there, by volume and file. */
             damaged: components["schemas"]["ScrubDamage"][];
             /**
-             * Format: int64
+             * Format: uint64
              * @description Places beyond those, for which there was no room in the list.
              */
             damaged_more: number;
@@ -4155,7 +4270,7 @@ export interface components {
         ScrubStage: "never" | "running" | "paused" | "done";
         ScrubStart: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes per second from now on; 0: no limit. What is left out stays.
              */
             rate_bytes_per_second?: number | null;
@@ -4166,17 +4281,17 @@ export interface components {
             /** @description It began by itself, as its schedule says. */
             by_schedule?: boolean;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Places in files that cannot be read any more; `report` names them.
              */
             damaged: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes read so far, and about how many it will be.
              */
             done_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Failures of the scrub itself.
              */
             errors: number;
@@ -4190,11 +4305,11 @@ export interface components {
              * @description When the next one begins by itself: in a cluster the first of its nodes. Left out: none does.
              */
             next_seconds?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             rate_bytes_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             records: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             repaired_bytes: number;
             /**
              * Format: int64
@@ -4202,30 +4317,30 @@ export interface components {
              */
             rests_until_seconds?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description At the speed so far.
              */
             seconds_left?: number | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             shards: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Shards on disks that are away, which were not looked at.
              */
             shards_away: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             shards_rebuilt: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             shards_sealed: number;
             /** @description Nodes of the cluster that do not answer: what they read is not in these numbers. */
             silent?: components["schemas"]["SilentNode"][];
             stage: components["schemas"]["ScrubStage"];
             /** Format: int64 */
             started_seconds: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             total_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes of shards that were wrong or could not be read, and those of them that were written anew.
              */
             wrong_bytes: number;
@@ -4236,7 +4351,10 @@ export interface components {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
             sessions: components["schemas"]["SessionView"][];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description A session of a browser. */
@@ -4269,13 +4387,13 @@ export interface components {
             /** Format: int64 */
             begun_seconds: number;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Connections that it has now; `address` is that of the first one.
              */
             connections: number;
             initiator: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description The number of the target port group through which it came: in a cluster each node has its own.
              */
             portal_group: number;
@@ -4299,7 +4417,7 @@ export interface components {
         /** @description Asks what changed since a snapshot: for the first page, or for the one after another. */
         SnapshotDiffAsk: {
             /**
-             * Format: int32
+             * Format: uint32
              * @description Most changes in the page; 1000 if it is left out, at most 10000.
              */
             max?: number | null;
@@ -4316,12 +4434,12 @@ export interface components {
         };
         SnapshotList: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Deleted snapshots whose space is still being freed.
              */
             freeing: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes, before parity, that snapshots alone hold, together.
              */
             held_bytes: number;
@@ -4329,7 +4447,10 @@ export interface components {
             next_after?: string;
             /** @description Oldest first. */
             snapshots: components["schemas"]["SnapshotView"][];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description What to make anew from a snapshot. */
@@ -4350,19 +4471,19 @@ export interface components {
         };
         /** @description A snapshot of a volume. */
         SnapshotView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             age_seconds: number;
             /** @description Volumes that began from it; it cannot be deleted as long as there are any. */
             clones?: string[];
-            /** Format: int64 */
+            /** Format: uint64 */
             file_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What deleting it alone would free, before parity; `null` in lists that do not ask for it.
              */
             frees_bytes?: number | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Of the volume when it was taken.
              */
             inodes: number;
@@ -4391,19 +4512,19 @@ export interface components {
         /** @description Data that moves to emptier disks, after disks or nodes were added. */
         SpreadView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that disks have above the mean share of their kind.
              */
             excess_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description The share in use of the emptiest disk and of the fullest, in thousandths: of the kind of disks that are furthest apart.
              */
             least_permille: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             most_permille: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Moved since the server started, of the volumes that the node that answers serves.
              */
             moved_bytes: number;
@@ -4422,12 +4543,12 @@ export interface components {
             health: components["schemas"]["Health"];
             memory: components["schemas"]["MemoryView"];
             nfs: components["schemas"]["NfsView"];
-            /** Format: int32 */
+            /** Format: uint32 */
             pid: number;
             pool: components["schemas"]["PoolView"];
             /** @description One line for people: how data is protected, and what is wrong. */
             summary: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             uptime_seconds: number;
             version: string;
             volumes: components["schemas"]["VolumeView"][];
@@ -4436,8 +4557,8 @@ export interface components {
         };
         TicketCreate: {
             /**
-             * Format: int64
-             * @description How long it can be used.
+             * Format: uint64
+             * @description How long it can be used: 1 to 86,400.
              */
             valid_seconds: number;
         };
@@ -4464,7 +4585,7 @@ export interface components {
         /** @description Where a check of a tier goes on; left out: it begins. */
         TierCheck: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description The number of a segment of that volume.
              */
             segment?: number;
@@ -4474,7 +4595,7 @@ export interface components {
         /** @description What a step of a check found. */
         TierChecked: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that were read and are what was written.
              */
             bytes: number;
@@ -4486,32 +4607,35 @@ export interface components {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
             tiers: components["schemas"]["TierView"][];
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
         };
         /** @description A tier, and what is in it. */
         TierView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes: number;
             /** Format: int64 */
             created_seconds: number;
             credentials_file?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Deleted volumes whose objects are being deleted.
              */
             deleted_volumes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             deletes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             errors: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What of these bytes is still in use.
              */
             live_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What the bytes cost in a month at the list price of S3 Standard in the region of the address, in US cents, without
              *     requests and traffic; left out where that is not known.
              */
@@ -4519,7 +4643,7 @@ export interface components {
             /** @example cold */
             name: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Objects with data, and the bytes of data in them.
              */
             objects: number;
@@ -4530,20 +4654,20 @@ export interface components {
             price_date?: string | null;
             /** @description What went wrong last, if nothing went right since. */
             problem?: string | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             read_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Requests since the server was started, and those of them that failed.
              */
             reads: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description What they would take on the disks, parity and copies included.
              */
             saved_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Objects that nothing refers to, which are to be deleted.
              */
             unused_objects: number;
@@ -4551,19 +4675,19 @@ export interface components {
             volumes: components["schemas"]["TierVolumeView"][];
             /** @description Whether it answers; if not, `problem` says why. */
             working: boolean;
-            /** Format: int64 */
+            /** Format: uint64 */
             writes: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             written_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Answers that were not what was written.
              */
             wrong: number;
         };
         /** @description A volume that has, or had, data in a tier. */
         TierVolumeView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             bytes: number;
             /** @example 31 */
             cooling_days: string;
@@ -4573,11 +4697,11 @@ export interface components {
              */
             files?: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that were copied into segments of cold data since it was opened, because their files go and others stay.
              */
             gathered_bytes?: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             live_bytes: number;
             /** @example 30d */
             min_age?: string;
@@ -4585,20 +4709,20 @@ export interface components {
             min_size?: string;
             /** @example main */
             name: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             objects: number;
             /** @description In a cluster, the name of the node that owns it, if that is another one: that one knows the numbers. */
             owner?: string | null;
             problem?: string | null;
-            /** Format: int64 */
+            /** Format: uint64 */
             promoted_parts: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Segments that could not be sent or brought back lately.
              */
             resting_segments: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Segments that went there, and parts of files that came back for being read again and again, since it was opened.
              */
             sent_segments: number;
@@ -4622,7 +4746,10 @@ export interface components {
         UserList: {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description How many there are on all pages; only where a page was asked for. */
+            /**
+             * Format: uint64
+             * @description How many there are on all pages; only where a page was asked for.
+             */
             total?: number;
             /** @description By name. */
             users: components["schemas"]["UserView"][];
@@ -4658,11 +4785,11 @@ export interface components {
         VolumeActivity: {
             /** Format: double */
             operations_per_second: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             read_bytes_per_second: number;
             /** @example main */
             volume: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             written_bytes_per_second: number;
         };
         VolumeAddressSet: {
@@ -4762,16 +4889,91 @@ export interface components {
             snapshot?: string | null;
         };
         /** @description A volume to make; what is left out has its default. */
-        VolumeCreate: components["schemas"]["VolumeChange"] & {
+        VolumeCreate: {
+            /**
+             * @description concurrent, streaming or random.
+             * @example streaming
+             */
+            access_pattern?: string | null;
+            /**
+             * @description none, or the size up to which the size limit grows by itself as the volume fills.
+             * @example 2TiB
+             */
+            autogrow?: string | null;
+            /**
+             * @description none, or the name of a class of service.
+             * @example gold
+             */
+            class?: string | null;
+            /**
+             * @description none, lz4, zstd or zstd:LEVEL. A change is for data written from then on.
+             * @example lz4
+             */
+            compression?: string | null;
+            /**
+             * @description 2 to 183.
+             * @example 31
+             */
+            cooling_days?: string | null;
+            /**
+             * @description off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
+             *     from then on.
+             * @example on
+             */
+            dedupe?: string | null;
             /** @description Encrypt its bytes, which can never be changed. */
             encrypt?: boolean;
+            /**
+             * @description any, or hdd, ssd, nvme: the kind of disks that data written from then on is to live on.
+             * @example ssd
+             */
+            media?: string | null;
             /** @example projects */
             name: string;
+            /**
+             * @description default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
+             * @example +2n
+             */
+            protection?: string | null;
+            /**
+             * @description none, or a size such as 500GiB.
+             * @example 500GiB
+             */
+            size_limit?: string | null;
+            /**
+             * @description The name of a tier, for cold data.
+             * @example cold
+             */
+            tier?: string | null;
+            /**
+             * @description any, or patterns with commas between them: data of files goes to the tier one of which matches their names. With
+             *     `tiering` auto or all.
+             * @example *.mp4,*.fastq.gz
+             */
+            tier_files?: string | null;
+            /**
+             * @description none, or for how long such files must not have been changed, such as 12h or 30d.
+             * @example 30d
+             */
+            tier_min_age?: string | null;
+            /**
+             * @description none, or the least size of such files.
+             * @example 1MiB
+             */
+            tier_min_size?: string | null;
+            /**
+             * @description none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
+             * @example auto
+             */
+            tiering?: string | null;
         };
         VolumeList: {
             /** @description The `after` of the next page; left out with the last one. */
             next_after?: string | null;
-            /** @description How many there are with such names, on all pages. */
+            /**
+             * Format: uint64
+             * @description How many there are with such names, on all pages.
+             */
             total: number;
             /** @description By name. */
             volumes: components["schemas"]["VolumeView"][];
@@ -4797,10 +4999,10 @@ export interface components {
             keep?: string | null;
         };
         VolumeRestoredView: {
-            /** Format: int64 */
+            /** Format: uint64 */
             file_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Files and directories that the volume has now, and bytes in files.
              */
             inodes: number;
@@ -4836,7 +5038,7 @@ export interface components {
             /** @example auto */
             policy: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes of its data that are there.
              */
             remote_bytes: number;
@@ -4864,22 +5066,32 @@ export interface components {
             /** @example off */
             dedupe?: string;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes of files that were in records already and were not written again, since the node that owns it was started.
              */
             deduplicated_bytes?: number;
             /** @description Other protections that directories have, or data that was written there. */
             directory_protections?: components["schemas"]["DirectoryProtection"][];
-            /** Format: int32 */
+            /** Format: uint32 */
             disk_failures_tolerated: number;
             /** @description Whether its bytes are encrypted. */
             encryption?: components["schemas"]["EncryptionView"];
             exported: boolean;
-            /** Format: int64 */
+            /** Format: uint64 */
             free_bytes: number;
-            /** Format: int32 */
+            /**
+             * Format: uint64
+             * @description and what of it is being given back now. When nobody has written for a minute that is more.
+             */
+            freeing_bytes?: number;
+            /**
+             * Format: uint64
+             * @description Room, as stored and before parity, that nothing lives in any more: of data that was overwritten or deleted,
+             */
+            garbage_bytes?: number;
+            /** Format: uint32 */
             id: number;
-            /** Format: int64 */
+            /** Format: uint64 */
             inodes: number;
             /** @description What the protection means on this pool now: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY". */
             layout: string;
@@ -4893,7 +5105,7 @@ export interface components {
             /** @example main */
             name: string;
             /**
-             * Format: int32
+             * Format: uint32
              * @description Nodes that can be lost, instead of those disks, without losing its data or metadata. Only if the pool has disks on
              *     several nodes.
              */
@@ -4911,21 +5123,21 @@ export interface components {
             serving: boolean;
             /** @example 500 GiB */
             size_limit: string;
-            /** Format: int64 */
+            /** Format: uint64 */
             snapshot_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
              */
             snapshots: number;
             tiering?: components["schemas"]["VolumeTieringView"] | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that its files could hold, as `df` shows.
              */
             total_bytes: number;
             /**
-             * Format: int64
+             * Format: uint64
              * @description Bytes that its files hold.
              */
             used_bytes: number;
@@ -4934,11 +5146,11 @@ export interface components {
          * @description Which warning it is.
          * @enum {string}
          */
-        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "etcd_plain" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "shared_device" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "pool_full" | "volume_full" | "volume_low" | "key_away" | "tier_away" | "memory_over" | "scrub_overdue" | "read_cache_unused";
+        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "etcd_plain" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "shared_device" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "pool_full" | "volume_full" | "volume_low" | "key_away" | "secrets_unwrapped" | "tier_away" | "memory_over" | "scrub_overdue" | "read_cache_unused";
         /** @description One thing that an operator should know now. */
         WarningView: {
             /**
-             * Format: int64
+             * Format: uint64
              * @description How much of it there is: segments, places, bytes, copies, members that are well, percent.
              */
             count?: number | null;
@@ -4962,7 +5174,7 @@ export interface components {
             /** @description The names that it is about, if it is about some. */
             volume?: string | null;
             /**
-             * Format: int64
+             * Format: uint64
              * @description How much of it there should be, where that is known.
              */
             wanted?: number | null;
@@ -4998,8 +5210,35 @@ export interface operations {
                     "application/json": components["schemas"]["ActivityList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5015,6 +5254,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5092,6 +5338,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -5100,6 +5355,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5139,8 +5401,35 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5156,6 +5445,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5271,6 +5567,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -5309,8 +5612,35 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkPublishedList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5326,6 +5656,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5394,6 +5731,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -5402,6 +5748,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5439,6 +5792,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -5450,6 +5812,15 @@ export interface operations {
             };
             /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5474,6 +5845,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5512,7 +5890,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": string;
+                    "application/json": unknown;
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
@@ -5533,6 +5920,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -5541,6 +5937,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5584,8 +5987,35 @@ export interface operations {
                     "application/json": components["schemas"]["BucketList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5601,6 +6031,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5716,6 +6153,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -5755,6 +6199,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -5800,6 +6253,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -5917,6 +6377,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -5955,8 +6422,35 @@ export interface operations {
                     "application/json": components["schemas"]["CacheList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5972,6 +6466,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6042,6 +6543,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -6077,6 +6587,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6116,6 +6633,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -6143,6 +6669,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -6151,6 +6686,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6194,8 +6736,35 @@ export interface operations {
                     "application/json": components["schemas"]["ClassList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6211,6 +6780,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6281,6 +6857,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -6316,6 +6901,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6357,6 +6949,15 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -6375,6 +6976,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -6383,6 +6993,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6500,6 +7117,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -6537,6 +7161,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -6583,6 +7216,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -6625,6 +7265,15 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -6639,7 +7288,18 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
@@ -6649,6 +7309,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6692,6 +7359,15 @@ export interface operations {
                     "application/json": components["schemas"]["AddressPoolList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -6710,6 +7386,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -6718,6 +7403,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6788,6 +7480,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -6823,6 +7524,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6864,6 +7572,15 @@ export interface operations {
                     "application/json": components["schemas"]["AddressPoolView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -6882,6 +7599,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -6890,6 +7616,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -6929,6 +7662,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -6956,6 +7698,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -6964,6 +7715,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7081,6 +7839,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -7119,6 +7884,15 @@ export interface operations {
                     "application/json": components["schemas"]["AuthorityView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -7133,7 +7907,18 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
@@ -7143,6 +7928,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7182,6 +7974,15 @@ export interface operations {
                     "application/json": components["schemas"]["AuthorityView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -7205,14 +8006,18 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
@@ -7222,6 +8027,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7261,6 +8073,15 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterBackup"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -7284,7 +8105,18 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
@@ -7294,6 +8126,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7333,6 +8172,15 @@ export interface operations {
                     "application/json": components["schemas"]["BalanceView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -7347,7 +8195,18 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
@@ -7357,6 +8216,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7396,6 +8262,15 @@ export interface operations {
                     "application/json": components["schemas"]["BalanceView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -7419,7 +8294,18 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
@@ -7429,6 +8315,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7444,7 +8337,9 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
         };
     };
@@ -7466,6 +8361,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -7484,12 +8388,23 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
@@ -7499,6 +8414,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7571,6 +8493,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -7585,7 +8516,9 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description the body is too long */
             413: {
@@ -7604,6 +8537,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7676,6 +8616,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -7690,7 +8639,9 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description the body is too long */
             413: {
@@ -7709,6 +8660,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7781,6 +8739,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -7795,7 +8762,9 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description the body is too long */
             413: {
@@ -7814,6 +8783,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7864,7 +8840,9 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -7884,8 +8862,26 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7910,6 +8906,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -7985,10 +8988,21 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description the body took too long to arrive */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8013,6 +9027,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8072,6 +9093,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
                 headers: {
@@ -8089,6 +9119,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8132,8 +9169,35 @@ export interface operations {
                     "application/json": components["schemas"]["DiskList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8149,6 +9213,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8219,6 +9290,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -8254,6 +9334,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8348,6 +9435,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8465,6 +9559,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -8581,6 +9682,114 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    disk_retry: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                disk: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiskView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -8656,6 +9865,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -8664,6 +9882,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8707,8 +9932,35 @@ export interface operations {
                     "application/json": components["schemas"]["ExportList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8724,6 +9976,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8841,6 +10100,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -8919,6 +10185,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -8927,6 +10202,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -8999,6 +10281,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -9007,6 +10298,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9048,6 +10346,15 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -9066,6 +10373,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -9074,6 +10390,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9117,8 +10440,35 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9134,6 +10484,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9252,6 +10609,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -9290,6 +10654,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -9336,6 +10709,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -9378,8 +10758,35 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9395,6 +10802,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9513,6 +10927,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -9552,6 +10973,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -9579,6 +11009,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -9587,6 +11026,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9630,8 +11076,35 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9647,6 +11120,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9688,6 +11168,15 @@ export interface operations {
                     "application/json": components["schemas"]["LiveView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -9706,6 +11195,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -9714,6 +11212,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9750,7 +11255,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": components["schemas"]["LiveEvent"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
@@ -9771,6 +11285,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -9779,6 +11302,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9822,8 +11352,35 @@ export interface operations {
                     "application/json": components["schemas"]["LunList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9839,6 +11396,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -9954,6 +11518,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -9995,6 +11566,15 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -10013,6 +11593,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -10021,6 +11610,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -10116,6 +11712,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -10234,6 +11837,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -10350,6 +11960,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -10469,6 +12086,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -10509,6 +12133,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LunView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
@@ -10555,6 +12188,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -10673,6 +12313,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -10711,8 +12358,35 @@ export interface operations {
                     "application/json": components["schemas"]["MasterKeysView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10728,6 +12402,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -10767,6 +12448,15 @@ export interface operations {
                     "application/json": components["schemas"]["KeyRotationView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -10778,6 +12468,15 @@ export interface operations {
             };
             /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10802,6 +12501,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -10845,6 +12551,15 @@ export interface operations {
                     "application/json": components["schemas"]["MountList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -10863,6 +12578,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -10871,6 +12595,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -10938,6 +12669,7 @@ export interface operations {
                 hot?: string;
                 /** @example 30%/year */
                 growth?: string;
+                /** @example 3 */
                 years?: number;
                 workload?: string;
                 "include-planned"?: boolean;
@@ -10975,6 +12707,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -10983,6 +12733,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11007,6 +12764,7 @@ export interface operations {
     plan_report: {
         parameters: {
             query: {
+                /** @example 200TiB */
                 capacity: string;
             };
             header?: never;
@@ -11042,6 +12800,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -11050,6 +12826,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11074,6 +12857,7 @@ export interface operations {
     plan_template: {
         parameters: {
             query: {
+                /** @example 200TiB */
                 capacity: string;
                 rank?: number;
                 format?: string;
@@ -11111,6 +12895,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -11119,6 +12921,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11158,8 +12967,35 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11175,6 +13011,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11245,8 +13088,26 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11271,6 +13132,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11314,8 +13182,35 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11331,6 +13226,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11419,6 +13321,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body is too long */
             413: {
                 headers: {
@@ -11436,6 +13347,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11475,6 +13393,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -11502,6 +13429,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -11510,6 +13446,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11549,8 +13492,35 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11566,6 +13536,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11605,6 +13582,15 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -11616,6 +13602,15 @@ export interface operations {
             };
             /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11640,6 +13635,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11679,8 +13681,35 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubReport"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11696,6 +13725,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11735,8 +13771,35 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubSchedule"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11752,6 +13815,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11822,6 +13892,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -11857,6 +13936,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11894,6 +13980,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -11905,6 +14000,15 @@ export interface operations {
             };
             /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11929,6 +14033,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -11999,8 +14110,26 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12025,6 +14154,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12064,6 +14200,15 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -12082,6 +14227,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -12090,6 +14244,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12187,6 +14348,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
         };
     };
     session_delete: {
@@ -12204,6 +14383,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -12223,6 +14411,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -12231,6 +14437,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12384,6 +14597,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description not now: try again */
             503: {
                 headers: {
@@ -12444,6 +14666,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -12479,6 +14710,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12542,8 +14780,35 @@ export interface operations {
                     "application/json": components["schemas"]["OpenSessionList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12559,6 +14824,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12626,6 +14898,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -12634,6 +14924,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12673,6 +14970,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -12700,6 +15006,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -12708,6 +15023,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12823,6 +15145,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -12861,8 +15190,35 @@ export interface operations {
                     "application/json": components["schemas"]["SpreadView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12878,6 +15234,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -12948,6 +15311,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -12983,6 +15355,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13022,8 +15401,35 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13039,6 +15445,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13082,8 +15495,35 @@ export interface operations {
                     "application/json": components["schemas"]["TierList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13099,6 +15539,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13169,6 +15616,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -13204,6 +15660,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13245,6 +15708,15 @@ export interface operations {
                     "application/json": components["schemas"]["TierView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -13263,6 +15735,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -13271,6 +15752,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13309,6 +15797,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -13354,6 +15851,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13444,6 +15948,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body is too long */
             413: {
                 headers: {
@@ -13461,6 +15974,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13504,8 +16024,35 @@ export interface operations {
                     "application/json": components["schemas"]["UserList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13521,6 +16068,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13591,6 +16145,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -13626,6 +16189,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13667,6 +16237,15 @@ export interface operations {
                     "application/json": components["schemas"]["UserView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -13685,6 +16264,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -13693,6 +16281,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13732,6 +16327,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -13759,6 +16363,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -13767,6 +16380,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -13884,6 +16504,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -13944,6 +16571,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -13952,6 +16597,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14022,6 +16674,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -14057,6 +16718,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14098,6 +16766,15 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -14116,6 +16793,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -14124,6 +16810,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14218,6 +16911,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14335,6 +17035,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -14375,6 +17082,15 @@ export interface operations {
                     "application/json": components["schemas"]["ActivityView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -14393,6 +17109,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -14401,6 +17126,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14473,8 +17205,26 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14499,6 +17249,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14538,6 +17295,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -14556,6 +17322,24 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -14564,6 +17348,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14681,6 +17472,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -14718,6 +17516,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -14763,6 +17570,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14835,8 +17649,26 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14861,6 +17693,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -14906,6 +17745,15 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -14924,6 +17772,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -14932,6 +17789,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15049,6 +17913,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -15091,6 +17962,15 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -15109,6 +17989,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -15117,6 +18006,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15158,6 +18054,15 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -15185,6 +18090,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -15193,6 +18107,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15234,6 +18155,15 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -15252,6 +18182,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -15260,6 +18199,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15377,6 +18323,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -15414,6 +18367,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -15459,6 +18421,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15504,6 +18473,15 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -15522,6 +18500,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -15530,6 +18517,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15572,6 +18566,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -15618,6 +18621,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -15640,9 +18650,9 @@ export interface operations {
     };
     quota_usages: {
         parameters: {
-            query?: {
+            query: {
                 path?: string;
-                of?: string;
+                of: string;
             };
             header?: never;
             path: {
@@ -15659,6 +18669,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["QuotaList"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
@@ -15679,6 +18698,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -15687,6 +18715,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15732,6 +18767,15 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -15750,6 +18794,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -15758,6 +18811,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -15875,6 +18935,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -15915,6 +18982,15 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -15933,6 +19009,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -15941,6 +19026,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -16031,6 +19123,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body is too long */
             413: {
                 headers: {
@@ -16048,6 +19149,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -16094,6 +19202,15 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -16112,6 +19229,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -16120,6 +19246,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -16237,6 +19370,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -16278,6 +19418,15 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -16296,6 +19445,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -16304,6 +19462,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -16343,6 +19508,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
@@ -16388,6 +19562,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -16506,6 +19687,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -16622,6 +19810,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -16740,6 +19935,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -16857,6 +20059,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -16973,6 +20182,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -17017,6 +20233,15 @@ export interface operations {
                     "application/json": components["schemas"]["PartList"];
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
@@ -17035,6 +20260,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -17043,6 +20277,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -17133,6 +20374,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body is too long */
             413: {
                 headers: {
@@ -17150,6 +20400,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -17229,6 +20486,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {
                 headers: {
@@ -17237,6 +20503,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -17296,8 +20569,35 @@ export interface operations {
                     "text/plain; version=0.0.4": string;
                 };
             };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17313,6 +20613,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the head is too long, with all values of the query */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
