@@ -94,7 +94,7 @@ class Life(WorldTest):
     def test_a_full_volume_is_said(self):
         server = self.server(3)
         server.cairn("volume", "create", "small", "--size-limit", "8MiB")
-        server.cairn("export", "set", "small", "--client", "127.0.0.1/32")
+        server.cairn("export", "set", "small", "--client", "127.0.0.1/32", "--squash", "none")
         url = lambda name: f"nfs://127.0.0.1:{server.port}/small/{name}"
         file = self.scratch / "file"
         file.write_bytes(b"x" * (15 << 19))

@@ -349,7 +349,7 @@ pub fn neighbours(catalog: &Catalog, design: &Design) -> Vec<(String, Design)> {
         );
         if volume.volume_type == "gp3" {
             let mib_s = volume.mib_s.unwrap_or(125);
-            for next in [mib_s * 2, mib_s / 2] {
+            for next in [mib_s.saturating_mul(2), mib_s / 2] {
                 if (125..=1000).contains(&next) {
                     // gp3 carries a quarter of a MiB/s with each operation.
                     let iops = volume.iops.unwrap_or(3000).max(u64::from(next) * 4);

@@ -271,14 +271,25 @@ impl SegmentStore {
         if segment.settled_len_bytes().is_none() {
             return segment.has_failed(shard);
         }
-        let disk = segment.disk_of(shard).and_then(|disk| self.disk(disk));
-        let Some(disk) = disk else {
+        if self.is_unsealed(segment, shard).await != Some(true) {
             return false;
-        };
+        }
+        // Where the segment was never sealed, none has a footer.
+        for other in (0..).take_while(|other| segment.disk_of(*other).is_some()) {
+            if other != shard && self.is_unsealed(segment, other).await == Some(false) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a shard is there without a footer; `None` if its disk does not say.
+    async fn is_unsealed(&self, segment: &Segment, shard: u8) -> Option<bool> {
+        let disk = segment.disk_of(shard).and_then(|disk| self.disk(disk))?;
         let (asked, name) = (Arc::clone(&disk), segment.shard_name(shard));
         let stat = Box::pin(async move { asked.stat(name).await });
         let stat = self.unless_silent(&disk, stat).await;
-        matches!(stat, Some(Ok(stat)) if stat.is_unsealed)
+        stat.and_then(Result::ok).map(|stat| stat.is_unsealed)
     }
 
     fn note_wrong_bytes(&self, segment: &Segment, shard: u8) {
