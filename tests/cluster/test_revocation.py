@@ -256,8 +256,8 @@ class Revocation(ClusterTest):
         self.assertIsNone(has_more())
         # Its certificate has the names that the map has of it.
         request = identity.kept_in / "request.pem"
-        made = ["openssl", "req", "-new", "-key", str(identity.kept_in / "node.key"), "-subj", "/CN=node1.example.org"]
-        subprocess.run([*made, "-out", str(request)], check=True, capture_output=True)
+        signing = ["openssl", "req", "-new", "-key", str(identity.kept_in / "node.key"), "-subj", "/CN=node1.example.org"]
+        subprocess.run([*signing, "-out", str(request)], check=True, capture_output=True)
         question = {"certificate": {"request": request.read_text(), "authority": authority}}
         issued = self.asked(identity, internal[staying[0]], question)["certificate"]["certificate_pem"]
         shown = subprocess.run(["openssl", "x509", "-noout", "-text"], input=issued, capture_output=True, text=True, check=True).stdout

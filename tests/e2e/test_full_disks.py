@@ -31,8 +31,9 @@ class FileSystems:
         mounts = [f"mount -t tmpfs -o size={DISK_MIB}m none '{folder}'" for folder in folders]
         script = " && ".join([*mounts, "echo mounted", "exec cat"])
         argv = ["unshare", *user, "--mount", "sh", "-c", script]
-        self.keeper: Any = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if self.keeper.stdout.readline() != b"mounted\n":
+        keeper: Any = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.keeper = keeper
+        if keeper.stdout.readline() != b"mounted\n":
             self.close()
             raise unittest.SkipTest("no mount namespaces for this user")
         self.folders = [pathlib.Path(f"/proc/{self.keeper.pid}/root{folder.absolute()}") for folder in folders]

@@ -292,8 +292,8 @@ class Iscsi(LunTest):
         )
         with self.session() as session:
             session.clear_attentions()
-            for cdb, control, expects in commands:
-                cdb = bytearray(cdb.ljust(16, b"\0"))
+            for asked, control, expects in commands:
+                cdb = bytearray(asked.ljust(16, b"\0"))
                 session.command(bytes(cdb), expects=expects)
                 cdb[control] = 0x04
                 for lun in (0, 5):
@@ -361,6 +361,7 @@ class Iscsi(LunTest):
             # The port that was asked is one of the target's.
             self.assertIn(f"{self.target},t,0x0001".encode(), inquiry(0x88))
             version = re.search(r"(\d+)\.(\d+)\.", self.cairn("--version").stdout)
+            assert version is not None
             self.assertEqual(inquiry(None)[32:36].decode().strip(), f"{version[1]}.{version[2]}")
 
     def test_write_same_repeats_the_only_block_that_it_has(self):

@@ -68,7 +68,7 @@ class Snapshots(WorldTest):
         self.assertEqual(names(), ["locked", "first", "second", "third"])
         # More than the pool has without any of them: all go that may.
         self.assertEqual(autodelete("90"), 90)
-        seen = []
+        seen: list[list[str]] = []
 
         def are_gone():
             now = names()

@@ -289,7 +289,10 @@ impl SegmentStore {
         let (asked, name) = (Arc::clone(&disk), segment.shard_name(shard));
         let stat = Box::pin(async move { asked.stat(name).await });
         let stat = self.unless_silent(&disk, stat).await;
-        stat.and_then(Result::ok).map(|stat| stat.is_unsealed)
+        match stat {
+            Some(Ok(stat)) => Some(stat.is_unsealed),
+            _ => None,
+        }
     }
 
     fn note_wrong_bytes(&self, segment: &Segment, shard: u8) {
