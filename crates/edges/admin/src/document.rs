@@ -165,8 +165,6 @@ fn bound_value(object: &mut Object) {
 mod tests {
     use serde_json::Value;
 
-    use super::*;
-
     fn document() -> Value {
         serde_json::from_str(&crate::server::openapi_json()).unwrap()
     }

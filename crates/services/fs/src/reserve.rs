@@ -80,10 +80,13 @@ impl Reserved {
     }
 }
 
+/// Files that ask for space, and what each has.
+type Files = BTreeMap<Ino, (Arc<Inode>, Arc<Reserved>)>;
+
 /// The reserved files of a volume.
 #[derive(Default)]
 pub(crate) struct Reservations {
-    files: RwLock<BTreeMap<Ino, (Arc<Inode>, Arc<Reserved>)>>,
+    files: RwLock<Files>,
     /// One change at a time.
     turn: tokio::sync::Mutex<()>,
     /// Until then all bytes are needed, on the monotonic clock.

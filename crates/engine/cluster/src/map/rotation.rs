@@ -205,7 +205,7 @@ impl RotationRecord {
             let is_asked = self.phase == RotationPhase::Trust && holders.contains(node);
             is_asked && !self.with_key.contains(node)
         };
-        let is_awaited = |node: &&NodeId| !self.done.contains(*node) || lacks_key(*node);
+        let is_awaited = |node: &&NodeId| !self.done.contains(*node) || lacks_key(node);
         match self.phase {
             RotationPhase::Make | RotationPhase::Done => BTreeSet::new(),
             _ => nodes.iter().filter(is_awaited).copied().collect(),

@@ -910,7 +910,10 @@ async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
     let earlier = process(world, 2, 1).await;
     map.note_rotation(earlier, &noted).await.unwrap();
     map.note_rotation(earlier, &noted).await.unwrap();
-    assert_eq!(map.rotation_notes().await.unwrap(), [noted.clone()]);
+    assert_eq!(
+        map.rotation_notes().await.unwrap(),
+        std::slice::from_ref(&noted)
+    );
     let view = map.follow().await.unwrap().view().unwrap();
     assert_eq!(view.rotation_notes[&two].value, noted);
     map.rejoin(&token, "b", &machine).await.unwrap();
