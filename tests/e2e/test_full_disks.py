@@ -1,5 +1,6 @@
 """Disks whose file systems another program fills: the server starts on them, serves reads and deletes, and goes on by itself."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -19,6 +20,7 @@ KILLS_COUNT = 3
 # What a client sees when there is room again, on a busy machine.
 WRITES_SECONDS_MAX = 30
 WELL_SECONDS_MAX = 180
+SERVED_SECONDS_MAX = 30
 
 
 class FileSystems:
@@ -64,6 +66,18 @@ class FileSystems:
 
 
 class FullDisks(WorldTest):
+    def mounted(self, server):
+        """A mount, once the volume is served: clients are asked to come again until then."""
+        found = []
+
+        def mounts():
+            with contextlib.suppress(BlockingIOError):
+                found.append(libnfs.Mount(server.libnfs_url()))
+            return found
+
+        harness.wait_until(mounts, SERVED_SECONDS_MAX, "that the volume is served")
+        return found[0]
+
     def test_disks_that_another_program_fills(self):
         root = self.scratch / "pool"
         disks = FileSystems([root / f"disk{index}" for index in range(DISKS)])
@@ -80,7 +94,7 @@ class FullDisks(WorldTest):
             server.kill()
             server.start()
             doomed = f"/file{nth}"
-            with libnfs.Mount(server.libnfs_url()) as mount:
+            with self.mounted(server) as mount:
                 for name, data in files.items():
                     self.assertTrue(mount.read_file(name) == data, name)
                 if nth == 0:

@@ -230,7 +230,7 @@ class Rights(WorldTest):
         self.assertEqual(self.client.get_object(Bucket=BUCKET, Key="a")["Body"].read(), b"secret")
         # What comes with a new object has its own actions.
         for action, headers in (
-            ("s3:PutObjectAcl", {"x_amz_acl": "public-read"}), ("s3:PutObjectAcl", {"x_amz_grant_read": "id=1"}),
+            ("s3:PutObjectAcl", {"x_amz_acl": "public-read"}),
             ("s3:PutObjectTagging", {"x_amz_tagging": "a=1"}),
             ("s3:PutObjectRetention", {"x_amz_object_lock_mode": "COMPLIANCE", "x_amz_object_lock_retain_until_date": "2120-01-01T00:00:00Z"}),
             ("s3:PutObjectLegalHold", {"x_amz_object_lock_legal_hold": "ON"}),
@@ -253,7 +253,7 @@ class Rights(WorldTest):
         self.policy(("Allow", "*", "s3:PutObject"))
         self.allowed(None, "PUT", f"/{BUCKET}/a", {}, "1")
         for headers in (
-            {"x_amz_acl": "public-read"}, {"x_amz_acl": "private"}, {"x_amz_grant_read": "id=1"}, {"x_amz_tagging": "a=1"},
+            {"x_amz_acl": "public-read"}, {"x_amz_acl": "private"}, {"x_amz_tagging": "a=1"},
             {"x_amz_copy_source": f"/{BUCKET}/a"}, {"x_amz_object_lock_legal_hold": "ON"},
         ):
             self.denied(None, "PUT", f"/{BUCKET}/b", headers, "1")

@@ -230,7 +230,7 @@ class S3Versions(WorldTest):
         self.versioning("Enabled")
         for wrong in ("0", "86401"):
             refused = self.world.cairn("bucket", "set", BUCKET, "--nfs-versions", "on", "--nfs-versions-seconds", wrong, check=False)
-            self.assertIn("1 to 86400 seconds", refused.stderr)
+            self.assertIn("nfs_versions_seconds is 1 to 86400", refused.stderr)
         self.nfs_versions("on", "--nfs-versions-seconds", 3600)
         shown = json.loads(self.world.cairn("bucket", "show", BUCKET, "--json").stdout)
         self.assertEqual((shown["versioning"], shown["nfs_versions_seconds"]), ("enabled", 3600))

@@ -72,6 +72,11 @@ def client(port, keys, secret=None, scheme="http", host="127.0.0.1", verify=None
     )
 
 
+def by_name(parameter):
+    """The order in which parameters of a query are signed: by their names, then by their values."""
+    return parameter.split("=", 1)
+
+
 class Signer:
     """Requests signed by hand, so that each part can be wrong (Signature Version 4)."""
 
@@ -103,7 +108,7 @@ class Signer:
         signed |= {name.replace("_", "-"): value for name, value in headers.items()}
         names = ";".join(sorted(signed))
         lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
-        words = sorted(part if "=" in part else f"{part}=" for part in query.split("&") if part)
+        words = sorted((part if "=" in part else f"{part}=" for part in query.split("&") if part), key=by_name)
         scope = self._scope(day)
         signature = self._signature(day, time, "\n".join([method, path, "&".join(words), lines, names, payload]))
         signed["authorization"] = (
@@ -123,7 +128,7 @@ class Signer:
             "X-Amz-Expires": str(expires), "X-Amz-SignedHeaders": names,
         }
         given = [f"{name}={urllib.parse.quote(value, safe='')}" for name, value in fields.items()]
-        words = sorted([part if "=" in part else f"{part}=" for part in query.split("&") if part] + given)
+        words = sorted([part if "=" in part else f"{part}=" for part in query.split("&") if part] + given, key=by_name)
         lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
         request = "\n".join([method, path, "&".join(words), lines, names, "UNSIGNED-PAYLOAD"])
         return f"{path}?{'&'.join(words)}&X-Amz-Signature={self._signature(day, time, request)}", signed
