@@ -232,32 +232,33 @@ class Iscsi(LunTest):
         self.assertEqual(shown["reserve"], "full")
         for words in (("lun", "clone", "main/disk", "other"), ("lun", "set", "main/disk", "--reserve", "full")):
             self.assertNotEqual(self.cairn(*words, check=False).returncode, 0, words)
-        with libnfs.Mount(self.lun_world.libnfs_url()) as mount, mount.open("/other", os.O_CREAT | os.O_RDWR) as file:
-            with self.assertRaises(OSError):
-                for index in range(512):
-                    file.write(index << 20, content(f"other {index}", 1 << 20))
-                    file.sync()
+        other = self.scratch / "other"
+        with other.open("wb") as file:
+            for index in range(512):
+                file.write(content(f"other {index}", 1 << 20))
+        full = self.cairn("cp", "-q", other, self.lun_world.url("other"), check=False)
+        self.assertNotEqual(full.returncode, 0)
 
-            def write(session, index, round):
-                # Garbage that comes back is waited for, as initiators do; nothing else may stop a write.
-                def is_written():
-                    try:
-                        data = content(f"{round} {index}", 1 << 20)
-                        for at in range(0, 1 << 20, PIECE_BYTES):
-                            session.write((index << 20) + at, data[at : at + PIECE_BYTES])
-                    except iscsi.Busy:
-                        return False
-                    return True
+        def write(session, index, round):
+            # Garbage that comes back is waited for, as initiators do; nothing else may stop a write.
+            def is_written():
+                try:
+                    data = content(f"{round} {index}", 1 << 20)
+                    for at in range(0, 1 << 20, PIECE_BYTES):
+                        session.write((index << 20) + at, data[at : at + PIECE_BYTES])
+                except iscsi.Busy:
+                    return False
+                return True
 
-                harness.wait_until(is_written, SPACE_BACK_SECONDS_MAX, f"MiB {index}")
+            harness.wait_until(is_written, SPACE_BACK_SECONDS_MAX, f"MiB {index}")
 
-            for round in range(2):
-                with self.session() as session:
-                    for index in range(LUN_BYTES >> 20):
-                        write(session, index, round)
-                    for index in range(LUN_BYTES >> 20):
-                        self.assertTrue(session.read(index << 20, 1 << 20) == content(f"{round} {index}", 1 << 20), index)
-                self.lun_world.restart()
+        for round in range(2):
+            with self.session() as session:
+                for index in range(LUN_BYTES >> 20):
+                    write(session, index, round)
+                for index in range(LUN_BYTES >> 20):
+                    self.assertTrue(session.read(index << 20, 1 << 20) == content(f"{round} {index}", 1 << 20), index)
+            self.lun_world.restart()
         self.cairn("lun", "set", "main/disk", "--reserve", "none")
         self.assertEqual(json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)["reserve"], "none")
 
