@@ -414,6 +414,8 @@ fn volume() -> VolumeView {
         inodes: 1,
         snapshots: 2,
         snapshot_bytes: 3,
+        garbage_bytes: 5,
+        freeing_bytes: 2,
         deduplicated_bytes: 4,
         class: ClassChoice::Class("gold".parse().expect("it is a name")),
         tiering: Some(VolumeTieringView {
