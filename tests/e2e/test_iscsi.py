@@ -14,7 +14,7 @@ import threading
 import unittest
 import urllib.request
 
-from lib import harness, iscsi, libnfs, lunhost
+from lib import harness, iscsi, lunhost
 from lib.lunworld import INITIATOR, LUN_BYTES, LunTest
 from lib.worlds import content
 
