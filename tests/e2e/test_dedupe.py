@@ -9,8 +9,10 @@ MIB = 1 << 20
 LEN_BYTES = 64 * MIB
 # The space of a disk without a limit is that of its file system, which others use too.
 DISK_MIB = 1024
-# Of what is written again.
+# Of what is appended for bytes that are written again.
 GROWS_MAX = 0.05
+# Of free space, which is told by whole segments: each of three disks may begin one of 8 MiB meanwhile.
+USED_GROWS_MAX = 0.5
 FLUSHED_SECONDS_MAX = 30
 DELETED_SECONDS_MAX = 90
 
@@ -51,7 +53,7 @@ class Dedupe(WorldTest):
             used = self.used(mount)
             appended = world.metrics()["cairn_store_appended_bytes_total"]
             mount.write_file("/second", data)
-            self.assertLess(self.used(mount) - used, GROWS_MAX * LEN_BYTES)
+            self.assertLess(self.used(mount) - used, USED_GROWS_MAX * LEN_BYTES)
             self.assertLess(world.metrics()["cairn_store_appended_bytes_total"] - appended, GROWS_MAX * LEN_BYTES)
             shown = self.shown()
             self.assertGreater(shown["deduplicated_bytes"], (1 - GROWS_MAX) * LEN_BYTES)
