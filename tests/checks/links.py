@@ -1,4 +1,5 @@
-"""Checks that every relative link and every #anchor in the Markdown files of the repository resolves, and every `make TARGET`."""
+"""Checks that every relative link and every #anchor in the Markdown files of the repository resolves, every `make TARGET`, and
+every page that the sources name."""
 
 import pathlib
 import re
@@ -12,11 +13,12 @@ REFERENCE = re.compile(r"^\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
+PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
 
 
-def documents():
-    """The Markdown files that git knows or would add."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "*.md"]
+def files(*patterns):
+    """The files that git knows or would add."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *patterns]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
     paths = [ROOT / name.decode() for name in listed.split(b"\0") if name]
     return sorted({path for path in paths if path.exists()})
@@ -61,13 +63,21 @@ def broken_targets(texts):
             yield f"{name}: make {target}: there is no such target"
 
 
+def broken_pages():
+    """The pages that comments and messages of the sources name, and that are not there."""
+    for source in files("*.rs", "*.py", "*.ts"):
+        for page in sorted(set(PAGE.findall(source.read_text(encoding="utf-8")))):
+            if not (ROOT / page).exists():
+                yield f"{source.relative_to(ROOT)}: {page}: there is no such page"
+
+
 def main():
     links_count, broken_count = 0, 0
-    texts = {document.relative_to(ROOT): document.read_text(encoding="utf-8") for document in documents()}
-    for why in broken_targets(texts):
+    texts = {document.relative_to(ROOT): document.read_text(encoding="utf-8") for document in files("*.md")}
+    for why in [*broken_targets(texts), *broken_pages()]:
         broken_count += 1
         print(why, file=sys.stderr)
-    for document in documents():
+    for document in files("*.md"):
         text = document.read_text(encoding="utf-8")
         prose = CODE.sub("", FENCE.sub("", text))
         for link in LINK.findall(prose) + REFERENCE.findall(prose):

@@ -296,7 +296,209 @@ pub(crate) fn check_bucket_name(name: &str) -> Result<(), ObjectError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::locks::LockMode;
+    use crate::settings::{CorsRule, DefaultRetention, LifecycleRule, ObjectLock, Website};
+    use crate::versions::{FolderRecord, Versioning};
+
+    const DOCS: &str = include_str!("../../../../docs/reference/formats/objects.md");
+
+    /// The example under a heading of the page, and the tables under it.
+    fn documented(heading: &str) -> (Value, &'static str) {
+        let (_, section) = DOCS
+            .split_once(&format!("\n## {heading}\n"))
+            .unwrap_or_else(|| panic!("the page has no heading {heading}"));
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let (_, behind) = section.split_once("```json\n").expect("no example");
+        let (example, tables) = behind.split_once("```").expect("the example has no end");
+        let example = serde_json::from_str(example).expect("the example is no JSON");
+        (example, tables)
+    }
+
+    /// Whether the tables have each field of an example. Several fields can share a row.
+    fn check_fields(name: &str, example: &Value, tables: &str) {
+        let first_cells = tables.lines().filter_map(|line| line.split('|').nth(1));
+        let named: Vec<&str> = first_cells
+            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+            .collect();
+        let fields = example.as_object().expect("the example is no object");
+        for field in fields.keys().filter(|field| *field != "version") {
+            let is_named = named.contains(&field.as_str());
+            assert!(is_named, "{name}: no row for {field}");
+        }
+    }
+
+    /// The page's example is `full`, which has a value in each field, and the page has a row for each of these.
+    #[track_caller]
+    fn check_page<T>(heading: &str, full: &T)
+    where
+        T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        let (example, tables) = documented(heading);
+        let written: Value = serde_json::from_slice(&encode(full).unwrap()).unwrap();
+        assert_eq!(written, example, "{heading}: other than on the page");
+        let read: T = decode(heading, example.to_string().as_bytes()).unwrap();
+        assert_eq!(read, *full, "{heading}");
+        check_fields(heading, &example, tables);
+    }
+
+    fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = entries
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        owned.collect()
+    }
+
+    fn full_settings() -> BucketSettings {
+        BucketSettings {
+            public_read: true,
+            tags: map(&[("team", "archive")]),
+            policy: Some(r#"{"Statement":[]}"#.to_owned()),
+            cors: vec![CorsRule {
+                id: Some("web".to_owned()),
+                origins: vec!["https://*.example.org".to_owned()],
+                methods: vec!["GET".to_owned()],
+                headers: vec!["x-amz-*".to_owned()],
+                exposed: vec!["ETag".to_owned()],
+                max_age_seconds: Some(600),
+            }],
+            lifecycle: vec![LifecycleRule {
+                id: Some("old".to_owned()),
+                is_enabled: true,
+                prefix: "logs/".to_owned(),
+                tags: map(&[("keep", "no")]),
+                larger_than_bytes: Some(1),
+                smaller_than_bytes: Some(1 << 20),
+                days: Some(30),
+                date_seconds: None,
+                abort_days: Some(7),
+                noncurrent_days: Some(90),
+                noncurrent_kept: Some(3),
+                lone_markers: true,
+            }],
+            versioning: Some(Versioning::Enabled),
+            versioned_since_seconds: Some(1_795_644_400),
+            nfs_versions_seconds: Some(60),
+            lock: Some(ObjectLock {
+                default: Some(DefaultRetention {
+                    mode: LockMode::Governance,
+                    days: 365,
+                    in_years: true,
+                }),
+            }),
+            website: Some(Website {
+                index: "index.html".to_owned(),
+                error: Some("404.html".to_owned()),
+                redirect_host: Some("www.example.org".to_owned()),
+                redirect_protocol: Some("https".to_owned()),
+            }),
+        }
+    }
+
+    fn full_object() -> ObjectRecord {
+        ObjectRecord {
+            version: VERSION,
+            etag: "9b2cf535f27731c974343645a3985328-2".to_owned(),
+            size_bytes: 5_242_881,
+            mtime_seconds: 1_795_644_390,
+            mtime_nanos: 5,
+            content_type: Some("image/png".to_owned()),
+            headers: map(&[("cache-control", "no-store")]),
+            meta: map(&[("camera", "one")]),
+            tags: map(&[("keep", "yes")]),
+            checksums: map(&[("crc32c", "yZRlqg==-2")]),
+            is_composite: true,
+            public_read: true,
+            parts: vec![5_242_880, 1],
+            upload_id: Some("00112233445566778899aabbccddeeff".to_owned()),
+            version_id: Some("e7160f2c3b5a0000ffffffff00000001".to_owned()),
+            is_marker: true,
+            marked_by: Some(1000),
+            retention: Some(Retention {
+                mode: LockMode::Compliance,
+                until_seconds: 1_827_180_390,
+            }),
+            legal_hold: true,
+        }
+    }
+
+    #[test]
+    fn records_are_written_as_their_page_says() {
+        let bucket = BucketRecord {
+            version: VERSION,
+            directory: Ino(4711),
+            path: "/projects/photos".to_owned(),
+            created_seconds: 1_795_644_390,
+            settings: full_settings(),
+        };
+        check_page("Bucket", &bucket);
+        let (example, tables) = documented("Bucket");
+        check_fields("settings", &example["settings"], tables);
+        let key = AccessKey {
+            version: VERSION,
+            secret: KeptSecret::Readable("readable".to_owned()),
+            uid: 1000,
+            gid: 100,
+            groups: vec![27],
+            read_only: true,
+            only: vec![Permission {
+                bucket: "photos".to_owned(),
+                prefix: "2026/".to_owned(),
+            }],
+            note: "backup".to_owned(),
+            created_seconds: 1_795_644_390,
+        };
+        check_page("Access key", &key);
+        check_page("Object", &full_object());
+        let upload = UploadInfo {
+            version: VERSION,
+            directory: Ino(4711),
+            bucket: "photos".to_owned(),
+            key: "2026/one.png".to_owned(),
+            uid: 1000,
+            created_seconds: 1_795_644_390,
+            object: ObjectRecord {
+                content_type: Some("image/png".to_owned()),
+                ..ObjectRecord::default()
+            },
+            checksum: Some(UploadChecksum {
+                algorithm: "crc32c".to_owned(),
+                is_composite: true,
+            }),
+        };
+        check_page("Upload", &upload);
+        let part = PartRecord {
+            etag: "9e107d9d372bb6826bd81d3542a419d6".to_owned(),
+            checksums: map(&[("crc32c", "yZRlqg==")]),
+        };
+        check_page("Part", &part);
+        let folder = FolderRecord {
+            directory: Ino(4711),
+            uid: 1000,
+            gid: 100,
+            mode: 0o1777,
+        };
+        check_page("Directory of versions", &folder);
+    }
+
+    /// The page says "left out" of a field exactly if an object without it is written without it.
+    #[test]
+    fn the_page_says_what_is_left_out_of_an_object() {
+        let (example, tables) = documented("Object");
+        let written = serde_json::to_value(ObjectRecord::default()).unwrap();
+        for field in example.as_object().unwrap().keys() {
+            let name = format!("`{field}`");
+            let is_row = |line: &&str| {
+                let first = line.split('|').nth(1);
+                first.is_some_and(|cell| cell.contains(&name))
+            };
+            let row = tables.lines().find(is_row).unwrap_or_default();
+            let said = row.to_lowercase().contains("left out");
+            assert_eq!(said, written.get(field).is_none(), "{field}: {row}");
+        }
+    }
 
     #[test]
     fn bucket_names_are_those_of_s3() {

@@ -891,11 +891,12 @@ pub(crate) struct Pair {
 
 /// Which directory a folder of versions is for, and whom that lets in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct FolderRecord {
-    directory: Ino,
-    uid: u32,
-    gid: u32,
-    mode: u32,
+pub(crate) struct FolderRecord {
+    pub directory: Ino,
+    pub uid: u32,
+    pub gid: u32,
+    /// Its rights and the sticky bit.
+    pub mode: u32,
 }
 
 /// Of three bits of a mode.
