@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod connection;
-mod crowd;
 mod execute;
 mod lane;
 mod link;

@@ -202,7 +202,7 @@ impl Collector for IscsiCollector {
     fn collect(&self) -> Vec<MetricFamily> {
         let shared = &self.shared;
         let values = [
-            shared.connection_count.load(Ordering::Relaxed) as u64,
+            shared.connection_count() as u64,
             shared.settings.connection_count_max as u64,
             shared.accepted_count.load(Ordering::Relaxed),
             shared.turned_away_count.load(Ordering::Relaxed),

@@ -9,13 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::LogLimit;
-use cairn_forward::{Door, Entry as Accepting, network_of};
-use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use cairn_forward::{Crowd, CrowdRules, Door, Entry as Accepting, Seat};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::connection;
-use crate::crowd::{Crowd, Limits};
 use crate::link::{Entry, FreeLink};
 use crate::pass::Passed;
 use crate::target::{PORT_GROUP, Targets};
@@ -27,6 +25,8 @@ const BROKEN_LINES_MAX: u32 = 10;
 /// Sessions that discovery and hosts' multipath make, several times over.
 const CONNECTION_COUNT_MAX: usize = 1024;
 const CONNECTION_COUNT_PER_CLIENT_MAX: usize = 512;
+/// Addresses that are remembered from which somebody has logged in. As many initiators come at once when a server starts again.
+const KNOWN_COUNT_MAX: usize = 1024;
 const SOCKET_BUFFER_LEN_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
@@ -42,6 +42,19 @@ pub struct Settings {
     /// What discovery says instead of the address at which it was asked. One for all addresses of the machine, `0.0.0.0`,
     /// stands for the one at which it was asked. In a cluster the map says.
     pub portals: Vec<SocketAddr>,
+}
+
+impl Settings {
+    /// A login takes milliseconds, so half ones make way also for others from addresses that are known.
+    fn crowd(&self) -> CrowdRules {
+        CrowdRules {
+            count_max: self.connection_count_max,
+            per_network_max: self.connection_count_per_client_max,
+            known_count_max: KNOWN_COUNT_MAX,
+            known_for: None,
+            known_make_way: true,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -65,7 +78,6 @@ pub struct Shared {
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     pub held_bytes: AtomicUsize,
     pub unsent_bytes: AtomicUsize,
-    pub connection_count: AtomicUsize,
     /// Connections that are passed on to other nodes.
     pub passed_count: AtomicUsize,
     pub accepted_count: AtomicU64,
@@ -77,7 +89,7 @@ pub struct Shared {
     pub refused_count: AtomicU64,
     /// Connections closed for what came over them.
     pub broken_count: AtomicU64,
-    crowd: Mutex<Crowd>,
+    crowd: Arc<Crowd>,
     /// Connections that are closed before they have logged in: strangers cause as many as they like.
     pub(crate) strangers_logged: LogLimit,
     /// Logins of names for which nothing is set.
@@ -92,20 +104,20 @@ impl Shared {
         settings: Settings,
         may_answer: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<Self> {
+        let crowd = Crowd::new(settings.crowd(), Arc::clone(&targets.env().clock));
         Arc::new(Self {
             targets,
             settings,
             may_answer: Box::new(may_answer),
             held_bytes: AtomicUsize::new(0),
             unsent_bytes: AtomicUsize::new(0),
-            connection_count: AtomicUsize::new(0),
             passed_count: AtomicUsize::new(0),
             accepted_count: AtomicU64::new(0),
             command_count: AtomicU64::new(0),
             turned_away_count: AtomicU64::new(0),
             refused_count: AtomicU64::new(0),
             broken_count: AtomicU64::new(0),
-            crowd: Mutex::default(),
+            crowd,
             strangers_logged: LogLimit::default(),
             unknown_logged: LogLimit::default(),
             broken_logged: LogLimit::new(BROKEN_LINES_MAX),
@@ -133,27 +145,22 @@ impl Shared {
         all.into_iter().map(|portal| (portal, PORT_GROUP)).collect()
     }
 
+    /// Connections that are there now.
+    pub fn connection_count(&self) -> usize {
+        self.crowd.count()
+    }
+
     pub(crate) fn permit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
-        let limits = Limits {
-            count_max: self.settings.connection_count_max,
-            per_network_max: self.settings.connection_count_per_client_max,
-        };
-        let mut crowd = self.crowd.lock();
-        let before = crowd.count();
-        let entered = crowd.enter(network_of(client), limits);
-        let after = crowd.count();
-        self.connection_count.store(after, Ordering::Relaxed);
+        let entered = self.crowd.enter(client);
         // Those that made way for it were over the limits, too.
-        let came = usize::from(entered.is_some());
-        let away = (before + came).saturating_sub(after) + (1 - came);
+        let away = entered.closed_count + usize::from(entered.seat.is_none());
         self.turned_away_count
             .fetch_add(away as u64, Ordering::Relaxed);
-        let (id, end) = entered?;
+        let seat = entered.seat?;
         self.accepted_count.fetch_add(1, Ordering::Relaxed);
         Some(Permit {
             shared: Arc::clone(self),
-            id,
-            end,
+            seat,
         })
     }
 }
@@ -161,8 +168,7 @@ impl Shared {
 /// The right to be one of the connections that the limits allow.
 pub(crate) struct Permit {
     shared: Arc<Shared>,
-    id: u64,
-    end: Arc<Notify>,
+    seat: Seat,
 }
 
 impl Permit {
@@ -172,21 +178,12 @@ impl Permit {
 
     /// Ready when the connection has to make way for another one, which happens only before [`Self::settle`].
     pub(crate) async fn makes_way(&self) {
-        self.end.notified().await;
+        self.seat.makes_way().await;
     }
 
     /// Whether the connection may stay: from now on it makes way for nobody.
     pub(crate) fn settle(&self, has_logged_in: bool) -> bool {
-        self.shared.crowd.lock().settle(self.id, has_logged_in)
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut crowd = self.shared.crowd.lock();
-        crowd.leave(self.id);
-        let count = crowd.count();
-        self.shared.connection_count.store(count, Ordering::Relaxed);
+        self.seat.settle(has_logged_in)
     }
 }
 

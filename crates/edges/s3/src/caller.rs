@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::{self, Refused};
-use cairn_forward::network_of;
+use cairn_forward::{Mark, network_of};
 use cairn_fs::Credentials;
 use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects};
 use cairn_qos::Client;
@@ -21,7 +21,6 @@ use s3s::{S3Error, S3Request, S3Result, s3_error};
 use tokio::time::Instant;
 
 use crate::account::Account;
-use crate::crowd::Mark;
 use crate::errors::{deleted, told};
 use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
 use crate::operations::{self, At, POST_OBJECT, Row};

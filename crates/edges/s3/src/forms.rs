@@ -15,6 +15,7 @@ use cairn_codec_s3::form::{
     self, AFTER_LEN_BYTES_MAX, Fields, FieldsReader, FileReader, FormError, Read,
 };
 use cairn_codec_s3::signed::{ALGORITHM, Refused, SERVICE};
+use cairn_forward::Mark;
 use futures_util::Stream;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HOST, HeaderValue, LOCATION};
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -35,7 +36,6 @@ use tokio::time::timeout;
 
 use crate::body::{PUT_LEN_BYTES_MAX, STALL_MAX};
 use crate::caller::{Access, Keys};
-use crate::crowd::Mark;
 use crate::needs::Facts;
 use crate::operations::{self, At, POST_OBJECT, PUT_OBJECT};
 use crate::refused::{self, escaped};

@@ -14,7 +14,6 @@ mod caller;
 mod chunks;
 mod contents;
 mod cors;
-mod crowd;
 mod documents;
 mod errors;
 mod forms;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_codec_s3::signed;
-use cairn_forward::{Admission, Door, Forward};
+use cairn_forward::{Admission, Crowd, CrowdRules, Door, Forward, Seat};
 use cairn_https::{Certificate, head_len_bytes};
 use cairn_qos::{Client, Gate, Operation, Part};
 use futures_util::FutureExt;
@@ -35,7 +35,6 @@ use crate::audit::Line;
 use crate::caller::{Access, Keys, denied};
 use crate::caller::{Caller, ClientAddress, PassedOn, Permit};
 use crate::cors;
-use crate::crowd::{Crowd, Seat};
 use crate::documents::{self, KEYS_LEN_BYTES_MAX};
 use crate::forms;
 use crate::heads::{self, UnderWay};
@@ -54,6 +53,11 @@ use crate::website;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_COUNT_MAX: usize = 2048;
+/// One network has at most this part of all connections.
+const NETWORK_PART: usize = 2;
+/// Networks from which a signature was right, and for how long after the last one they are remembered.
+const KNOWN_COUNT_MAX: usize = 4096;
+const KNOWN_FOR: Duration = Duration::from_secs(60 * 60);
 /// Between two requests.
 const REST_TIMEOUT: Duration = Duration::from_secs(60);
 /// For the head of a request, from its first byte on, and from a connection to its first request.
@@ -86,6 +90,19 @@ pub struct Settings {
     pub audit: bool,
     /// With one, only HTTPS is spoken.
     pub certificate: Option<Arc<Certificate>>,
+}
+
+impl Settings {
+    /// Any request can be the first that is signed, and some never are: a client that is known keeps its connections all the same.
+    fn crowd(&self) -> CrowdRules {
+        CrowdRules {
+            count_max: self.connection_count_max,
+            per_network_max: self.connection_count_max / NETWORK_PART,
+            known_count_max: KNOWN_COUNT_MAX,
+            known_for: Some(KNOWN_FOR),
+            known_make_way: false,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -132,12 +149,13 @@ impl Shared {
         may_answer: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<Self> {
         let transfers = settings.held_bytes_max / TRANSFER_HELD_BYTES;
+        let crowd = Crowd::new(settings.crowd(), Arc::clone(stores.clock()));
         Arc::new(Self {
             transfers: Places::new(transfers.max(TRANSFER_COUNT_MIN)),
             limited: Mutex::default(),
             stores,
             hosts: Hosts::new(&settings.domains),
-            crowd: Crowd::new(settings.connection_count_max),
+            crowd,
             settings,
             may_answer: Box::new(may_answer),
             forward,
@@ -198,7 +216,7 @@ impl Shared {
 
     /// Lets a connection in; `None`: there are too many, or too many of this client.
     fn enter(&self, client: IpAddr) -> Option<Seat> {
-        let seat = self.crowd.enter(client);
+        let seat = self.crowd.enter(client).seat;
         if seat.is_none() {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
         }

@@ -109,8 +109,8 @@ impl Stores {
         self.activities.of(volume)
     }
 
-    pub(crate) fn clock(&self) -> &dyn Clock {
-        &*self.env.clock
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.env.clock
     }
 
     pub(crate) fn entropy(&self) -> &dyn Entropy {

@@ -1,7 +1,7 @@
 //! Asks the owner of a volume on behalf of clients of this node.
 //!
-//! Owns: terms of nodes, admission of clients' connections and of streams between nodes, streams to owners, how old a
-//! call may be when it is executed.
+//! Owns: terms of nodes, admission of clients' connections and of streams between nodes, which connections make way where there are too
+//! many, streams to owners, how old a call may be when it is executed.
 //! Must not know: any protocol, how nodes trust one another, how the map is kept.
 //!
 //! Invariant: a call that a client sent and then repeated through another node is not executed after that repetition was
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod crowd;
 mod door;
 mod forward;
 mod framed;
@@ -30,6 +31,7 @@ mod pulse;
 use std::time::Duration;
 
 pub use admission::{Admission, End, MapTerms, Refused, Registry};
+pub use crowd::{Crowd, CrowdRules, Entered, Mark, Seat};
 pub use door::{Accepts, Door, Entry, network_of, reset};
 pub use forward::{ConnectError, Forward, Incoming, Nodes, Serve, ServeReads};
 
