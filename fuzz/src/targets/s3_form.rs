@@ -3,8 +3,7 @@
 //! The first byte of an input says how long the pieces are, the rest of its first line is the content type, all else the body.
 
 use cairn_codec_s3::form::{
-    AFTER_LEN_BYTES_MAX, FIELDS_LEN_BYTES_MAX, Fields, FieldsReader, FileReader, FormError, Read,
-    boundary, is_form,
+    AFTER_LEN_BYTES_MAX, FIELDS_LEN_BYTES_MAX, boundary, is_form, read_pieces,
 };
 
 /// Tries one input.
@@ -24,8 +23,8 @@ pub fn run(input: &[u8]) {
     let Ok(boundary) = boundary(kind) else {
         return;
     };
-    let whole = read(&boundary, [body].into_iter()).ok();
-    let cut = read(&boundary, body.chunks(usize::from(*len) + 1)).ok();
+    let whole = read_pieces(&boundary, [body]).ok();
+    let cut = read_pieces(&boundary, body.chunks(usize::from(*len) + 1)).ok();
     assert_eq!(whole, cut, "{boundary:?}");
     let Some((fields, file)) = whole else {
         return;
@@ -57,31 +56,4 @@ pub fn run(input: &[u8]) {
         );
     }
     assert!(!fields.named("${filename}").contains(['/', '\\']));
-}
-
-fn read<'a>(
-    boundary: &str,
-    mut pieces: impl Iterator<Item = &'a [u8]>,
-) -> Result<(Fields, Vec<u8>), FormError> {
-    let mut reader = FieldsReader::new(boundary);
-    let mut end = FileReader::new(boundary);
-    let mut file = Vec::new();
-    let mut take = |end: &mut FileReader, piece: &[u8]| {
-        let taken = end.push(piece)?;
-        file.extend_from_slice(&end.delimiter()[..taken.held_len_bytes]);
-        file.extend_from_slice(&piece[..taken.piece_len_bytes]);
-        Ok::<_, FormError>(())
-    };
-    loop {
-        let piece = pieces.next().ok_or(FormError::Incomplete)?;
-        if let Read::Whole { file_offset } = reader.push(piece)? {
-            take(&mut end, &piece[file_offset..])?;
-            break;
-        }
-    }
-    for piece in pieces {
-        take(&mut end, piece)?;
-    }
-    end.end()?;
-    Ok((reader.fields(), file))
 }

@@ -454,6 +454,37 @@ fn common_len(left: &[u8], right: &[u8]) -> usize {
     pairs.take_while(|(left, right)| left == right).count()
 }
 
+/// Reads a form that comes in these pieces: its fields and the bytes of its file. For tests and fuzzers: a server passes the bytes on as they
+/// come.
+#[cfg(any(test, feature = "testing"))]
+pub fn read_pieces<'a>(
+    boundary: &str,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(Fields, Vec<u8>), FormError> {
+    let mut pieces = pieces.into_iter();
+    let mut fields = FieldsReader::new(boundary);
+    let mut end = FileReader::new(boundary);
+    let mut file = Vec::new();
+    let mut take = |end: &mut FileReader, piece: &[u8]| {
+        let taken = end.push(piece)?;
+        file.extend_from_slice(&end.delimiter()[..taken.held_len_bytes]);
+        file.extend_from_slice(&piece[..taken.piece_len_bytes]);
+        Ok::<_, FormError>(())
+    };
+    loop {
+        let piece = pieces.next().ok_or(FormError::Incomplete)?;
+        if let Read::Whole { file_offset } = fields.push(piece)? {
+            take(&mut end, &piece[file_offset..])?;
+            break;
+        }
+    }
+    for piece in pieces {
+        take(&mut end, piece)?;
+    }
+    end.end()?;
+    Ok((fields.fields(), file))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -485,32 +516,10 @@ mod tests {
         body
     }
 
-    /// Reads a form that comes in these pieces: its fields and the bytes of its file.
     fn read<'a>(
         pieces: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<(Fields, Vec<u8>), FormError> {
-        let mut pieces = pieces.into_iter();
-        let mut fields = FieldsReader::new(BOUNDARY);
-        let mut end = FileReader::new(BOUNDARY);
-        let mut file = Vec::new();
-        let mut take = |end: &mut FileReader, piece: &[u8]| {
-            let taken = end.push(piece)?;
-            file.extend_from_slice(&end.delimiter()[..taken.held_len_bytes]);
-            file.extend_from_slice(&piece[..taken.piece_len_bytes]);
-            Ok::<_, FormError>(())
-        };
-        loop {
-            let piece = pieces.next().ok_or(FormError::Incomplete)?;
-            if let Read::Whole { file_offset } = fields.push(piece)? {
-                take(&mut end, &piece[file_offset..])?;
-                break;
-            }
-        }
-        for piece in pieces {
-            take(&mut end, piece)?;
-        }
-        end.end()?;
-        Ok((fields.fields(), file))
+        read_pieces(BOUNDARY, pieces)
     }
 
     /// Cut after so many bytes, again and again.
