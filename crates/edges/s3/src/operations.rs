@@ -320,6 +320,22 @@ fn bucket(action: A) -> [Need; 1] {
     [need(action, On::Bucket)]
 }
 
+/// An operation on what a bucket is set to. One that sets it has a document, whose checksums come with it.
+fn setting(
+    operation: &'static str,
+    method: &'static str,
+    chosen_by: &'static [&'static str],
+    action: A,
+) -> Row {
+    let headers: &[&[&'static str]] = match method {
+        PUT => &[OWNER, SUMS],
+        _ => &[OWNER],
+    };
+    Row::new(operation, method, At::Bucket, chosen_by)
+        .headers(headers)
+        .needs(bucket(action))
+}
+
 fn prefix(action: A) -> [Need; 1] {
     [need(action, On::Prefix)]
 }
@@ -562,41 +578,33 @@ fn table() -> Vec<Row> {
         Row::new("DeleteObjects", POST, At::Bucket, &["delete"])
             .open()
             .headers(&[OWNER, SUMS, &["x-amz-bypass-governance-retention"]]),
-        Row::new("GetBucketAcl", GET, At::Bucket, &["acl"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketAcl)),
+        setting("GetBucketAcl", GET, &["acl"], A::GetBucketAcl),
         Row::new("PutBucketAcl", PUT, At::Bucket, &["acl"])
             .headers(&[OWNER, SUMS, &["x-amz-acl"]])
             .needs(bucket(A::PutBucketAcl)),
-        Row::new("GetBucketPolicy", GET, At::Bucket, &["policy"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketPolicy)),
-        Row::new("GetBucketPolicyStatus", GET, At::Bucket, &["policyStatus"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketPolicyStatus)),
-        Row::new("PutBucketPolicy", PUT, At::Bucket, &["policy"])
-            .headers(&[OWNER, SUMS])
-            .needs(bucket(A::PutBucketPolicy)),
-        Row::new("DeleteBucketPolicy", DELETE, At::Bucket, &["policy"])
-            .headers(&[OWNER])
-            .needs(bucket(A::DeleteBucketPolicy)),
-        Row::new("GetBucketCors", GET, At::Bucket, &["cors"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketCors)),
-        Row::new("PutBucketCors", PUT, At::Bucket, &["cors"])
-            .headers(&[OWNER, SUMS])
-            .needs(bucket(A::PutBucketCors)),
-        Row::new("DeleteBucketCors", DELETE, At::Bucket, &["cors"])
-            .headers(&[OWNER])
-            .needs(bucket(A::PutBucketCors)),
-        Row::new(
+        setting("GetBucketPolicy", GET, &["policy"], A::GetBucketPolicy),
+        setting(
+            "GetBucketPolicyStatus",
+            GET,
+            &["policyStatus"],
+            A::GetBucketPolicyStatus,
+        ),
+        setting("PutBucketPolicy", PUT, &["policy"], A::PutBucketPolicy),
+        setting(
+            "DeleteBucketPolicy",
+            DELETE,
+            &["policy"],
+            A::DeleteBucketPolicy,
+        ),
+        setting("GetBucketCors", GET, &["cors"], A::GetBucketCors),
+        setting("PutBucketCors", PUT, &["cors"], A::PutBucketCors),
+        setting("DeleteBucketCors", DELETE, &["cors"], A::PutBucketCors),
+        setting(
             "GetBucketLifecycleConfiguration",
             GET,
-            At::Bucket,
             &["lifecycle"],
-        )
-        .headers(&[OWNER])
-        .needs(bucket(A::GetLifecycleConfiguration)),
+            A::GetLifecycleConfiguration,
+        ),
         Row::new(
             "PutBucketLifecycleConfiguration",
             PUT,
@@ -609,98 +617,95 @@ fn table() -> Vec<Row> {
             &["x-amz-transition-default-minimum-object-size"],
         ])
         .needs(bucket(A::PutLifecycleConfiguration)),
-        Row::new("DeleteBucketLifecycle", DELETE, At::Bucket, &["lifecycle"])
-            .headers(&[OWNER])
-            .needs(bucket(A::PutLifecycleConfiguration)),
-        Row::new("GetBucketTagging", GET, At::Bucket, &["tagging"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketTagging)),
-        Row::new("PutBucketTagging", PUT, At::Bucket, &["tagging"])
-            .headers(&[OWNER, SUMS])
-            .needs(bucket(A::PutBucketTagging)),
-        Row::new("DeleteBucketTagging", DELETE, At::Bucket, &["tagging"])
-            .headers(&[OWNER])
-            .needs(bucket(A::PutBucketTagging)),
-        Row::new("GetBucketVersioning", GET, At::Bucket, &["versioning"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketVersioning)),
-        Row::new("PutBucketVersioning", PUT, At::Bucket, &["versioning"])
-            .headers(&[OWNER, SUMS])
-            .needs(bucket(A::PutBucketVersioning)),
-        Row::new("GetBucketWebsite", GET, At::Bucket, &["website"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketWebsite)),
-        Row::new("PutBucketWebsite", PUT, At::Bucket, &["website"])
-            .headers(&[OWNER, SUMS])
-            .needs(bucket(A::PutBucketWebsite)),
-        Row::new("DeleteBucketWebsite", DELETE, At::Bucket, &["website"])
-            .headers(&[OWNER])
-            .needs(bucket(A::DeleteBucketWebsite)),
-        Row::new(
+        setting(
+            "DeleteBucketLifecycle",
+            DELETE,
+            &["lifecycle"],
+            A::PutLifecycleConfiguration,
+        ),
+        setting("GetBucketTagging", GET, &["tagging"], A::GetBucketTagging),
+        setting("PutBucketTagging", PUT, &["tagging"], A::PutBucketTagging),
+        setting(
+            "DeleteBucketTagging",
+            DELETE,
+            &["tagging"],
+            A::PutBucketTagging,
+        ),
+        setting(
+            "GetBucketVersioning",
+            GET,
+            &["versioning"],
+            A::GetBucketVersioning,
+        ),
+        setting(
+            "PutBucketVersioning",
+            PUT,
+            &["versioning"],
+            A::PutBucketVersioning,
+        ),
+        setting("GetBucketWebsite", GET, &["website"], A::GetBucketWebsite),
+        setting("PutBucketWebsite", PUT, &["website"], A::PutBucketWebsite),
+        setting(
+            "DeleteBucketWebsite",
+            DELETE,
+            &["website"],
+            A::DeleteBucketWebsite,
+        ),
+        setting(
             "GetObjectLockConfiguration",
             GET,
-            At::Bucket,
             &["object-lock"],
-        )
-        .headers(&[OWNER])
-        .needs(bucket(A::GetBucketObjectLockConfiguration)),
-        Row::new(
+            A::GetBucketObjectLockConfiguration,
+        ),
+        setting(
             "PutObjectLockConfiguration",
             PUT,
-            At::Bucket,
             &["object-lock"],
-        )
-        .headers(&[OWNER, SUMS])
-        .needs(bucket(A::PutBucketObjectLockConfiguration)),
-        Row::new("GetBucketEncryption", GET, At::Bucket, &["encryption"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetEncryptionConfiguration)),
-        Row::new("GetBucketReplication", GET, At::Bucket, &["replication"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetReplicationConfiguration)),
-        Row::new(
+            A::PutBucketObjectLockConfiguration,
+        ),
+        setting(
+            "GetBucketEncryption",
+            GET,
+            &["encryption"],
+            A::GetEncryptionConfiguration,
+        ),
+        setting(
+            "GetBucketReplication",
+            GET,
+            &["replication"],
+            A::GetReplicationConfiguration,
+        ),
+        setting(
             "GetPublicAccessBlock",
             GET,
-            At::Bucket,
             &["publicAccessBlock"],
-        )
-        .headers(&[OWNER])
-        .needs(bucket(A::GetBucketPublicAccessBlock)),
-        Row::new(
+            A::GetBucketPublicAccessBlock,
+        ),
+        setting(
             "GetBucketOwnershipControls",
             GET,
-            At::Bucket,
             &["ownershipControls"],
-        )
-        .headers(&[OWNER])
-        .needs(bucket(A::GetBucketOwnershipControls)),
-        Row::new("GetBucketLogging", GET, At::Bucket, &["logging"])
-            .headers(&[OWNER])
-            .needs(bucket(A::GetBucketLogging)),
-        Row::new(
+            A::GetBucketOwnershipControls,
+        ),
+        setting("GetBucketLogging", GET, &["logging"], A::GetBucketLogging),
+        setting(
             "GetBucketNotificationConfiguration",
             GET,
-            At::Bucket,
             &["notification"],
-        )
-        .headers(&[OWNER])
-        .needs(bucket(A::GetBucketNotification)),
-        Row::new(
+            A::GetBucketNotification,
+        ),
+        setting(
             "GetBucketAccelerateConfiguration",
             GET,
-            At::Bucket,
             &["accelerate"],
-        )
-        .headers(&[OWNER])
-        .needs(bucket(A::GetAccelerateConfiguration)),
-        Row::new(
+            A::GetAccelerateConfiguration,
+        ),
+        setting(
             "GetBucketRequestPayment",
             GET,
-            At::Bucket,
             &["requestPayment"],
-        )
-        .headers(&[OWNER])
-        .needs(bucket(A::GetBucketRequestPayment)),
+            A::GetBucketRequestPayment,
+        ),
     ]
 }
 
