@@ -1,0 +1,362 @@
+//! Objects are read.
+//!
+//! Owns: GetObject, HeadObject and GetObjectAttributes, and what of an object is read. Must not know: how bytes are sent (`body`).
+
+use cairn_objects::ObjectInfo;
+use http::header::IF_RANGE;
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+use super::{LIST_COUNT_MAX, Service, number};
+use crate::body;
+use crate::errors::told;
+use crate::locks;
+use crate::values::{self, KEPT_HEADERS, ReadCondition};
+
+const CONTENT_TYPE: &str = "binary/octet-stream";
+
+impl Service {
+    pub(super) async fn get(
+        &self,
+        request: S3Request<GetObjectInput>,
+    ) -> S3Result<S3Response<GetObjectOutput>> {
+        let caller = self.caller(&request)?;
+        let overrides = [
+            &request.input.response_cache_control,
+            &request.input.response_content_disposition,
+            &request.input.response_content_encoding,
+            &request.input.response_content_language,
+            &request.input.response_content_type,
+        ];
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(caller.has_key(), is_overridden)?;
+        let input = request.input;
+        let version = values::version(input.version_id.as_ref());
+        let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
+        ReadCondition {
+            if_match: input.if_match.as_ref(),
+            if_none_match: input.if_none_match.as_ref(),
+            if_modified_since: input.if_modified_since.as_ref(),
+            if_unmodified_since: input.if_unmodified_since.as_ref(),
+        }
+        .check(&info)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
+        let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
+        let length = number(part.range.end - part.range.start);
+        let transfer = self.0.transfer(&caller, &input.bucket).await;
+        let range = part.range.clone();
+        let body = body::send(&self.0, transfer, &bucket, &caller.who, info.ino, range);
+        let body = body.await.map_err(told)?;
+        let is_part = part.content_range.is_some();
+        let tags = info.record.as_ref().map_or(0, |record| record.tags.len());
+        let locked = locks::Told::of(&info);
+        let mut response = S3Response::new(GetObjectOutput {
+            body: Some(body),
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: Some(length),
+            content_range: part.content_range,
+            content_type: input.response_content_type.or_else(|| content_type(&info)),
+            cache_control: input
+                .response_cache_control
+                .or_else(|| kept(&info, KEPT_HEADERS[0])),
+            content_disposition: input
+                .response_content_disposition
+                .or_else(|| kept(&info, KEPT_HEADERS[1])),
+            content_encoding: input
+                .response_content_encoding
+                .or_else(|| kept(&info, KEPT_HEADERS[2])),
+            content_language: input
+                .response_content_language
+                .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
+            e_tag: Some(values::etag(&info.etag())),
+            last_modified: Some(values::time(info.attr.mtime)),
+            metadata: metadata(&info),
+            parts_count: part.parts_count,
+            tag_count: (tags > 0).then_some(tags as i32),
+            version_id: info.version_id.clone(),
+            object_lock_mode: locked.mode,
+            object_lock_retain_until_date: locked.until,
+            object_lock_legal_hold_status: locked.hold,
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
+            ..GetObjectOutput::default()
+        });
+        if is_part {
+            response.status = Some(http::StatusCode::PARTIAL_CONTENT);
+        }
+        Ok(response)
+    }
+
+    pub(super) async fn head(
+        &self,
+        request: S3Request<HeadObjectInput>,
+    ) -> S3Result<S3Response<HeadObjectOutput>> {
+        let caller = self.caller(&request)?;
+        let overrides = [
+            &request.input.response_cache_control,
+            &request.input.response_content_disposition,
+            &request.input.response_content_encoding,
+            &request.input.response_content_language,
+            &request.input.response_content_type,
+        ];
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(caller.has_key(), is_overridden)?;
+        let input = request.input;
+        let version = values::version(input.version_id.as_ref());
+        let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
+        ReadCondition {
+            if_match: input.if_match.as_ref(),
+            if_none_match: input.if_none_match.as_ref(),
+            if_modified_since: input.if_modified_since.as_ref(),
+            if_unmodified_since: input.if_unmodified_since.as_ref(),
+        }
+        .check(&info)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
+        let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
+        let is_part = part.content_range.is_some();
+        let locked = locks::Told::of(&info);
+        let mut response = S3Response::new(HeadObjectOutput {
+            version_id: info.version_id.clone(),
+            object_lock_mode: locked.mode,
+            object_lock_retain_until_date: locked.until,
+            object_lock_legal_hold_status: locked.hold,
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: Some(number(part.range.end - part.range.start)),
+            content_range: part.content_range,
+            content_type: input.response_content_type.or_else(|| content_type(&info)),
+            cache_control: input
+                .response_cache_control
+                .or_else(|| kept(&info, KEPT_HEADERS[0])),
+            content_disposition: input
+                .response_content_disposition
+                .or_else(|| kept(&info, KEPT_HEADERS[1])),
+            content_encoding: input
+                .response_content_encoding
+                .or_else(|| kept(&info, KEPT_HEADERS[2])),
+            content_language: input
+                .response_content_language
+                .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
+            e_tag: Some(values::etag(&info.etag())),
+            last_modified: Some(values::time(info.attr.mtime)),
+            metadata: metadata(&info),
+            parts_count: part.parts_count,
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
+            ..HeadObjectOutput::default()
+        });
+        if is_part {
+            response.status = Some(http::StatusCode::PARTIAL_CONTENT);
+        }
+        Ok(response)
+    }
+
+    pub(super) async fn attributes(
+        &self,
+        request: S3Request<GetObjectAttributesInput>,
+    ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        let version = values::version(input.version_id.as_ref());
+        let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
+        let wants = |name: &str| {
+            let mut names = input.object_attributes.iter();
+            // One header may name several.
+            names.any(|wanted| wanted.as_str().split(',').any(|one| one.trim() == name))
+        };
+        let numbers = [input.part_number_marker, input.max_parts];
+        if numbers.iter().flatten().any(|number| *number < 0) {
+            return Err(s3_error!(
+                InvalidArgument,
+                "x-amz-part-number-marker and x-amz-max-parts are not below zero"
+            ));
+        }
+        let whole = part_of(&info, None, None)?;
+        let mode = ChecksumMode::from_static(ChecksumMode::ENABLED);
+        let lengths = info.record.as_ref().map(|record| record.parts.clone());
+        let lengths = lengths.filter(|lengths| !lengths.is_empty());
+        let parts = lengths.filter(|_| wants(ObjectAttributes::OBJECT_PARTS));
+        let parts = parts.map(|lengths| attribute_parts(&lengths, &input));
+        Ok(S3Response::new(GetObjectAttributesOutput {
+            checksum: wants(ObjectAttributes::CHECKSUM)
+                .then(|| checksum(&info, Some(&mode), &whole)),
+            e_tag: wants(ObjectAttributes::ETAG).then(|| values::etag(&info.etag())),
+            last_modified: Some(values::time(info.attr.mtime)),
+            version_id: info.version_id.clone(),
+            object_parts: parts,
+            object_size: wants(ObjectAttributes::OBJECT_SIZE).then(|| number(info.size_bytes())),
+            storage_class: wants(ObjectAttributes::STORAGE_CLASS)
+                .then(|| StorageClass::from_static(StorageClass::STANDARD)),
+            ..GetObjectAttributesOutput::default()
+        }))
+    }
+}
+
+/// The same of an object as it was put.
+fn kept_expires(info: &ObjectInfo) -> Option<Expires> {
+    let text = kept(info, KEPT_HEADERS[4])?;
+    Timestamp::parse(TimestampFormat::HttpDate, &text).ok()
+}
+
+/// Headers of the answer are set by requests with a signature only: who makes a link could have a page shown of what is none.
+fn require_signed(is_signed: bool, is_overridden: bool) -> S3Result<()> {
+    match is_overridden && !is_signed {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "headers of the answer are set by requests with a signature only"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The part that a request asks for, if the object is still the one that it has a part of.
+fn range_of<'a>(
+    range: Option<&'a Range>,
+    number: Option<i32>,
+    headers: &http::HeaderMap,
+    info: &ObjectInfo,
+) -> S3Result<Option<&'a Range>> {
+    if range.is_some() && number.is_some() {
+        return Err(s3_error!(
+            InvalidRequest,
+            "a range or the number of a part is asked for, not both"
+        ));
+    }
+    Ok(range.filter(|_| values::is_still(headers.get(IF_RANGE), info)))
+}
+
+/// What of an object is read.
+struct Part {
+    range: std::ops::Range<u64>,
+    content_range: Option<String>,
+    parts_count: Option<i32>,
+}
+
+fn part_of(info: &ObjectInfo, range: Option<&Range>, number: Option<i32>) -> S3Result<Part> {
+    let size = info.size_bytes();
+    let told = |range: &std::ops::Range<u64>| {
+        let last = range.end.saturating_sub(1);
+        Some(format!("bytes {}-{last}/{size}", range.start))
+    };
+    if let Some(range) = range {
+        let range = range.check(size).map_err(|_| s3_error!(InvalidRange))?;
+        return Ok(Part {
+            content_range: told(&range),
+            range,
+            parts_count: None,
+        });
+    }
+    let Some(wanted) = number else {
+        return Ok(Part {
+            range: 0..size,
+            content_range: None,
+            parts_count: None,
+        });
+    };
+    let lengths = match &info.record {
+        Some(record) if !record.parts.is_empty() => record.parts.clone(),
+        _ => vec![size],
+    };
+    let index = usize::try_from(wanted)
+        .ok()
+        .and_then(|wanted| wanted.checked_sub(1));
+    let index = index.filter(|index| *index < lengths.len());
+    let index =
+        index.ok_or_else(|| s3_error!(InvalidArgument, "the object has no part of that number"))?;
+    let start: u64 = lengths[..index].iter().sum();
+    let range = start..start + lengths[index];
+    Ok(Part {
+        content_range: told(&range),
+        range,
+        parts_count: i32::try_from(lengths.len()).ok(),
+    })
+}
+
+/// Parts of an object, as its attributes tell them.
+fn attribute_parts(lengths: &[u64], input: &GetObjectAttributesInput) -> GetObjectAttributesParts {
+    let after = input
+        .part_number_marker
+        .and_then(|after| usize::try_from(after).ok())
+        .unwrap_or(0);
+    let asked = input
+        .max_parts
+        .and_then(|count| usize::try_from(count).ok());
+    let count = asked.unwrap_or(LIST_COUNT_MAX).min(LIST_COUNT_MAX);
+    let all = (1..).zip(lengths).skip(after);
+    let parts: Vec<ObjectPart> = all
+        .take(count)
+        .map(|(index, length)| ObjectPart {
+            part_number: Some(index),
+            size: Some(number(*length)),
+            ..ObjectPart::default()
+        })
+        .collect();
+    let last = parts.last().and_then(|part| part.part_number);
+    GetObjectAttributesParts {
+        is_truncated: Some(after + parts.len() < lengths.len()),
+        max_parts: Some(count as i32),
+        next_part_number_marker: last,
+        part_number_marker: input.part_number_marker,
+        parts: Some(parts),
+        total_parts_count: Some(lengths.len() as i32),
+    }
+}
+
+/// Headers of an object as they were put.
+fn kept(info: &ObjectInfo, name: &str) -> Option<String> {
+    info.record.as_ref()?.headers.get(name).cloned()
+}
+
+fn content_type(info: &ObjectInfo) -> Option<ContentType> {
+    let given = info
+        .record
+        .as_ref()
+        .and_then(|record| record.content_type.clone());
+    Some(given.unwrap_or_else(|| CONTENT_TYPE.to_owned()))
+}
+
+fn metadata(info: &ObjectInfo) -> Option<Metadata> {
+    let record = info.record.as_ref()?;
+    Some(record.meta.clone().into_iter().collect())
+}
+
+/// Checksums that were put with an object, if they are asked for and the whole object is.
+fn checksum(info: &ObjectInfo, mode: Option<&ChecksumMode>, part: &Part) -> Checksum {
+    let mut checksum = Checksum::default();
+    if mode.is_none() || part.content_range.is_some() {
+        return checksum;
+    }
+    if let Some(record) = &info.record {
+        let get = |algorithm: &str| record.checksums.get(algorithm).cloned();
+        checksum.checksum_crc32 = get("crc32");
+        checksum.checksum_crc32c = get("crc32c");
+        checksum.checksum_crc64nvme = get("crc64nvme");
+        checksum.checksum_sha1 = get("sha1");
+        checksum.checksum_sha256 = get("sha256");
+        checksum.checksum_type = values::type_of(record);
+    }
+    checksum
+}
