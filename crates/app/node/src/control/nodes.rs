@@ -1,0 +1,260 @@
+//! The cluster and its nodes: tickets, the CA, nodes that leave, rest or are replaced.
+//!
+//! Owns: what is refused before such a change, and that its answer shows it. Must not know: how the map is kept.
+
+use std::time::Duration;
+
+use cairn_admin::ControlError;
+use cairn_admin::api::{AuthorityView, ClusterView, ErrorKind, TicketCreate, TicketView};
+use cairn_base::{NodeId, Timestamp};
+use cairn_cluster::map::{NodeRecord, TOKEN_SECONDS_MAX, WEIGHT_MAX, WEIGHT_NORMAL};
+
+use super::refusals::not_found;
+use super::{Controller, refusal};
+use crate::cluster::ClusterNode;
+use crate::cluster::rotation::BeginError;
+use crate::cluster_view;
+
+/// A change of the map is seen by the node that made it in milliseconds.
+pub(crate) const MAP_SEEN_MAX: Duration = Duration::from_secs(3);
+
+/// A node is in maintenance for a week at most: data that is not rebuilt for longer is better moved.
+const MAINTENANCE_SECONDS_MAX: u64 = 7 * 24 * 3600;
+
+impl Controller {
+    pub(super) async fn make_ticket(
+        &self,
+        create: TicketCreate,
+    ) -> Result<TicketView, ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        if !(1..=TOKEN_SECONDS_MAX).contains(&create.valid_seconds) {
+            let seconds = create.valid_seconds;
+            let why = format!(
+                "a ticket cannot be valid for {seconds} s: from 1 s to {TOKEN_SECONDS_MAX} s (24 h)"
+            );
+            return Err(ControlError::new(ErrorKind::Invalid, why)
+                .hint("make a ticket shortly before a node joins with it"));
+        }
+        self.require_guarded()?;
+        let valid_for = Duration::from_secs(create.valid_seconds);
+        let ticket = cluster.ticket(valid_for).await;
+        let ticket = ticket.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
+        Ok(TicketView {
+            ticket: ticket.to_string(),
+        })
+    }
+
+    pub(super) async fn rotate_authority(&self) -> Result<AuthorityView, ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        self.require_guarded()?;
+        let begun = cluster.rotate_authority().await;
+        begun.map_err(|error| match error {
+            BeginError::Refused(why) => ControlError::new(ErrorKind::Conflict, why),
+            BeginError::Failed(why) => ControlError::new(ErrorKind::Unavailable, why),
+        })?;
+        authority_now(cluster).await
+    }
+
+    pub(super) async fn back_cluster_up(&self) -> Result<String, ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        let copy = cluster.backup().await;
+        let copy = copy.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
+        let text = String::from_utf8(copy.encode());
+        text.map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))
+    }
+
+    pub(super) async fn drain_node(
+        &self,
+        node: String,
+        draining: bool,
+    ) -> Result<ClusterView, ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        let record = cluster.record_named(&node).map_err(not_found)?;
+        if draining && !record.draining {
+            let bytes = cluster_view::bytes_on(&cluster.member.view(), record.id);
+            let can = self.inner.pool.require_without_node(record.id, bytes);
+            can.map_err(refusal)?;
+        }
+        // One that another node takes the place of goes on being replaced.
+        let replaced_by = record.replaced_by.filter(|_| draining);
+        self.set_draining(cluster, &record, draining, replaced_by)
+            .await
+    }
+
+    pub(super) async fn maintain_node(
+        &self,
+        node: String,
+        seconds: u64,
+    ) -> Result<ClusterView, ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        let record = cluster.record_named(&node).map_err(not_found)?;
+        let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
+        if seconds > MAINTENANCE_SECONDS_MAX {
+            let why = format!("{seconds} seconds are too long: at most a week");
+            return Err(conflict(why).hint("`cairn node drain` has a node leave"));
+        }
+        if seconds > 0 && record.draining {
+            return Err(conflict(format!("node {node} is to leave"))
+                .hint("`cairn node drain --cancel` has it stay"));
+        }
+        let now = self.inner.env.clock.now().seconds;
+        let until = i64::try_from(seconds).ok();
+        let until = until.filter(|seconds| *seconds > 0);
+        let until = until.map(|seconds| Timestamp::new(now.saturating_add(seconds), 0));
+        self.require_guarded()?;
+        let map = cluster.member.map();
+        let set = map.set_node_maintenance(record.id, until).await;
+        set.map_err(|error| conflict(error.to_string()).hint("try again"))?;
+        self.cluster_after(cluster).await
+    }
+
+    pub(super) async fn weigh_node(
+        &self,
+        node: String,
+        weight: u32,
+    ) -> Result<ClusterView, ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        let record = cluster.record_named(&node).map_err(not_found)?;
+        if weight > WEIGHT_MAX {
+            let why = format!("a weight of {weight} is too large: at most {WEIGHT_MAX}");
+            return Err(ControlError::new(ErrorKind::Invalid, why).hint(format!(
+                "{WEIGHT_NORMAL} is the usual one; only the proportions of the nodes' weights count"
+            )));
+        }
+        self.require_guarded()?;
+        let map = cluster.member.map();
+        let set = map.set_node_weight(record.id, weight).await;
+        set.map_err(|error| {
+            ControlError::new(ErrorKind::Conflict, error.to_string()).hint("try again")
+        })?;
+        self.cluster_after(cluster).await
+    }
+
+    pub(super) async fn replace_node(
+        &self,
+        node: String,
+        by: String,
+    ) -> Result<ClusterView, ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        let old = cluster.record_named(&node).map_err(not_found)?;
+        let new = cluster.record_named(&by).map_err(not_found)?;
+        let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
+        let view = cluster.member.view();
+        if old.id == new.id {
+            return Err(conflict(format!("node {by} cannot take its own place")));
+        }
+        if new.draining {
+            return Err(conflict(format!("node {by} is to leave, too")));
+        }
+        if !view.alive.contains_key(&new.id) {
+            return Err(conflict(format!("node {by} does not run: start it first")));
+        }
+        let mut disks = view.disks.values().map(|disk| &disk.value);
+        if !disks.any(|disk| disk.node == new.id && !disk.draining) {
+            let why = format!("node {by} has no disk that stays: add one first");
+            return Err(conflict(why));
+        }
+        // Of one that is lost, as much as possible is better than nothing: what is missing is told while that goes on.
+        if !old.draining && view.alive.contains_key(&old.id) {
+            let bytes = cluster_view::bytes_on(&view, old.id);
+            let can = self.inner.pool.require_without_node(old.id, bytes);
+            can.map_err(refusal)?;
+        }
+        self.set_draining(cluster, &old, true, Some(new.id)).await
+    }
+
+    pub(super) async fn remove_node(&self, node: String) -> Result<(), ControlError> {
+        let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+        let record = cluster.record_named(&node).map_err(not_found)?;
+        self.require_guarded()?;
+        let removed = cluster.remove_node(&record).await;
+        removed.map_err(|why| {
+            ControlError::new(ErrorKind::Conflict, why)
+                .hint("`cairn node list` shows what keeps a node that drains")
+        })
+    }
+
+    /// What lets somebody in, and who is a node, nodes with a member of etcd alone write: such a one is asked for that, and looks
+    /// itself at what the administrator shows.
+    pub(crate) fn require_guarded(&self) -> Result<(), ControlError> {
+        let Some(cluster) = &self.inner.cluster else {
+            return Ok(());
+        };
+        let unavailable = |why: String| ControlError::new(ErrorKind::Unavailable, why);
+        match cluster.keeper_elsewhere().map_err(unavailable)? {
+            None => Ok(()),
+            Some(keeper) => {
+                let why = "this node runs no member of etcd, and only nodes that do change this";
+                Err(unavailable(why.to_owned()).at(keeper))
+            }
+        }
+    }
+
+    /// A node that leaves takes no new disks.
+    pub(super) fn require_node_stays(&self) -> Result<(), ControlError> {
+        let Some(cluster) = &self.inner.cluster else {
+            return Ok(());
+        };
+        let view = cluster.member.view();
+        match view.nodes.get(&cluster.member.node()) {
+            Some(record) if record.value.draining => {
+                let name = &record.value.name;
+                let why = format!("node {name} is to leave the cluster, and takes no new disks");
+                Err(ControlError::new(ErrorKind::Conflict, why)
+                    .hint(format!("`cairn node drain {name} --cancel` lets it stay")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a node drain, or not, and waits until this node knows it.
+    pub(super) async fn set_draining(
+        &self,
+        cluster: &ClusterNode,
+        node: &NodeRecord,
+        draining: bool,
+        replaced_by: Option<NodeId>,
+    ) -> Result<ClusterView, ControlError> {
+        let map = cluster.member.map();
+        if (node.draining, node.replaced_by) != (draining, replaced_by) {
+            self.require_guarded()?;
+            let set = map.set_node_draining(node.id, draining, replaced_by).await;
+            set.map_err(|error| ControlError::new(ErrorKind::Conflict, error.to_string()))?;
+        }
+        self.cluster_after(cluster).await
+    }
+
+    /// The cluster as it is after a change that this node made.
+    pub(super) async fn cluster_after(
+        &self,
+        cluster: &ClusterNode,
+    ) -> Result<ClusterView, ControlError> {
+        map_seen(cluster).await;
+        Ok(self.cluster_now(cluster).await)
+    }
+
+    /// The cluster as this node sees it now.
+    pub(super) async fn cluster_now(&self, cluster: &ClusterNode) -> ClusterView {
+        cluster.look_at_etcd().await;
+        cluster_view::of(&self.inner, cluster, self.judged())
+    }
+}
+
+/// Waits until this node sees what it changed in the map. What is shown may be a moment old: that is no reason to fail.
+pub(crate) async fn map_seen(cluster: &ClusterNode) {
+    let written = cluster.member.map().written();
+    let mut views = cluster.member.views();
+    let seen = views.wait_for(|view| view.revision >= written);
+    let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
+}
+
+pub(super) async fn authority_now(cluster: &ClusterNode) -> Result<AuthorityView, ControlError> {
+    let progress = cluster.authority().await;
+    let progress = progress.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
+    Ok(cluster_view::authority(&progress))
+}
+
+pub(crate) fn no_cluster() -> ControlError {
+    ControlError::new(ErrorKind::NotFound, "this server is in no cluster")
+        .hint("make one with `cairn cluster init`, or join one with `cairn cluster join`")
+}
