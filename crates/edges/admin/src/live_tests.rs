@@ -1,6 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use axum::body::Body;
 use axum::http::Method;
+use http_body_util::BodyExt as _;
 use tower::ServiceExt;
 
 use super::tests::{Pretend, TOKEN, answer};

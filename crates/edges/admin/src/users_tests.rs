@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 
+use axum::body::Body;
 use axum::http::{HeaderMap, Method};
 use cairn_config::{Logout, Logouts, PasswordHash, Role, UserName, UserRecord};
 use cairn_testkit::TestWorld;
+use http_body_util::BodyExt as _;
 use tower::ServiceExt;
 
 use super::tests::{Pretend, TOKEN, answer};

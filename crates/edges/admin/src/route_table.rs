@@ -1,0 +1,355 @@
+//! Which paths there are, and the OpenAPI document of them.
+//!
+//! Owns: the one list of all paths, by what they take (a token, one unless the settings say otherwise, none), and what the document says
+//! of each that need not be said there. Must not know: what a path answers.
+
+use std::sync::Arc;
+
+use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{
+    Shared, activity_routes, address_pool_routes, benchmark_routes, caller, class_routes,
+    cluster_routes, disk_routes, event_routes, key_routes, live_routes, oidc_routes, plan_routes,
+    policy_routes, quota_routes, s3_routes, san_routes, session_routes, snapshot_routes,
+    status_routes, tier_routes, user_routes, volume_routes, work_routes,
+};
+use crate::api::ErrorBody;
+use crate::document;
+use crate::pages;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Cairn admin API",
+        description = "Volumes, exports, disks and the state of a Cairn server. Every request but \
+                       /healthz, this document and the log-in carries `Authorization: Bearer TOKEN`, a user's \
+                       name and password as `Authorization: Basic`, or the cookie of a session, with the header \
+                       `X-Cairn-Console` if it changes something; the server prints at start where its token is. A \
+                       user who is a viewer gets 403 for every change. With `metrics_open = true` \
+                       /metrics needs none. Every error has an ErrorBody, also 404 for an unknown \
+                       path and 405 for a method that a path does not take."
+    ),
+    components(schemas(ErrorBody)),
+    security(("token" = []), ("user" = []))
+)]
+struct Document;
+
+/// What takes the token.
+pub(super) fn secured() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(status_routes::status))
+        .routes(routes!(disk_routes::disk_list, disk_routes::disk_add))
+        .routes(routes!(disk_routes::disk_place))
+        .routes(routes!(disk_routes::cache_list, disk_routes::cache_add))
+        .routes(routes!(disk_routes::cache_remove))
+        .routes(routes!(disk_routes::disk_set, disk_routes::disk_remove))
+        .routes(routes!(disk_routes::disk_replace))
+        .routes(routes!(disk_routes::disk_retry))
+        .routes(routes!(work_routes::rebuild, work_routes::rebuild_set))
+        .routes(routes!(work_routes::spread, work_routes::spread_set))
+        .routes(routes!(work_routes::scrub))
+        .routes(routes!(work_routes::scrub_start))
+        .routes(routes!(work_routes::scrub_pause))
+        .routes(routes!(work_routes::scrub_report))
+        .routes(routes!(
+            work_routes::scrub_schedule,
+            work_routes::scrub_schedule_set,
+            work_routes::scrub_schedule_clear
+        ))
+        .routes(routes!(
+            volume_routes::volume_list,
+            volume_routes::volume_create
+        ))
+        .routes(routes!(volume_routes::volume_clone))
+        .routes(routes!(
+            volume_routes::volume_show,
+            volume_routes::volume_set,
+            volume_routes::volume_delete
+        ))
+        .routes(routes!(cluster_routes::cluster))
+        .routes(routes!(cluster_routes::cluster_ticket))
+        .routes(routes!(cluster_routes::cluster_backup))
+        .routes(routes!(cluster_routes::cluster_authority))
+        .routes(routes!(cluster_routes::cluster_authority_rotate))
+        .routes(routes!(
+            cluster_routes::node_set,
+            cluster_routes::node_remove
+        ))
+        .routes(routes!(cluster_routes::node_replace))
+        .routes(routes!(cluster_routes::node_maintenance))
+        .routes(routes!(cluster_routes::node_weight))
+        .routes(routes!(
+            cluster_routes::balance,
+            cluster_routes::balance_step
+        ))
+        .routes(routes!(volume_routes::volume_move))
+        .routes(routes!(
+            volume_routes::volume_address_set,
+            volume_routes::volume_address_remove
+        ))
+        .routes(routes!(
+            address_pool_routes::address_pool_list,
+            address_pool_routes::address_pool_create
+        ))
+        .routes(routes!(
+            address_pool_routes::address_pool_show,
+            address_pool_routes::address_pool_change,
+            address_pool_routes::address_pool_delete
+        ))
+        .routes(routes!(
+            class_routes::class_list,
+            class_routes::class_create
+        ))
+        .routes(routes!(
+            class_routes::class_show,
+            class_routes::class_set,
+            class_routes::class_delete
+        ))
+        .routes(routes!(tier_routes::tier_list, tier_routes::tier_add))
+        .routes(routes!(tier_routes::tier_show, tier_routes::tier_remove))
+        .routes(routes!(tier_routes::tier_check))
+        .routes(routes!(
+            class_routes::limit_list,
+            class_routes::limit_set,
+            class_routes::limit_clear
+        ))
+        .routes(routes!(activity_routes::activity_list))
+        .routes(routes!(activity_routes::activity_show))
+        .routes(routes!(volume_routes::export_list))
+        .routes(routes!(
+            volume_routes::export_set,
+            volume_routes::export_remove
+        ))
+        .routes(routes!(san_routes::lun_list, san_routes::lun_create))
+        .routes(routes!(
+            san_routes::lun_show,
+            san_routes::lun_set,
+            san_routes::lun_delete
+        ))
+        .routes(routes!(san_routes::lun_clone))
+        .routes(routes!(san_routes::lun_restore))
+        .routes(routes!(san_routes::lun_map, san_routes::lun_unmap))
+        .routes(routes!(san_routes::igroup_list))
+        .routes(routes!(san_routes::igroup_set, san_routes::igroup_remove))
+        .routes(routes!(san_routes::initiator_list))
+        .routes(routes!(
+            san_routes::initiator_set,
+            san_routes::initiator_remove
+        ))
+        .routes(routes!(san_routes::session_list))
+        .routes(routes!(s3_routes::bucket_list, s3_routes::bucket_create))
+        .routes(routes!(s3_routes::bucket_set, s3_routes::bucket_delete))
+        .routes(routes!(s3_routes::key_list, s3_routes::key_create))
+        .routes(routes!(s3_routes::key_revoke))
+        .routes(routes!(snapshot_routes::snapshot_create_group))
+        .routes(routes!(key_routes::master_key_list))
+        .routes(routes!(key_routes::master_key_rotate))
+        .routes(routes!(key_routes::volume_key_erase))
+        .routes(routes!(
+            snapshot_routes::snapshot_list,
+            snapshot_routes::snapshot_create
+        ))
+        .routes(routes!(
+            snapshot_routes::snapshot_show,
+            snapshot_routes::snapshot_set,
+            snapshot_routes::snapshot_delete
+        ))
+        .routes(routes!(snapshot_routes::snapshot_restore))
+        .routes(routes!(snapshot_routes::volume_restore))
+        .routes(routes!(snapshot_routes::snapshot_diff))
+        .routes(routes!(snapshot_routes::clone_create))
+        .routes(routes!(
+            snapshot_routes::schedules,
+            snapshot_routes::schedules_set
+        ))
+        .routes(routes!(
+            policy_routes::policy_list,
+            policy_routes::policy_set
+        ))
+        .routes(routes!(
+            policy_routes::policy_show,
+            policy_routes::policy_clear
+        ))
+        .routes(routes!(
+            policy_routes::apply_show,
+            policy_routes::apply_start,
+            policy_routes::apply_cancel
+        ))
+        .routes(routes!(quota_routes::quota_list, quota_routes::quota_set))
+        .routes(routes!(
+            quota_routes::quota_show,
+            quota_routes::quota_remove
+        ))
+        .routes(routes!(quota_routes::quota_usages))
+        .routes(routes!(caller::session_show, caller::session_delete))
+        .routes(routes!(caller::password_change))
+        .routes(routes!(
+            session_routes::open_session_list,
+            session_routes::sessions_end
+        ))
+        .routes(routes!(session_routes::session_end))
+        .routes(routes!(user_routes::user_list, user_routes::user_create))
+        .routes(routes!(
+            user_routes::user_show,
+            user_routes::user_set,
+            user_routes::user_delete
+        ))
+        .routes(routes!(user_routes::audit_list))
+        .routes(routes!(event_routes::event_list))
+        .routes(routes!(
+            benchmark_routes::benchmark_list,
+            benchmark_routes::benchmark_start
+        ))
+        .routes(routes!(benchmark_routes::benchmark_stop))
+        .routes(routes!(benchmark_routes::benchmark_published))
+        .routes(routes!(benchmark_routes::benchmark_report))
+        .routes(routes!(benchmark_routes::benchmark_result))
+        .routes(routes!(plan_routes::plan_show))
+        .routes(routes!(plan_routes::plan_report))
+        .routes(routes!(plan_routes::plan_template))
+        .routes(routes!(live_routes::live))
+        .routes(routes!(live_routes::live_events))
+        .routes(routes!(live_routes::mount_list))
+        .routes(routes!(live_routes::history))
+        .routes(routes!(live_routes::history_list))
+}
+
+/// What takes the token unless the settings say otherwise.
+pub(super) fn observed() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(status_routes::metrics))
+}
+
+/// What takes none.
+pub(super) fn open() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(status_routes::alive))
+        .routes(routes!(status_routes::openapi))
+        .routes(routes!(caller::session_create))
+        .routes(routes!(oidc_routes::login_ways))
+        .routes(routes!(oidc_routes::oidc_begin))
+        .routes(routes!(oidc_routes::oidc_finish))
+}
+
+/// The OpenAPI document, made from the code that answers.
+pub fn openapi_json() -> String {
+    let mut document = OpenApiRouter::with_openapi(Document::openapi())
+        .merge(secured())
+        .merge(observed())
+        .merge(open())
+        .into_openapi();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    document
+        .components
+        .get_or_insert_with(Default::default)
+        .add_security_scheme("token", SecurityScheme::Http(bearer));
+    let basic = HttpBuilder::new().scheme(HttpAuthScheme::Basic).build();
+    if let Some(components) = &mut document.components {
+        components.add_security_scheme("user", SecurityScheme::Http(basic));
+    }
+    for item in document.paths.paths.values_mut() {
+        if let Some(operation) = &mut item.get {
+            complete(operation, false);
+        }
+        let changes = [
+            &mut item.put,
+            &mut item.post,
+            &mut item.delete,
+            &mut item.patch,
+        ];
+        for operation in changes.into_iter().flatten() {
+            complete(operation, true);
+        }
+    }
+    pages::describe(&mut document);
+    document::finish(&mut document);
+    document.to_pretty_json().unwrap_or_default()
+}
+
+/// What a status means, the same for all paths.
+const STATUSES: &[(&str, &str)] = &[
+    ("200", "done"),
+    ("201", "made"),
+    ("204", "deleted"),
+    ("400", "the request makes no sense: fix it"),
+    (
+        "401",
+        "no token, or not this server's; no user with this password; no session that holds; \
+         the OpenID provider vouches for nobody",
+    ),
+    (
+        "403",
+        "a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role",
+    ),
+    ("404", "there is no such thing"),
+    ("408", "the body took too long to arrive"),
+    (
+        "409",
+        "the state of things forbids it; the hint says what to do first",
+    ),
+    ("413", "the body is too long"),
+    (
+        "429",
+        "too many tries; `Retry-After` says for how many seconds to wait",
+    ),
+    ("431", "the head is too long, with all values of the query"),
+    (
+        "500",
+        "a disk failed or Cairn has a bug; the server's log says more",
+    ),
+    ("503", "not now: try again"),
+];
+/// Errors that any request with a token can have: a query or a path that makes no sense, something that is not there, a cluster or a
+/// volume in another state.
+const ERRORS_COMMON: &[&str] = &["400", "401", "404", "409", "429", "431", "500", "503"];
+const ERRORS_OF_CHANGES: &[&str] = &["403"];
+/// Those of any with a body: log-ins have one, and no token.
+const ERRORS_OF_BODIES: &[&str] = &["400", "403", "408", "413", "429", "500", "503"];
+
+/// Adds what need not be said at each path: errors that many have, what statuses mean, and the body of errors.
+fn complete(operation: &mut Operation, is_change: bool) {
+    let mut errors: Vec<&str> = Vec::new();
+    // Without a requirement of its own, that of the whole document holds.
+    if operation.security.is_none() {
+        errors.extend(ERRORS_COMMON);
+        if is_change {
+            errors.extend(ERRORS_OF_CHANGES);
+        }
+    }
+    if operation.request_body.is_some() {
+        errors.extend(ERRORS_OF_BODIES);
+    }
+    let refused = || {
+        let body = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name("ErrorBody")))
+            .build();
+        ResponseBuilder::new()
+            .content("application/json", body)
+            .build()
+    };
+    let responses = &mut operation.responses.responses;
+    for status in errors {
+        responses
+            .entry(status.to_owned())
+            .or_insert_with(|| RefOr::T(refused()));
+    }
+    for (status, response) in responses {
+        let RefOr::T(response) = response else {
+            continue;
+        };
+        if status == "431" {
+            // The library answers a head that it does not hold, and sends no body.
+            *response = ResponseBuilder::new().build();
+        } else if status.starts_with(['4', '5']) && response.content.is_empty() {
+            *response = refused();
+        }
+        let meaning = STATUSES.iter().find(|(known, _)| known == status);
+        if let Some((_, meaning)) = meaning {
+            response.description = (*meaning).to_owned();
+        }
+    }
+}
