@@ -125,13 +125,7 @@ impl ClusterMap {
         };
         let lease = Some(process.lease);
         let written = self.write_leased(key.clone(), Revision::ABSENT, &holder, lease, txn);
-        match written.await? {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "who holds an address",
-            }),
-        }
+        written.await?.or_changed(key, "who holds an address")
     }
 
     /// Lets others hold an address that this process holds; fine if it does not. To be called when the address has left the

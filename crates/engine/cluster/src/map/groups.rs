@@ -12,7 +12,7 @@ use cairn_base::VolumeId;
 
 use super::values::{GroupRecord, Versioned};
 use super::{ClusterMap, MapError, Process, Written};
-use crate::coordinator::{Compare, Op, Revision, Txn};
+use crate::coordinator::{Revision, Txn};
 
 const WHAT: &str = "a group of snapshots";
 
@@ -109,11 +109,6 @@ impl ClusterMap {
 
     async fn delete_group(&self, group: u64, revision: Revision) -> Result<(), MapError> {
         let key = self.keys().group(group);
-        let txn = Txn {
-            when: vec![Compare::Modified(key.clone(), revision)],
-            then: vec![Op::delete(key.clone())],
-            otherwise: Vec::new(),
-        };
-        self.delete(txn, key, WHAT).await
+        self.delete_one(key, revision, WHAT).await
     }
 }

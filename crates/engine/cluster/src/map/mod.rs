@@ -337,6 +337,21 @@ impl ClusterMap {
         }
     }
 
+    /// Deletes a value if it is still the one that was read.
+    async fn delete_one(
+        &self,
+        key: Key,
+        revision: Revision,
+        what: &'static str,
+    ) -> Result<(), MapError> {
+        let txn = Txn {
+            when: vec![Compare::Modified(key.clone(), revision)],
+            then: vec![Op::delete(key.clone())],
+            otherwise: Vec::new(),
+        };
+        self.delete(txn, key, what).await
+    }
+
     fn nonce(&self) -> ChangeNonce {
         ChangeNonce(self.shared.env.entropy.u128())
     }
@@ -346,6 +361,16 @@ impl ClusterMap {
 enum Written {
     Done,
     Refused(TxnReply),
+}
+
+impl Written {
+    /// Of a write that only another one's could have been in the way of.
+    fn or_changed(self, key: Key, what: &'static str) -> Result<(), MapError> {
+        match self {
+            Self::Done => Ok(()),
+            Self::Refused(_) => Err(MapError::Changed { key, what }),
+        }
+    }
 }
 
 /// The entry of a reading that must have found it.

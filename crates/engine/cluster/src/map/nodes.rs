@@ -275,16 +275,9 @@ impl ClusterMap {
             txn.when.push(Compare::Modified(key.clone(), disk.revision));
             txn.then.push(Op::put(key.clone(), encode(&key, &changed)?));
         }
-        match self
-            .write(key.clone(), before.revision, &record, txn)
+        self.write(key.clone(), before.revision, &record, txn)
             .await?
-        {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "a node, or one of its disks",
-            }),
-        }
+            .or_changed(key, "a node, or one of its disks")
     }
 
     /// Says until when a node is meant to be away; `None`: it is not.
@@ -299,16 +292,9 @@ impl ClusterMap {
             ..before.value
         };
         let key = self.keys().node(node);
-        match self
-            .write(key.clone(), before.revision, &record, Txn::default())
+        self.write(key.clone(), before.revision, &record, Txn::default())
             .await?
-        {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "a node",
-            }),
-        }
+            .or_changed(key, "a node")
     }
 
     /// Says which part of the load a node has beside others.
@@ -319,16 +305,9 @@ impl ClusterMap {
             ..before.value
         };
         let key = self.keys().node(node);
-        match self
-            .write(key.clone(), before.revision, &record, Txn::default())
+        self.write(key.clone(), before.revision, &record, Txn::default())
             .await?
-        {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "a node",
-            }),
-        }
+            .or_changed(key, "a node")
     }
 
     /// Takes a drained node out of the map with all its disks: refused as long as a volume has something on one of them.
@@ -484,12 +463,8 @@ impl ClusterMap {
     /// Forgets that a node was removed, once nothing that it has is good any more.
     pub async fn forget_removed(&self, removed: &Versioned<RemovedRecord>) -> Result<(), MapError> {
         let key = self.keys().removed(removed.value.node);
-        let txn = Txn {
-            when: vec![Compare::Modified(key.clone(), removed.revision)],
-            then: vec![Op::delete(key.clone())],
-            otherwise: Vec::new(),
-        };
-        self.delete(txn, key, "a node that was removed").await
+        self.delete_one(key, removed.revision, "a node that was removed")
+            .await
     }
 
     pub async fn node(&self, node: NodeId) -> Result<Versioned<NodeRecord>, MapError> {
@@ -599,27 +574,15 @@ impl ClusterMap {
         record: &DiskRecord,
     ) -> Result<(), MapError> {
         let key = self.keys().disk(record.id);
-        match self
-            .write(key.clone(), replaced.revision, record, Txn::default())
+        self.write(key.clone(), replaced.revision, record, Txn::default())
             .await?
-        {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "a disk",
-            }),
-        }
+            .or_changed(key, "a disk")
     }
 
     /// Removes a disk that nothing is on any more.
     pub async fn remove_disk(&self, replaced: &Versioned<DiskRecord>) -> Result<(), MapError> {
         let key = self.keys().disk(replaced.value.id);
-        let txn = Txn {
-            when: vec![Compare::Modified(key.clone(), replaced.revision)],
-            then: vec![Op::delete(key.clone())],
-            otherwise: Vec::new(),
-        };
-        self.delete(txn, key, "a disk").await
+        self.delete_one(key, replaced.revision, "a disk").await
     }
 
     pub async fn disk(&self, disk: DiskId) -> Result<Versioned<DiskRecord>, MapError> {
@@ -677,13 +640,9 @@ impl ClusterMap {
                 .extend(before.map(|group| Op::delete(claim(group))));
         }
         let revision = replaced.map_or(Revision::ABSENT, |before| before.revision);
-        match self.write(key.clone(), revision, portals, txn).await? {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: IscsiPortals::WHAT,
-            }),
-        }
+        self.write(key.clone(), revision, portals, txn)
+            .await?
+            .or_changed(key, IscsiPortals::WHAT)
     }
 
     /// The keys that say who has a node's name and addresses.

@@ -17,7 +17,7 @@ use cairn_base::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::values::{Value, Versioned, decode, encode};
-use super::{ClusterMap, MapError, Process, Written};
+use super::{ClusterMap, MapError, Process};
 use crate::coordinator::{Compare, KeyRange, Op, Revision, Txn};
 
 /// Of a certificate as PEM; one of a CA has less than 1 KiB.
@@ -326,13 +326,9 @@ impl ClusterMap {
             txn.then.push(Op::Delete(self.keys().tokens()));
         }
         let revision = replaced.map_or(Revision::ABSENT, |there| there.revision);
-        match self.write(key.clone(), revision, record, txn).await? {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: RotationRecord::WHAT,
-            }),
-        }
+        self.write(key.clone(), revision, record, txn)
+            .await?
+            .or_changed(key, RotationRecord::WHAT)
     }
 
     /// What nodes that may not write the record have noted. A value that cannot be read is none: its node alone is held up.
@@ -356,13 +352,7 @@ impl ClusterMap {
         let replaced = found.map_or(Revision::ABSENT, |entry| entry.modified);
         let (lease, txn) = (Some(process.lease), Txn::default());
         let written = self.write_leased(key.clone(), replaced, note, lease, txn);
-        match written.await? {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: RotationNote::WHAT,
-            }),
-        }
+        written.await?.or_changed(key, RotationNote::WHAT)
     }
 
     /// What a transaction that adds a node has beside: it and the end of a phase exclude one another.

@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 use super::keys::is_name;
 use super::values::{CertificateRecord, RemovedRecord, TokenRecord, Versioned};
 use super::{ClusterMap, MapError, Written};
-use crate::coordinator::{Compare, Op, Revision, Txn};
+use crate::coordinator::{Revision, Txn};
 
 const PREFIX: &str = "cairn";
 /// Clocks of two nodes may differ by so much.
@@ -172,12 +172,7 @@ impl ClusterMap {
                 what: "the token",
             });
         };
-        let txn = Txn {
-            when: vec![Compare::Modified(key.clone(), record.revision)],
-            then: vec![Op::delete(key.clone())],
-            otherwise: Vec::new(),
-        };
-        self.delete(txn, key, "a token").await
+        self.delete_one(key, record.revision, "a token").await
     }
 
     pub async fn certificate(
@@ -202,15 +197,8 @@ impl ClusterMap {
                 problem: "a name has letters, digits, '-', '_' and '.', 63 at most".to_owned(),
             });
         }
-        match self
-            .write(key.clone(), replaced, record, Txn::default())
+        self.write(key.clone(), replaced, record, Txn::default())
             .await?
-        {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "a certificate",
-            }),
-        }
+            .or_changed(key, "a certificate")
     }
 }

@@ -21,6 +21,27 @@ use crate::settle::{Mark, Settled};
 
 const NEXT_VOLUME: &str = "the next volume's number";
 
+/// How values are read and replaced of which there is one for all of their kind: the key is called as what reads it.
+macro_rules! wholes {
+    ($($(#[$what:meta])* $read:ident, $replace:ident: $record:ty;)*) => {
+        $(
+            $(#[$what])*
+            pub async fn $read(&self) -> Result<Option<Versioned<$record>>, MapError> {
+                self.read_one(self.keys().$read()).await
+            }
+
+            #[doc = concat!("Replaces all of it; `replaced` as [`Self::", stringify!($read), "`] returned it.")]
+            pub async fn $replace(
+                &self,
+                replaced: Option<&Versioned<$record>>,
+                record: &$record,
+            ) -> Result<(), MapError> {
+                self.replace(self.keys().$read(), replaced, record).await
+            }
+        )*
+    };
+}
+
 /// A process of a node, and the lease that it keeps alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -125,91 +146,19 @@ impl ClusterMap {
         }
     }
 
-    /// The classes of service, if there ever were any.
-    pub async fn classes(&self) -> Result<Option<Versioned<ClassesRecord>>, MapError> {
-        self.read_one(self.keys().classes()).await
-    }
-
-    /// Replaces all classes of service; `replaced` as [`Self::classes`] returned it.
-    pub async fn set_classes(
-        &self,
-        replaced: Option<&Versioned<ClassesRecord>>,
-        record: &ClassesRecord,
-    ) -> Result<(), MapError> {
-        self.replace(self.keys().classes(), replaced, record).await
-    }
-
-    /// The users of the admin API, if there ever were any.
-    pub async fn users(&self) -> Result<Option<Versioned<UsersRecord>>, MapError> {
-        self.read_one(self.keys().users()).await
-    }
-
-    /// Replaces all users; `replaced` as [`Self::users`] returned it.
-    pub async fn set_users(
-        &self,
-        replaced: Option<&Versioned<UsersRecord>>,
-        record: &UsersRecord,
-    ) -> Result<(), MapError> {
-        self.replace(self.keys().users(), replaced, record).await
-    }
-
-    /// The sessions of the admin API that were ended, if there ever were any.
-    pub async fn logouts(&self) -> Result<Option<Versioned<LogoutsRecord>>, MapError> {
-        self.read_one(self.keys().logouts()).await
-    }
-
-    /// Replaces them; `replaced` as [`Self::logouts`] returned it.
-    pub async fn set_logouts(
-        &self,
-        replaced: Option<&Versioned<LogoutsRecord>>,
-        record: &LogoutsRecord,
-    ) -> Result<(), MapError> {
-        let key = self.keys().logouts();
-        self.replace(key, replaced, record).await
-    }
-
-    /// When the cluster's own work is done, if somebody ever set it.
-    pub async fn maintenance(&self) -> Result<Option<Versioned<MaintenanceRecord>>, MapError> {
-        self.read_one(self.keys().maintenance()).await
-    }
-
-    /// Replaces it; `replaced` as [`Self::maintenance`] returned it.
-    pub async fn set_maintenance(
-        &self,
-        replaced: Option<&Versioned<MaintenanceRecord>>,
-        record: &MaintenanceRecord,
-    ) -> Result<(), MapError> {
-        let key = self.keys().maintenance();
-        self.replace(key, replaced, record).await
-    }
-
-    /// The key of the cluster's secrets, if there ever was a master key.
-    pub async fn secrets_key(&self) -> Result<Option<Versioned<SecretsKeyRecord>>, MapError> {
-        self.read_one(self.keys().secrets_key()).await
-    }
-
-    /// Replaces it; `replaced` as [`Self::secrets_key`] returned it.
-    pub async fn set_secrets_key(
-        &self,
-        replaced: Option<&Versioned<SecretsKeyRecord>>,
-        record: &SecretsKeyRecord,
-    ) -> Result<(), MapError> {
-        let key = self.keys().secrets_key();
-        self.replace(key, replaced, record).await
-    }
-
-    /// The tiers, if there ever were any.
-    pub async fn tiers(&self) -> Result<Option<Versioned<TiersRecord>>, MapError> {
-        self.read_one(self.keys().tiers()).await
-    }
-
-    /// Replaces all tiers; `replaced` as [`Self::tiers`] returned it. Refused if a volume came to name one meanwhile.
-    pub async fn set_tiers(
-        &self,
-        replaced: Option<&Versioned<TiersRecord>>,
-        record: &TiersRecord,
-    ) -> Result<(), MapError> {
-        self.replace(self.keys().tiers(), replaced, record).await
+    wholes! {
+        /// The classes of service, if there ever were any.
+        classes, set_classes: ClassesRecord;
+        /// The users of the admin API, if there ever were any.
+        users, set_users: UsersRecord;
+        /// The sessions of the admin API that were ended, if there ever were any.
+        logouts, set_logouts: LogoutsRecord;
+        /// When the cluster's own work is done, if somebody ever set it.
+        maintenance, set_maintenance: MaintenanceRecord;
+        /// The key of the cluster's secrets, if there ever was a master key.
+        secrets_key, set_secrets_key: SecretsKeyRecord;
+        /// The tiers, if there ever were any.
+        tiers, set_tiers: TiersRecord;
     }
 
     /// Writes a value that stands for all of its kind, in place of the one that was read, if that is still there.
@@ -221,10 +170,7 @@ impl ClusterMap {
     ) -> Result<(), MapError> {
         let replaced = replaced.map_or(Revision::ABSENT, |there| there.revision);
         let written = self.write(key.clone(), replaced, record, Txn::default());
-        match written.await? {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed { key, what: T::WHAT }),
-        }
+        written.await?.or_changed(key, T::WHAT)
     }
 
     /// The number that the next volume gets.
@@ -281,13 +227,9 @@ impl ClusterMap {
         };
         let before = self.read_one::<T>(key.clone()).await?;
         let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
-        match self.write(key.clone(), replaced, value, txn).await? {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "the owner of a volume",
-            }),
-        }
+        self.write(key.clone(), replaced, value, txn)
+            .await?
+            .or_changed(key, "the owner of a volume")
     }
 
     /// Has a node own a volume while it can; `None`: whichever.
@@ -304,12 +246,9 @@ impl ClusterMap {
                 if replaced == Revision::ABSENT {
                     return Ok(());
                 }
-                let txn = Txn {
-                    when: vec![Compare::Modified(key.clone(), replaced)],
-                    then: vec![Op::delete(key.clone())],
-                    otherwise: Vec::new(),
-                };
-                return self.delete(txn, key, "a volume's preferred node").await;
+                return self
+                    .delete_one(key, replaced, "a volume's preferred node")
+                    .await;
             };
             let record = PreferredRecord { node };
             let written = self.write(key.clone(), replaced, &record, Txn::default());
