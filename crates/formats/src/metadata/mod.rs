@@ -4,6 +4,8 @@
 //! order.
 //! Must not know: RocksDB, which records of the log count, what POSIX makes of the fields.
 
+#[cfg(test)]
+mod check;
 pub mod descriptor;
 pub mod extent;
 mod fields;

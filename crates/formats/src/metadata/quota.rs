@@ -245,24 +245,8 @@ impl GraceRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata::check::check;
     use proptest::prelude::*;
-
-    fn check<T: PartialEq + std::fmt::Debug>(
-        record: &T,
-        bytes: Vec<u8>,
-        decode: impl Fn(&[u8]) -> Result<T, RecordError>,
-    ) {
-        assert_eq!(decode(&bytes).as_ref(), Ok(record));
-        for len in 0..bytes.len() {
-            assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
-        }
-        let mut longer = bytes.clone();
-        longer.push(0);
-        assert!(decode(&longer).is_err());
-        let mut newer = bytes;
-        newer[0] = VERSION + 1;
-        assert!(matches!(decode(&newer), Err(RecordError::Version { .. })));
-    }
 
     #[test]
     fn records_are_read_back_or_refused() {

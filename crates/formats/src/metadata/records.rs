@@ -858,6 +858,7 @@ impl CountersRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata::check::{check, check_open};
     use crate::pointer::{Codec, Location};
     use proptest::prelude::*;
 
@@ -961,27 +962,6 @@ mod tests {
         }
     }
 
-    /// Round trip; and every cut, every added byte and every newer version is refused.
-    fn check<T: PartialEq + std::fmt::Debug>(
-        record: &T,
-        bytes: Vec<u8>,
-        decode: impl Fn(&[u8]) -> Result<T, RecordError>,
-        free_end: bool,
-    ) {
-        assert_eq!(decode(&bytes).as_ref(), Ok(record));
-        if !free_end {
-            for len in 0..bytes.len() {
-                assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
-            }
-            let mut longer = bytes.clone();
-            longer.push(0);
-            assert!(decode(&longer).is_err());
-        }
-        let mut newer = bytes;
-        newer[0] = VERSION + 1;
-        assert!(matches!(decode(&newer), Err(RecordError::Version { .. })));
-    }
-
     #[test]
     fn records_are_read_back_or_refused() {
         let with_xattrs = InodeRecord {
@@ -1001,37 +981,37 @@ mod tests {
             ..in_tree.clone()
         };
         for inode in [inode(), with_xattrs, plain, in_tree, kept] {
-            check(&inode, inode.encode(), InodeRecord::decode, false);
+            check(&inode, inode.encode(), InodeRecord::decode);
         }
-        check(&extent(), extent().encode(), ExtentRecord::decode, false);
-        check(&inline(9), inline(9).encode(), ExtentRecord::decode, false);
+        check(&extent(), extent().encode(), ExtentRecord::decode);
+        check(&inline(9), inline(9).encode(), ExtentRecord::decode);
         for segment in [segment(), remote_segment()] {
-            check(&segment, segment.encode(), SegmentRecord::decode, false);
+            check(&segment, segment.encode(), SegmentRecord::decode);
         }
         let dirent = DirentRecord {
             ino: Ino(1),
             kind: InodeKind::Fifo,
             cookie: 2,
         };
-        check(&dirent, dirent.encode(), DirentRecord::decode, false);
+        check(&dirent, dirent.encode(), DirentRecord::decode);
         let request = RequestRecord {
             id: [7; REQUEST_ID_LEN_BYTES],
             sequence: 1,
             ino: Ino(2),
         };
-        check(&request, request.encode(), RequestRecord::decode, false);
+        check(&request, request.encode(), RequestRecord::decode);
         let cookie = CookieRecord {
             ino: Ino(1),
             kind: InodeKind::Regular,
             name: Bytes::from_static(b"name"),
         };
-        check(&cookie, cookie.encode(), CookieRecord::decode, true);
+        check_open(&cookie, cookie.encode(), CookieRecord::decode);
         let applied = AppliedRecord {
             position: LogPosition(1),
             epoch: Epoch(2),
             term: 3,
         };
-        check(&applied, applied.encode(), AppliedRecord::decode, false);
+        check(&applied, applied.encode(), AppliedRecord::decode);
         let counters = CountersRecord {
             generation: Generation::FIRST,
             inodes: 1,
@@ -1042,7 +1022,7 @@ mod tests {
             segment_reserved: 5,
             branch_next: 3,
         };
-        check(&counters, counters.encode(), CountersRecord::decode, false);
+        check(&counters, counters.encode(), CountersRecord::decode);
         let snapshot = SnapshotRecord {
             name: Bytes::from_static(b"daily.0"),
             taken: Timestamp::new(5, 6),
@@ -1063,7 +1043,7 @@ mod tests {
                 nameless_bytes: 5000,
             }],
         };
-        check(&snapshot, snapshot.encode(), SnapshotRecord::decode, false);
+        check(&snapshot, snapshot.encode(), SnapshotRecord::decode);
     }
 
     proptest! {

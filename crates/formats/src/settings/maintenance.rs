@@ -12,6 +12,8 @@ use cairn_base::Timestamp;
 use cairn_base::words::{WordError, serde_as_word};
 use serde::{Deserialize, Serialize};
 
+use super::hours;
+
 /// Most spans of one window.
 pub const WINDOW_SPANS_MAX: usize = 16;
 /// The longest time between the beginnings of two scrubs: five years.
@@ -252,10 +254,7 @@ impl ScrubEvery {
 
 impl fmt::Display for ScrubEvery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.hours {
-            hours if hours % 24 == 0 => f.pad(&format!("{}d", hours / 24)),
-            hours => f.pad(&format!("{hours}h")),
-        }
+        f.pad(&hours::written(self.hours))
     }
 }
 
@@ -264,16 +263,9 @@ impl FromStr for ScrubEvery {
 
     fn from_str(text: &str) -> Result<Self, WordError> {
         let wanted = "hours or days, such as 12h or 30d, 1h up to 1830d";
-        let refuse = || WordError::new(text, "a time between scrubs", wanted);
-        let (number, hours) = match (text.strip_suffix('d'), text.strip_suffix('h')) {
-            (Some(days), _) => (days, 24),
-            (None, Some(hours)) => (hours, 1),
-            (None, None) => return Err(refuse()),
-        };
-        let number: u32 = number.parse().map_err(|_| refuse())?;
-        match number.checked_mul(hours) {
+        match hours::parse(text) {
             Some(hours @ 1..=SCRUB_EVERY_HOURS_MAX) => Ok(Self { hours }),
-            _ => Err(refuse()),
+            _ => Err(WordError::new(text, "a time between scrubs", wanted)),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod class;
 mod export;
 mod host;
+mod hours;
 mod limit;
 mod logouts;
 mod maintenance;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use cairn_base::words::{WordError, serde_as_word, word_enum};
 use serde::{Deserialize, Serialize};
 
-use super::{FilePatterns, SizeLimit};
+use super::{FilePatterns, SizeLimit, hours};
 
 /// Longest name of a tier, in bytes.
 pub const TIER_NAME_LEN_BYTES_MAX: usize = 63;
@@ -129,8 +129,7 @@ impl fmt::Display for MinAge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => f.pad("none"),
-            hours if hours % 24 == 0 => f.pad(&format!("{}d", hours / 24)),
-            hours => f.pad(&format!("{hours}h")),
+            hours => f.pad(&hours::written(hours)),
         }
     }
 }
@@ -140,19 +139,12 @@ impl FromStr for MinAge {
 
     fn from_str(text: &str) -> Result<Self, WordError> {
         let wanted = "none, or hours or days since the last change, such as 12h or 30d";
-        let refuse = || WordError::new(text, "an age of files", wanted);
         if text == "none" {
             return Ok(Self(0));
         }
-        let (number, hours) = match (text.strip_suffix('d'), text.strip_suffix('h')) {
-            (Some(days), _) => (days, 24),
-            (None, Some(hours)) => (hours, 1),
-            (None, None) => return Err(refuse()),
-        };
-        let number: u32 = number.parse().map_err(|_| refuse())?;
-        match number.checked_mul(hours) {
+        match hours::parse(text) {
             Some(hours @ 1..=MIN_AGE_HOURS_MAX) => Ok(Self(hours)),
-            _ => Err(refuse()),
+            _ => Err(WordError::new(text, "an age of files", wanted)),
         }
     }
 }
