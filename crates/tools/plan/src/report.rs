@@ -188,6 +188,28 @@ pub struct Performance {
     pub credit: Option<Credit>,
 }
 
+impl Performance {
+    /// Of what has no cache that counts, and no credit that runs out.
+    pub fn uncached(
+        seq_read: Throughput,
+        seq_write: Throughput,
+        random_read: Iops,
+        random_write: Iops,
+    ) -> Self {
+        Self {
+            seq_read,
+            seq_write,
+            random_read,
+            random_write,
+            cached_read_mb_s: None,
+            cached_when: None,
+            uncached_read: None,
+            cache_bytes: None,
+            credit: None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Throughput {
     pub steady_mb_s: Rate,

@@ -91,17 +91,12 @@ pub(super) fn cloud_volumes<'a>(
     let (random_read, random_write) = (random(of.volume_read_iops), random(of.volume_write_iops));
     Ok(Parts {
         capacity: service_capacity(quota.times(count)),
-        performance: Performance {
-            seq_read: throughput(read.clone(), read, &[]),
-            seq_write: throughput(write.clone(), write, &[]),
-            random_read: iops(random_read.clone(), random_read, &[]),
-            random_write: iops(random_write.clone(), random_write, &[]),
-            cached_read_mb_s: None,
-            cached_when: None,
-            uncached_read: None,
-            cache_bytes: None,
-            credit: None,
-        },
+        performance: Performance::uncached(
+            throughput(read.clone(), read, &[]),
+            throughput(write.clone(), write, &[]),
+            iops(random_read.clone(), random_read, &[]),
+            iops(random_write.clone(), random_write, &[]),
+        ),
         costing,
         survives: figure(1, &[rules::SERVICE_REDUNDANCY]),
         survives_words: "a part of the service, replaced by it".to_owned(),

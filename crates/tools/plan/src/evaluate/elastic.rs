@@ -128,17 +128,12 @@ fn efs<'a>(
     });
     Ok(Parts {
         capacity: service_capacity(capacity),
-        performance: Performance {
-            seq_read: throughput(read.steady, read.burst, &[]),
-            seq_write: throughput(write.steady, write.burst, &[]),
-            random_read: iops(random_read.steady, random_read.burst, &[]),
-            random_write: iops(random_write.steady, random_write.burst, &[]),
-            cached_read_mb_s: None,
-            cached_when: None,
-            uncached_read: None,
-            cache_bytes: None,
-            credit: None,
-        },
+        performance: Performance::uncached(
+            throughput(read.steady, read.burst, &[]),
+            throughput(write.steady, write.burst, &[]),
+            iops(random_read.steady, random_read.burst, &[]),
+            iops(random_write.steady, random_write.burst, &[]),
+        ),
         costing,
         survives: figure(
             stated.map_or(0, |it| it.survives),
@@ -200,17 +195,12 @@ fn s3<'a>(
     let stated = catalog.reliability.service.get("s3");
     Ok(Parts {
         capacity: service_capacity(capacity),
-        performance: Performance {
-            seq_read: throughput(read.clone(), read, &[]),
-            seq_write: throughput(write.clone(), write, &[]),
-            random_read: iops(random_read.clone(), random_read, &[]),
-            random_write: iops(random_write.clone(), random_write, &[]),
-            cached_read_mb_s: None,
-            cached_when: None,
-            uncached_read: None,
-            cache_bytes: None,
-            credit: None,
-        },
+        performance: Performance::uncached(
+            throughput(read.clone(), read, &[]),
+            throughput(write.clone(), write, &[]),
+            iops(random_read.clone(), random_read, &[]),
+            iops(random_write.clone(), random_write, &[]),
+        ),
         costing,
         survives: figure(
             stated.map_or(0, |it| it.survives),

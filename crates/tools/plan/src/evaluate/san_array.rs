@@ -197,17 +197,12 @@ fn array<'a>(
         Usd(month * count),
         book.from(&prices.of, &prices.date),
     );
-    let performance = Performance {
-        seq_read: throughput(read.clone(), read, &[rules::SAN_STRIPE]),
-        seq_write: throughput(write.clone(), write, &[rules::SAN_STRIPE]),
-        random_read: iops(random.clone(), random, &[rules::SAN_STRIPE]),
-        random_write: iops(random_write.clone(), random_write, &[rules::SAN_STRIPE]),
-        cached_read_mb_s: None,
-        cached_when: None,
-        uncached_read: None,
-        cache_bytes: None,
-        credit: None,
-    };
+    let performance = Performance::uncached(
+        throughput(read.clone(), read, &[rules::SAN_STRIPE]),
+        throughput(write.clone(), write, &[rules::SAN_STRIPE]),
+        iops(random.clone(), random, &[rules::SAN_STRIPE]),
+        iops(random_write.clone(), random_write, &[rules::SAN_STRIPE]),
+    );
     Ok(Parts {
         capacity: service_capacity(ssd.times(count)),
         performance,
