@@ -2,6 +2,7 @@
 //!
 //! Owns: what a suite asks of an engine. Must not know: how an engine does it.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -129,6 +130,19 @@ pub enum EngineError {
     Setting(String),
     #[error("{0}")]
     Engine(String),
+}
+
+/// Does something with a target outside of phases, on this thread. Errors begin with how the target is called.
+pub(crate) fn at_target<T, E: Display>(
+    target: &impl Display,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, EngineError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| EngineError::Engine(format!("starting a runtime: {error}")))?;
+    let done = runtime.block_on(work);
+    done.map_err(|error| EngineError::Target(format!("{target}: {error}")))
 }
 
 /// What makes the load on one target. Calls block; they are made one after the other.

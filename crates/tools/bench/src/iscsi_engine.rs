@@ -17,7 +17,7 @@ use cairn_iscsi_client::{Error, IscsiUrl, Limits, Session, SessionSettings};
 use crate::data::share::File;
 use crate::data::{Ground, Object, PassError, Passes, REPLY_TIMEOUT, Space, Spec, Workers, check};
 use crate::drive::{Connector, Course, DriveError, Failed};
-use crate::engine::{Control, Engine, EngineError, Place};
+use crate::engine::{Control, Engine, EngineError, Place, at_target};
 use crate::plan::{DataPattern, DataWork, Direction, Fsync, Layout, Phase, Work};
 use crate::result::PhaseResult;
 
@@ -125,19 +125,14 @@ impl IscsiEngine {
         &self,
         action: impl AsyncFnOnce(&Session) -> Result<T, Error>,
     ) -> Result<T, EngineError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| EngineError::Engine(format!("starting a runtime: {error}")))?;
-        let done = runtime.block_on(async {
+        at_target::<T, Error>(&self.url, async {
             let settings = SessionSettings {
                 reply_timeout: REPLY_TIMEOUT,
                 ..SessionSettings::default()
             };
             let session = Session::login(&self.url, &settings).await?;
             action(&session).await
-        });
-        done.map_err(|error| EngineError::Target(format!("{}: {error}", self.url)))
+        })
     }
 
     fn limits(&mut self) -> Result<Limits, EngineError> {

@@ -20,7 +20,7 @@ use crate::data::{
     CALLS_MAX, Ground, Passes, REPLY_TIMEOUT, Workers, check, course, result, why_not_prepared,
 };
 use crate::drive::{self, Course, Outcome};
-use crate::engine::{Control, Engine, EngineError, Place, RUN_FOLDER};
+use crate::engine::{Control, Engine, EngineError, Place, RUN_FOLDER, at_target};
 use crate::plan::{DataPattern, DataWork, Fsync, NamesOperation, NamesWork, Phase, Work};
 use crate::result::PhaseResult;
 
@@ -67,17 +67,12 @@ impl NfsEngine {
         &self,
         action: impl AsyncFnOnce(&Client, Node) -> Result<T, Error>,
     ) -> Result<T, EngineError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| EngineError::Engine(format!("starting a runtime: {error}")))?;
-        let done = runtime.block_on(async {
+        at_target::<T, Error>(&self.url, async {
             let settings = drive::client_settings(CALLS_MAX, REPLY_TIMEOUT);
             let client = Client::connect(&self.url, settings).await?;
             let target = client.resolve_url(true).await?;
             action(&client, target).await
-        });
-        done.map_err(|error: Error| EngineError::Target(format!("{}: {error}", self.url)))
+        })
     }
 
     /// The folder of a file set, made if it is not there.

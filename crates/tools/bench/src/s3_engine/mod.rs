@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use crate::data::{REPLY_TIMEOUT, Workers, check, course, result, why_not_prepared};
 use crate::drive::{self, Connector, Course, DriveError, Outcome};
-use crate::engine::{Control, Engine, EngineError, Place, RUN_FOLDER};
+use crate::engine::{Control, Engine, EngineError, Place, RUN_FOLDER, at_target};
 use crate::pattern::Data;
 use crate::plan::{DataPattern, End, ObjectsOperation, ObjectsWork, Phase, Work};
 use crate::result::PhaseResult;
@@ -61,15 +61,10 @@ impl S3Engine {
         &self,
         action: impl AsyncFnOnce(&S3Client) -> Result<T, S3Failed>,
     ) -> Result<T, EngineError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| EngineError::Engine(format!("starting a runtime: {error}")))?;
-        let done = runtime.block_on(async {
+        at_target::<T, S3Failed>(&self.url, async {
             let client = S3Client::new(&self.url, REPLY_TIMEOUT)?;
             action(&client).await
-        });
-        done.map_err(|error| EngineError::Target(format!("{}: {error}", self.url)))
+        })
     }
 
     fn run_objects(
