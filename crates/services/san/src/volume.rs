@@ -385,6 +385,13 @@ impl San {
         Ok(())
     }
 
+    /// Keeps what has a name of its own, in the folder of all LUNs.
+    async fn put_named(&self, prefix: &str, name: &str, value: &[u8]) -> Result<(), SanError> {
+        let folder = self.folder().await?;
+        self.put(folder, format!("{prefix}{name}").as_bytes(), value)
+            .await
+    }
+
     async fn put_access(&self, lun: Ino, record: &LunRecord) -> Result<(), SanError> {
         let access = encode(&record.access())?;
         self.put(lun, OF_ACCESS, &access).await
@@ -854,13 +861,7 @@ impl San {
                 }
             }
         }
-        let folder = self.folder().await?;
-        self.put(
-            folder,
-            format!("{OF_IGROUP}{name}").as_bytes(),
-            &encode(&igroup)?,
-        )
-        .await?;
+        self.put_named(OF_IGROUP, name, &encode(&igroup)?).await?;
         self.state
             .write()
             .igroups
@@ -920,13 +921,8 @@ impl San {
             }
         }
         let record = self.kept(name, Initiator { chap, mutual })?;
-        let folder = self.folder().await?;
-        self.put(
-            folder,
-            format!("{OF_INITIATOR}{name}").as_bytes(),
-            &encode(&record)?,
-        )
-        .await?;
+        self.put_named(OF_INITIATOR, name, &encode(&record)?)
+            .await?;
         self.state
             .write()
             .initiators
