@@ -265,22 +265,11 @@ pub async fn tend(
 #[cfg(test)]
 mod tests {
     use cairn_base::env::Env;
-    use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
+    use cairn_cluster::map::ClusterId;
     use cairn_cluster::{ClusterMap, Coordinator, MemoryCoordinator};
 
     use super::*;
-
-    struct Forgetful;
-
-    impl HighWaterStore for Forgetful {
-        fn load(&self) -> Result<Option<HighWater>, String> {
-            Ok(None)
-        }
-
-        fn store(&self, _seen: HighWater) -> Result<(), String> {
-            Ok(())
-        }
-    }
+    use crate::cluster::recover::Forgetful;
 
     /// A map in memory, by the clock of the machine.
     async fn map(env: &Env) -> ClusterMap {

@@ -204,10 +204,7 @@ async fn tell(
 
 /// The guardian: reads what it is told on standard input, and revokes the lease that it was told of last when that ends.
 pub fn run() -> Result<(), NodeError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(NodeError::Runtime)?;
+    let runtime = super::offline::runtime()?;
     runtime.block_on(guard()).map_err(NodeError::Runtime)
 }
 

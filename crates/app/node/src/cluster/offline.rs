@@ -37,6 +37,14 @@ pub struct GivenEtcd {
     pub insecure: bool,
 }
 
+/// What a command without a server runs on: this thread.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, NodeError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(NodeError::Runtime)
+}
+
 /// Makes the folder of a cluster's first node. Without `etcd` nodes of the cluster run their own.
 pub fn init(
     folder: &Path,
@@ -44,10 +52,7 @@ pub fn init(
     place: &Place,
     etcd: Option<GivenEtcd>,
 ) -> Result<Membership, NodeError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(NodeError::Runtime)?;
+    let runtime = runtime()?;
     let env: Env = cairn_base::real::env(runtime.handle().clone());
     let host = host_of(&place.internal_address).map_err(failed)?;
     let host = match host.contains(':') {
@@ -98,10 +103,7 @@ pub fn join_with(
     place: &Place,
     takes_over: bool,
 ) -> Result<Membership, NodeError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(NodeError::Runtime)?;
+    let runtime = runtime()?;
     let env: Env = cairn_base::real::env(runtime.handle().clone());
     let request = JoinRequest {
         node_name: place.node_name.clone(),

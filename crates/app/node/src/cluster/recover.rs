@@ -240,7 +240,7 @@ pub struct Recovered {
 }
 
 /// Remembers nothing: the map is about to be another one.
-struct Forgetful;
+pub(super) struct Forgetful;
 
 impl HighWaterStore for Forgetful {
     fn load(&self) -> Result<Option<HighWater>, String> {
