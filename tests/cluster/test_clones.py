@@ -13,15 +13,7 @@ FREED_SECONDS_MAX = 60
 
 class Clones(ClusterTest):
     def mounted(self, cluster, node, volume):
-        """The map of exports reaches other nodes a moment later."""
-
-        def mount():
-            try:
-                return libnfs.Mount(cluster.url(node, volume))
-            except OSError:
-                return None
-
-        return self.entered(harness.wait_until(mount, KNOWN_SECONDS_MAX, f"{volume} at {node}"))
+        return self.entered(self.mount(cluster, node, volume, KNOWN_SECONDS_MAX))
 
     def read(self, cluster, node, volume, path):
         with libnfs.Mount(cluster.url(node, volume)) as mount:

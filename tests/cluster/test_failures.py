@@ -77,12 +77,7 @@ class Failures(ClusterTest):
     def test_each_owner_in_turn_is_killed(self):
         cluster = self.cluster(3)
         load = self.load(cluster)
-        for _ in range(4):
-            owner = cluster.owner()
-            cluster.kill(owner)
-            load.await_progress()
-            cluster.heal()
-            load.await_progress()
+        self.kill_owners_in_turn(cluster, load)
         self.end(cluster, load)
 
     def test_the_owner_stops(self):

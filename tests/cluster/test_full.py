@@ -59,13 +59,7 @@ class Full(ClusterTest):
                     mount.write_file(f"/{number}", volume.encode())
 
     def mounted(self, cluster, node, volume):
-        def mount():
-            try:
-                return libnfs.Mount(cluster.url(node, volume))
-            except OSError:
-                return None
-
-        return harness.wait_until(mount, SERVED_SECONDS_MAX, f"{volume} at {node}\n{cluster.logs()}")
+        return self.mount(cluster, node, volume, SERVED_SECONDS_MAX)
 
     def check_others(self, cluster, node):
         for volume in VOLUMES:

@@ -54,12 +54,7 @@ class Repeats(ClusterTest):
     def test_programs_see_no_error_of_a_change_that_was_done(self):
         cluster = self.cluster(3)
         load = self.load(cluster)
-        for _ in range(4):
-            owner = cluster.owner()
-            cluster.kill(owner)
-            load.await_progress()
-            cluster.heal()
-            load.await_progress()
+        self.kill_owners_in_turn(cluster, load)
         load.end()
         self.assertGreater(load.verify(cluster.url()), 0)
         # libnfs sends again what it has no reply to.

@@ -1,7 +1,7 @@
 """Several volumes of one cluster: files of one volume's log are used again by another, and each volume has its own files alone."""
 
 from cluster.world import ClusterTest
-from lib import harness, libnfs
+from lib import harness
 
 # Until other nodes know of a change of the map.
 KNOWN_SECONDS_MAX = 30
@@ -16,15 +16,7 @@ class Volumes(ClusterTest):
         cluster.cairn(node, "export", "set", volume, "--client", "0.0.0.0/0", "--squash", "none")
 
     def mounted(self, cluster, node, volume):
-        """The map of exports reaches nodes a moment later, and a new owner serves a moment later."""
-
-        def mount():
-            try:
-                return libnfs.Mount(cluster.url(node, volume))
-            except OSError:
-                return None
-
-        return harness.wait_until(mount, SERVED_SECONDS_MAX, f"{volume} at {node}\n{cluster.logs()}")
+        return self.mount(cluster, node, volume, SERVED_SECONDS_MAX)
 
     def write(self, cluster, node, volume, count):
         """Each file by itself, so that each has its own records in the log. Gives what is there then."""

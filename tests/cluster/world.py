@@ -2,7 +2,7 @@
 
 import unittest
 
-from lib import harness
+from lib import harness, libnfs
 from lib.cluster import Cluster, Loads, can_have_namespaces
 
 CLIENTS_COUNT = 2
@@ -41,6 +41,26 @@ class ClusterTest(unittest.TestCase):
     def load(self, cluster, nodes=(None,) * CLIENTS_COUNT):
         """Clients that mount through these nodes; through whichever serves where there is none."""
         return self.entered(Loads([cluster.url(node) for node in nodes]))
+
+    def mount(self, cluster, node, volume, seconds):
+        """A mount through a node: the map of exports reaches nodes a moment later, and a new owner serves a moment later."""
+
+        def mount():
+            try:
+                return libnfs.Mount(cluster.url(node, volume))
+            except OSError:
+                return None
+
+        return harness.wait_until(mount, seconds, f"{volume} at {node}\n{cluster.logs()}")
+
+    def kill_owners_in_turn(self, cluster, load):
+        """Four times the one that owns the volume by then; each is back before the next goes."""
+        for _ in range(4):
+            owner = cluster.owner()
+            cluster.kill(owner)
+            load.await_progress()
+            cluster.heal()
+            load.await_progress()
 
     def run(self, result=None):
         before = len(result.errors) + len(result.failures) if result else 0

@@ -14,7 +14,8 @@ import unittest.mock
 import zlib
 
 from lib import harness, libnfs, s3
-from lib.worlds import WorldTest, content
+from lib.s3worlds import S3Test
+from lib.worlds import content
 
 BUCKET = "photos"
 LOAD_SECONDS_MAX = 60
@@ -29,10 +30,9 @@ UPLOAD_PART_MIB = 16
 UPLOADERS_COUNT = 4
 
 
-class S3(WorldTest):
+class S3(S3Test):
     def s3_server(self, disks=1, **key):
-        self.port = harness.next_port()
-        self.world = self.server(disks, ["--listen-s3", f"127.0.0.1:{self.port}"])
+        self.listen(disks)
         self.world.cairn("bucket", "create", BUCKET, "--uid", key.get("uid", 0), "--gid", key.get("gid", 0))
         self.keys = s3.Keys(self.world, **key)
         self.client = self.client_of(self.keys)
@@ -45,15 +45,6 @@ class S3(WorldTest):
 
     def get(self, key, **more):
         return self.client.get_object(Bucket=BUCKET, Key=key, **more)["Body"].read()
-
-    @contextlib.contextmanager
-    def fails(self, code, status=None):
-        with self.assertRaises(s3.errors().ClientError) as caught:
-            yield
-        error = caught.exception.response
-        self.assertEqual(error["Error"]["Code"], code, error["Error"].get("Message"))
-        if status:
-            self.assertEqual(error["ResponseMetadata"]["HTTPStatusCode"], status)
 
     def listed(self, **more):
         """All keys and prefixes, page by page."""

@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 
 from lib import harness, libnfs, rawnfs, s3
-from lib.worlds import WorldTest
+from lib.s3worlds import S3Test
 
 BUCKET = "photos"
 EDGE = "----cairn"
@@ -27,14 +27,10 @@ FIELDS_LEN_BYTES_MAX = 20 << 10
 PART_OF_NAME_LEN = 250
 
 
-class S3Bodies(WorldTest):
+class S3Bodies(S3Test):
     def setUp(self):
         super().setUp()
-        self.port = harness.next_port()
-        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}", "--s3-audit"])
-        self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
-        self.keys = s3.Keys(self.world, uid=1000, gid=100)
-        self.client = s3.client(self.port, self.keys)
+        self.serve(BUCKET, flags=["--s3-audit"])
         self.signer = s3.Signer(self.port, self.keys)
 
     def tearDown(self):

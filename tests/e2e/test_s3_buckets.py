@@ -9,32 +9,19 @@ import urllib.error
 import urllib.request
 
 from lib import harness, libnfs, s3
-from lib.worlds import WorldTest
+from lib.s3worlds import S3Test
 
 BUCKET = "photos"
 EXPIRY_SECONDS_MAX = 60
 DAY_SECONDS = 24 * 60 * 60
 
 
-class S3Buckets(WorldTest):
+class S3Buckets(S3Test):
     def s3_server(self, *flags):
-        self.port = harness.next_port()
-        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}", *flags])
-        self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
-        self.keys = s3.Keys(self.world, uid=1000, gid=100)
-        self.client = s3.client(self.port, self.keys)
+        self.serve(BUCKET, flags=flags)
 
     def put(self, key, body=b"x", **more):
         return self.client.put_object(Bucket=BUCKET, Key=key, Body=body, **more)
-
-    @contextlib.contextmanager
-    def fails(self, code, status=None):
-        with self.assertRaises(s3.errors().ClientError) as caught:
-            yield
-        error = caught.exception.response
-        self.assertEqual(error["Error"]["Code"], code, error["Error"].get("Message"))
-        if status:
-            self.assertEqual(error["ResponseMetadata"]["HTTPStatusCode"], status)
 
     def nobody(self, path, method="GET", data=None, headers=None):
         """Status, headers and body of a request without a signature."""

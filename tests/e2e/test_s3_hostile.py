@@ -9,7 +9,7 @@ import socket
 import time
 
 from lib import harness, s3
-from lib.worlds import WorldTest
+from lib.s3worlds import S3Test
 
 BUCKET = "photos"
 HEADERS_COUNT = 100_000
@@ -26,14 +26,10 @@ CONNECTION_COUNT_MAX = 2048
 FILES_COUNT = CONNECTION_COUNT_MAX + 1024
 
 
-class S3Hostile(WorldTest):
+class S3Hostile(S3Test):
     def setUp(self):
         super().setUp()
-        self.port = harness.next_port()
-        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}"])
-        self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
-        self.keys = s3.Keys(self.world, uid=1000, gid=100)
-        self.client = s3.client(self.port, self.keys)
+        self.serve(BUCKET)
         self.client.put_object(Bucket=BUCKET, Key="there", Body=b"1")
         self.signer = s3.Signer(self.port, self.keys)
 

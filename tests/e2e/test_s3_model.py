@@ -8,7 +8,7 @@ import re
 import urllib.parse
 
 from lib import harness, libnfs, s3
-from lib.worlds import WorldTest
+from lib.s3worlds import S3Test
 
 BUCKET, KEY, DATA = "photos", "a", b"as it was"
 PATHS = {"/": "/", "/{Bucket}": "/BUCKET", "/{Bucket}/{Key+}": "/BUCKET/KEY"}
@@ -89,14 +89,10 @@ class Operation:
         return self.method, PATHS.get(self.uri), frozenset(chosen), "x-amz-copy-source" in self.headers()
 
 
-class S3Model(WorldTest):
+class S3Model(S3Test):
     def setUp(self):
         super().setUp()
-        self.port = harness.next_port()
-        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}"])
-        self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
-        self.keys = s3.Keys(self.world, uid=1000, gid=100)
-        self.client = s3.client(self.port, self.keys)
+        self.serve(BUCKET)
         self.client.put_object(Bucket=BUCKET, Key=KEY, Body=DATA, Metadata={"kept": "1"}, Tagging="kept=1")
         self.signer = s3.Signer(self.port, self.keys)
         self.supported = Supported()

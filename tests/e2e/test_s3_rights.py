@@ -6,7 +6,7 @@ import json
 import urllib.parse
 
 from lib import harness, libnfs, s3
-from lib.worlds import WorldTest
+from lib.s3worlds import S3Test
 
 BUCKET, OWN = "photos", "other"
 EXPIRY_SECONDS_MAX = 60
@@ -118,15 +118,12 @@ OPERATIONS: tuple[tuple[str, str, str, str, dict[str, str], str], ...] = (
 )
 
 
-class Rights(WorldTest):
+class Rights(S3Test):
     def s3_server(self):
-        self.port = harness.next_port()
-        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}"])
-        self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
+        self.serve(BUCKET)
         self.world.cairn("bucket", "create", OWN, "--uid", 2000, "--gid", 200)
-        self.keys = s3.Keys(self.world, uid=1000, gid=100)
         self.other_keys = s3.Keys(self.world, uid=2000, gid=200)
-        self.client, self.other = s3.client(self.port, self.keys), s3.client(self.port, self.other_keys)
+        self.other = s3.client(self.port, self.other_keys)
 
     def send(self, keys, method, path, headers=None, body=""):
         """Status and body of the answer; `keys` is `None` for nobody."""

@@ -8,6 +8,7 @@ import json
 import time
 
 from lib import harness, s3
+from lib.s3worlds import S3Test
 from lib.worlds import WorldTest
 
 BUCKET, LOCKED = "photos", "vault"
@@ -33,15 +34,10 @@ ACTING = {
 }
 
 
-class S3Signed(WorldTest):
+class S3Signed(S3Test):
     def setUp(self):
         super().setUp()
-        self.port = harness.next_port()
-        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}"])
-        for name in (BUCKET, LOCKED):
-            self.world.cairn("bucket", "create", name, "--uid", 1000, "--gid", 100)
-        self.keys = s3.Keys(self.world, uid=1000, gid=100)
-        self.client = s3.client(self.port, self.keys)
+        self.serve(BUCKET, LOCKED)
         self.client.put_object(Bucket=BUCKET, Key="secret", Body=SECRET)
         self.signer = s3.Signer(self.port, self.keys)
         self.now = datetime.datetime.now(datetime.timezone.utc)

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 from lib import harness, libnfs, s3
-from lib.worlds import WorldTest
+from lib.s3worlds import S3Test
 
 BUCKET = "photos"
 DAY_SECONDS = 24 * 60 * 60
@@ -44,10 +44,9 @@ class Model:
         ]
 
 
-class S3Versions(WorldTest):
+class S3Versions(S3Test):
     def s3_server(self, disks=1, lock=False):
-        self.port = harness.next_port()
-        self.world = self.server(disks, ["--listen-s3", f"127.0.0.1:{self.port}"])
+        self.listen(disks)
         self.keys = s3.Keys(self.world, uid=1000, gid=100)
         self.client = s3.client(self.port, self.keys)
         self.client.create_bucket(Bucket=BUCKET, ObjectLockEnabledForBucket=lock)
@@ -65,15 +64,6 @@ class S3Versions(WorldTest):
     def delete(self, key, version=None, **more):
         more |= {"VersionId": version} if version else {}
         return self.client.delete_object(Bucket=BUCKET, Key=key, **more)
-
-    @contextlib.contextmanager
-    def fails(self, code, status=None):
-        with self.assertRaises(s3.errors().ClientError) as caught:
-            yield caught
-        error = caught.exception.response
-        self.assertEqual(error["Error"]["Code"], code, error["Error"].get("Message"))
-        if status:
-            self.assertEqual(error["ResponseMetadata"]["HTTPStatusCode"], status)
 
     def listed(self, limit=1000, **more):
         """All pages: key, version, whether it is the latest, whether it is a marker."""
