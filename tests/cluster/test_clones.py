@@ -13,7 +13,7 @@ FREED_SECONDS_MAX = 60
 
 class Clones(ClusterTest):
     def mounted(self, cluster, node, volume):
-        return self.entered(self.mount(cluster, node, volume, KNOWN_SECONDS_MAX))
+        return self.entered(self.mount_served(cluster, node, volume, KNOWN_SECONDS_MAX))
 
     def read(self, cluster, node, volume, path):
         with libnfs.Mount(cluster.url(node, volume)) as mount:

@@ -59,7 +59,7 @@ class Full(ClusterTest):
                     mount.write_file(f"/{number}", volume.encode())
 
     def mounted(self, cluster, node, volume):
-        return self.mount(cluster, node, volume, SERVED_SECONDS_MAX)
+        return self.mount_served(cluster, node, volume, SERVED_SECONDS_MAX)
 
     def check_others(self, cluster, node):
         for volume in VOLUMES:

@@ -16,7 +16,7 @@ class Volumes(ClusterTest):
         cluster.cairn(node, "export", "set", volume, "--client", "0.0.0.0/0", "--squash", "none")
 
     def mounted(self, cluster, node, volume):
-        return self.mount(cluster, node, volume, SERVED_SECONDS_MAX)
+        return self.mount_served(cluster, node, volume, SERVED_SECONDS_MAX)
 
     def write(self, cluster, node, volume, count):
         """Each file by itself, so that each has its own records in the log. Gives what is there then."""

@@ -42,7 +42,7 @@ class ClusterTest(unittest.TestCase):
         """Clients that mount through these nodes; through whichever serves where there is none."""
         return self.entered(Loads([cluster.url(node) for node in nodes]))
 
-    def mount(self, cluster, node, volume, seconds):
+    def mount_served(self, cluster, node, volume, seconds):
         """A mount through a node: the map of exports reaches nodes a moment later, and a new owner serves a moment later."""
 
         def mount():
