@@ -965,14 +965,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_has_no_key_here_is_not_taken_and_no_claim_on_it_is_kept() {
-        let mut view = view();
-        let me = Process {
+    /// This node's process.
+    fn me() -> Process {
+        Process {
             node: NodeId(1),
             nonce: ProcessNonce(1),
             lease: LeaseId(1),
-        };
+        }
+    }
+
+    #[test]
+    fn what_has_no_key_here_is_not_taken_and_no_claim_on_it_is_kept() {
+        let mut view = view();
+        let me = me();
         let later = STAGGER * 10;
         let step = |view: &MapView, here| {
             let mut ownership = Ownership::default();
@@ -991,11 +996,7 @@ mod tests {
     #[test]
     fn a_volume_goes_once_its_next_owner_has_its_metadata() {
         let mut view = view();
-        let me = Process {
-            node: NodeId(1),
-            nonce: ProcessNonce(1),
-            lease: LeaseId(1),
-        };
+        let me = me();
         let mut state = owned(me);
         let copied = |applied| StateAt {
             id: EnsembleId {
@@ -1081,11 +1082,7 @@ mod tests {
     #[test]
     fn what_was_given_away_is_taken_again_where_an_operator_wants_it() {
         let mut view = view();
-        let me = Process {
-            node: NodeId(1),
-            nonce: ProcessNonce(1),
-            lease: LeaseId(1),
-        };
+        let me = me();
         let mut state = owned(me);
         (state.owner, state.preferred) = (None, Some(me.node));
         view.volumes.insert(VOLUME, Arc::new(state.clone()));

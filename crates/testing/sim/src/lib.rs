@@ -34,6 +34,7 @@ pub mod shrink;
 mod snapshots;
 mod tiers;
 pub mod tree;
+mod walk;
 pub mod work;
 pub mod world;
 

@@ -6,23 +6,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::Media;
 use cairn_base::env::Env;
-use cairn_base::{Ino, Media};
 use cairn_formats::settings::{AccessPattern, Compression, Dedupe, MediaChoice, Protection};
-use cairn_fs::{
-    ApplyFailure, Credentials, FileKind, Fs, FsError, Policy, PolicyFailure, PolicyRecord, ROOT,
-};
+use cairn_fs::{ApplyFailure, Fs, FsError, Policy, PolicyFailure, PolicyRecord, ROOT};
 use cairn_pool::{ChangeFailure, Pool};
 use cairn_testkit::Rng;
 
 use crate::client;
+use crate::walk::some_directory;
 use crate::world::VOLUME;
 
 /// At a time.
 const COUNT_MAX: usize = 6;
 /// Between two steps, at most.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
-const ENTRIES_MAX: usize = 1000;
 
 /// Sets and clears policies and has data converted in one life, as a client does what it does.
 pub(crate) struct Policer {
@@ -57,7 +55,7 @@ impl Policer {
             0 => fs.cancel_apply().await.map(drop),
             1..4 => fs.apply_policies(ROOT).await.map(drop),
             4 => {
-                let dir = self.some_directory(fs).await?;
+                let dir = some_directory(fs, &mut self.rng).await?;
                 fs.apply_policies(dir).await.map(drop)
             }
             5..8 => return self.change_volume(fs),
@@ -88,7 +86,7 @@ impl Policer {
             let pick = self.rng.below(policies.len() as u64) as usize;
             fs.clear_dir_policy(policies[pick].dir).await
         } else {
-            let dir = self.some_directory(fs).await?;
+            let dir = some_directory(fs, &mut self.rng).await?;
             let policy = self.some_policy();
             let policy = self.allowed(policy).await?;
             fs.set_dir_policy(dir, policy).await.map(drop)
@@ -175,24 +173,5 @@ impl Policer {
             media: self.some_media(),
             protection: self.some_protection(),
         }
-    }
-
-    /// The root, or what a walk from there comes to.
-    async fn some_directory(&mut self, fs: &Fs) -> Result<Ino, FsError> {
-        let mut at = ROOT;
-        while self.rng.below(4) > 0 {
-            let who = Credentials::ROOT;
-            let page = fs.names_after(&who, at, b"", true, ENTRIES_MAX).await?;
-            let names = page.entries.into_iter();
-            let dirs: Vec<Ino> = names
-                .filter(|entry| entry.kind == FileKind::Directory)
-                .map(|entry| entry.ino)
-                .collect();
-            if dirs.is_empty() {
-                break;
-            }
-            at = dirs[self.rng.below(dirs.len() as u64) as usize];
-        }
-        Ok(at)
     }
 }

@@ -8,18 +8,16 @@ use std::time::Duration;
 
 use cairn_base::Ino;
 use cairn_base::env::Env;
-use cairn_fs::{
-    Credentials, FileKind, Fs, FsError, QuotaKind, QuotaLimit, QuotaLimits, QuotaView, ROOT,
-};
+use cairn_fs::{Fs, FsError, QuotaKind, QuotaLimit, QuotaLimits, QuotaView, ROOT};
 use cairn_testkit::Rng;
 
 use crate::client;
+use crate::walk::some_directory;
 
 /// At a time.
 const COUNT_MAX: usize = 6;
 /// Between two steps, at most.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
-const ENTRIES_MAX: usize = 1000;
 /// Users of files are from below.
 const UID_MAX: u64 = 3;
 
@@ -59,7 +57,7 @@ impl Quoter {
             let dir = if key.tree == Ino(0) { ROOT } else { key.tree };
             return fs.remove_quota(dir, key.kind, key.id).await;
         }
-        let dir = self.some_directory(fs).await?;
+        let dir = some_directory(fs, &mut self.rng).await?;
         let limits = QuotaLimits {
             bytes: QuotaLimit {
                 hard: Some(1 << 50),
@@ -79,24 +77,5 @@ impl Quoter {
             _ => (QuotaKind::Tree, 0),
         };
         fs.set_quota(dir, kind, id, limits, b"").await.map(drop)
-    }
-
-    /// The root, or what a walk from there comes to.
-    async fn some_directory(&mut self, fs: &Fs) -> Result<Ino, FsError> {
-        let mut at = ROOT;
-        while self.rng.below(4) > 0 {
-            let who = Credentials::ROOT;
-            let page = fs.names_after(&who, at, b"", true, ENTRIES_MAX).await?;
-            let names = page.entries.into_iter();
-            let dirs: Vec<Ino> = names
-                .filter(|entry| entry.kind == FileKind::Directory)
-                .map(|entry| entry.ino)
-                .collect();
-            if dirs.is_empty() {
-                break;
-            }
-            at = dirs[self.rng.below(dirs.len() as u64) as usize];
-        }
-        Ok(at)
     }
 }
