@@ -144,6 +144,12 @@ struct Edge {
     may_answer: Arc<AtomicBool>,
 }
 
+/// Both volumes, as the one who has them exports them.
+fn served_by(owner: &Server) -> Vec<Export> {
+    let rules = || vec![rule("127.0.0.0/8")];
+    vec![export(&owner.main, rules()), export(&owner.other, rules())]
+}
+
 fn elsewhere(owner: &Server, by: Option<NodeId>) -> Vec<Export> {
     let volume = |fs: &cairn_fs::Fs| Export {
         volume: Volume::Elsewhere(
@@ -367,11 +373,7 @@ fn calls_are_held_until_somebody_owns_the_volume() {
     // The owner says itself that it owns nothing before it does.
     owner.exports.replace(elsewhere(&owner, None));
     edge.exports.replace(elsewhere(&owner, Some(OWNER)));
-    let rules = || vec![rule("127.0.0.0/8")];
-    owner.exports.replace(vec![
-        export(&owner.main, rules()),
-        export(&owner.other, rules()),
-    ]);
+    owner.exports.replace(served_by(&owner));
     let mut answered: Vec<u32> = (0..50)
         .map(|_| {
             let answer = edge.client.receive();
@@ -444,11 +446,7 @@ fn what_is_under_way_when_the_lease_ends_is_answered_by_the_next_owner() {
     let owner = Server::start();
     let mut edge = Edge::before(&owner, 0, 0);
     // This node owns the volume first.
-    let rules = || vec![rule("127.0.0.0/8")];
-    edge.exports.replace(vec![
-        export(&owner.main, rules()),
-        export(&owner.other, rules()),
-    ]);
+    edge.exports.replace(served_by(&owner));
     let root = edge.client.root("/main");
     let file = edge.client.create(root, "file");
     let (small, large) = (pattern(4, 5000), pattern(5, 300_001));
@@ -582,11 +580,7 @@ fn connections_end_with_the_term_in_which_they_were_accepted() {
 fn a_reply_that_says_not_now_is_kept_for_nobody() {
     let owner = Server::start();
     let mut edge = Edge::before(&owner, 0, 0);
-    let rules = || vec![rule("127.0.0.0/8")];
-    edge.exports.replace(vec![
-        export(&owner.main, rules()),
-        export(&owner.other, rules()),
-    ]);
+    edge.exports.replace(served_by(&owner));
     let (file, write) = a_write(&mut edge, 9);
     let root = edge.client.root("/main");
     // Refused, which is only true of what was read.
@@ -629,20 +623,13 @@ fn a_reply_that_says_not_now_is_kept_for_nobody() {
 fn a_relayed_reply_is_told_again_as_it_was() {
     let owner = Server::start();
     let mut edge = Edge::before(&owner, 0, 0);
-    let rules = || vec![rule("127.0.0.0/8")];
-    edge.exports.replace(vec![
-        export(&owner.main, rules()),
-        export(&owner.other, rules()),
-    ]);
+    edge.exports.replace(served_by(&owner));
     let (_, write) = a_write(&mut edge, 9);
     edge.may_answer.store(false, Ordering::Release);
     edge.client.send(&write);
     edge.exports.replace(elsewhere(&owner, Some(OWNER)));
     assert_written(&edge.client.receive());
-    edge.exports.replace(vec![
-        export(&owner.main, rules()),
-        export(&owner.other, rules()),
-    ]);
+    edge.exports.replace(served_by(&owner));
     edge.may_answer.store(true, Ordering::Release);
     edge.client.send(&write);
     assert_written(&edge.client.receive());
