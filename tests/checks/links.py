@@ -1,5 +1,5 @@
 """Checks that every relative link and every #anchor in the Markdown files of the repository resolves, every `make TARGET`, and
-every page that the sources name."""
+every page that the sources and every source that the documents name."""
 
 import pathlib
 import re
@@ -14,6 +14,7 @@ HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
+SOURCE = re.compile(r"`(crates/[\w/.-]+)`")
 
 
 def files(*patterns):
@@ -63,18 +64,19 @@ def broken_targets(texts):
             yield f"{name}: make {target}: there is no such target"
 
 
-def broken_pages():
-    """The pages that comments and messages of the sources name, and that are not there."""
-    for source in files("*.rs", "*.py", "*.ts"):
-        for page in sorted(set(PAGE.findall(source.read_text(encoding="utf-8")))):
-            if not (ROOT / page).exists():
-                yield f"{source.relative_to(ROOT)}: {page}: there is no such page"
+def broken_names():
+    """The pages that comments and messages of the sources name, and the sources that documents name, where these are not there."""
+    for name, patterns in ((PAGE, ["*.rs", "*.py", "*.ts"]), (SOURCE, ["*.md"])):
+        for file in files(*patterns):
+            for named in sorted(set(name.findall(file.read_text(encoding="utf-8")))):
+                if not (ROOT / named).exists():
+                    yield f"{file.relative_to(ROOT)}: {named}: there is no such file"
 
 
 def main():
     links_count, broken_count = 0, 0
     texts = {document.relative_to(ROOT): document.read_text(encoding="utf-8") for document in files("*.md")}
-    for why in [*broken_targets(texts), *broken_pages()]:
+    for why in [*broken_targets(texts), *broken_names()]:
         broken_count += 1
         print(why, file=sys.stderr)
     for document in files("*.md"):
