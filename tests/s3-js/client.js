@@ -42,22 +42,26 @@ async function refused(request) {
   }
 }
 
-// Bytes whose number the SDK cannot see.
 function* pieces(data) {
   for (let at = 0; at < data.length; at += 50_000) {
     yield data.subarray(at, at + 50_000);
   }
 }
 
+// Bytes whose number the SDK cannot see.
+function stream(data) {
+  return Readable.from(pieces(data), { objectMode: false });
+}
+
 async function puts() {
   await send(s3.PutObjectCommand, "js/small", { Body: small });
   await send(s3.PutObjectCommand, "js/file", { Body: fs.createReadStream(largePath) });
-  await send(s3.PutObjectCommand, "js/told", { Body: Readable.from(pieces(large)), ContentLength: large.length });
-  await send(s3.PutObjectCommand, "js/packed", { Body: Readable.from(pieces(small)), ContentLength: small.length, ContentEncoding: "gzip" });
+  await send(s3.PutObjectCommand, "js/told", { Body: stream(large), ContentLength: large.length });
+  await send(s3.PutObjectCommand, "js/packed", { Body: stream(small), ContentLength: small.length, ContentEncoding: "gzip" });
   for (const ChecksumAlgorithm of ["CRC32", "CRC32C", "SHA1", "SHA256"]) {
     await send(s3.PutObjectCommand, `js/${ChecksumAlgorithm}`, { Body: fs.createReadStream(largePath), ChecksumAlgorithm });
   }
-  const streamed = { Bucket: bucket, Key: "js/stream", Body: Readable.from(pieces(large)) };
+  const streamed = { Bucket: bucket, Key: "js/stream", Body: stream(large) };
   await new Upload({ client: plain, params: streamed, partSize: partLenBytes, queueSize: 2 }).done();
   const composite = { ...streamed, Key: "js/parts", Body: large, ChecksumAlgorithm: "SHA256" };
   await new Upload({ client: plain, params: composite, partSize: partLenBytes, queueSize: 2 }).done();
