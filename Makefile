@@ -72,7 +72,7 @@ test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9
 
 .PHONY: test-s3
 test-s3: setup-test setup-s3-clients build-test ## S3 only: boto3, AWS CLI, rclone, restic and s3fs with a large tree, errors, races, kill -9
-	CAIRN_S3_TREE=$${CAIRN_S3_TREE:-/usr/share/doc} scripts/test-e2e test_s3 test_s3_bodies test_s3_buckets test_s3_clients test_s3_hostile test_s3_model test_s3_rights test_s3_signed test_s3_versions
+	CAIRN_S3_TREE=$${CAIRN_S3_TREE:-/usr/share/doc} scripts/test-e2e test_s3 test_s3_bodies test_s3_buckets test_s3_clients test_s3_hostile test_s3_model test_s3_rights test_s3_sdks test_s3_signed test_s3_versions
 
 .PHONY: test-api
 test-api: setup-test setup-api build-test ## The admin API against its OpenAPI document, by schemathesis: a minute or two; API="--long --seed 7"

@@ -1,12 +1,14 @@
-"""A full pool whose owner is lost: another node serves the volume within the usual time, and reads and deletes work."""
+"""A full pool whose owner is lost: another node serves the volume within the usual time, and reads and deletes work. What is set
+aside for a LUN is left free by the owners of other volumes."""
 
 import contextlib
 import errno
+import json
 import os
 import random
 
 from cluster.world import KILLED_PAUSE_SECONDS_MAX, ClusterTest
-from lib import harness, libnfs
+from lib import harness, iscsi, libnfs
 
 MIB = 1024 * 1024
 DISK_MIB = 512
@@ -23,6 +25,9 @@ NO_SPACE = (errno.ENOSPC, errno.EFAULT)
 SPACE_BACK_SECONDS_MAX = 120
 TAKEOVER_SECONDS_MAX = KILLED_PAUSE_SECONDS_MAX + 20
 SERVED_SECONDS_MAX = 60
+INITIATOR = "iqn.2025-11.test:host"
+LUN_MIB = 32
+PIECE_BYTES = 256 * 1024
 
 
 class Full(ClusterTest):
@@ -116,3 +121,76 @@ class Full(ClusterTest):
         with libnfs.Mount(cluster.url(heir)) as mount:
             mount.unlink("/late")
         self.check(cluster, heir, half)
+
+
+class Reserved(ClusterTest):
+    def fill(self, cluster, volume, round):
+        """Writes new files by the owner of a volume until there is no room."""
+        with libnfs.Mount(cluster.url(cluster.owner(volume), volume)) as mount:
+            for number in range(FILES_MAX):
+                try:
+                    mount.write_file(f"/{round}-{number}", random.Random(number).randbytes(FILE_BYTES))
+                except OSError as error:
+                    self.assertIn(error.errno, NO_SPACE, error)
+                    return
+        raise harness.Failure(f"{FILES_MAX} files found room")
+
+    def write_all(self, cluster, target, round):
+        """Writes all of the LUN and reads it. Only garbage that is to be collected may have a write wait."""
+        with iscsi.Session(("127.0.0.1", cluster.iscsi_port(cluster.owner())), INITIATOR, target) as session:
+            session.clear_attentions()
+            pieces = range(0, LUN_MIB * MIB, PIECE_BYTES)
+            content = lambda at: random.Random(f"{round} {at}").randbytes(PIECE_BYTES)
+
+            def is_written(at):
+                try:
+                    session.write(at, content(at))
+                except iscsi.Busy:
+                    return False
+                return True
+
+            for at in pieces:
+                harness.wait_until(lambda: is_written(at), SPACE_BACK_SECONDS_MAX, f"byte {at}")
+            for at in pieces:
+                self.assertTrue(session.read(at, PIECE_BYTES) == content(at), at)
+
+    def test_owners_of_other_volumes_leave_it_free(self):
+        # The memory of the other nodes is taken off what is free, twice.
+        flags = ["--disk-size-limit", f"{DISK_MIB}MiB", "--memory-limit", "256MiB"]
+        cluster = self.cluster(3, netns="no", serve_flags=flags)
+        cairn = lambda *words, **options: cluster.cairn(cluster.owner(), *words, **options)
+        refused = cairn("lun", "create", "main/large", "--size", "2GiB", "--reserve", "full", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("cannot be set aside", refused.stderr)
+        cairn("lun", "create", "main/disk", "--size", f"{LUN_MIB}MiB", "--reserve", "full")
+        cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
+        shown = json.loads(cairn("lun", "map", "main/disk", "--igroup", "hosts", "--json").stdout)
+        self.assertEqual(shown["reserve"], "full")
+        cairn("volume", "create", "other")
+        cairn("export", "set", "other", "--client", "0.0.0.0/0", "--squash", "none")
+
+        def move(volume, to):
+            cairn("volume", "move", volume, "--to", to)
+            moved = lambda: cluster.owner(volume) == to
+            harness.wait_until(moved, TAKEOVER_SECONDS_MAX, f"{volume} at {to}\n{cluster.logs()}")
+
+            def is_served():
+                try:
+                    with libnfs.Mount(cluster.url(to, volume)) as mount:
+                        return mount.names("/") is not None
+                except OSError:
+                    return False
+
+            harness.wait_until(is_served, SERVED_SECONDS_MAX, f"{volume} at {to}\n{cluster.logs()}")
+
+        second, third = cluster.others(cluster.owner())
+        if cluster.owner("other") != second:
+            move("other", second)
+        self.fill(cluster, "other", 1)
+        self.write_all(cluster, shown["target"], 1)
+        # Its next owner knows of it, and the others still do.
+        move("main", third)
+        self.fill(cluster, "other", 2)
+        self.write_all(cluster, shown["target"], 2)
+        again = json.loads(cairn("lun", "show", "main/disk", "--json").stdout)
+        self.assertEqual(again["reserve"], "full")

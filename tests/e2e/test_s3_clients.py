@@ -139,16 +139,6 @@ class S3Clients(WorldTest):
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
 
-    def certificate(self, name):
-        """A certificate that signs itself, and its key."""
-        made, key = self.scratch / f"{name}.crt", self.scratch / f"{name}.key"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
-             f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(made)],
-            check=True, capture_output=True,
-        )
-        return made, key
-
     def shown(self):
         """The certificate that a new connection sees."""
         context = ssl.create_default_context()
@@ -158,7 +148,7 @@ class S3Clients(WorldTest):
 
     @unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
     def test_https_with_a_certificate_that_changes(self):
-        first, second = self.certificate("first"), self.certificate("second")
+        first, second = s3.certificate(self.scratch, "first"), s3.certificate(self.scratch, "second")
         live = [self.scratch / "live.crt", self.scratch / "live.key"]
         for source, target in zip(first, live):
             shutil.copy(source, target)

@@ -42,10 +42,16 @@ class Supported:
             self.requests[name] = (method, path, frozenset(chosen), "x-amz-copy-source" in headers)
             self.query[name], self.headers[name] = set(query), set(headers)
         self.refused = [name.rstrip("*") for row in documented("### Headers that are refused") for name in row[0]]
+        self.documents = {root: set(paths) for (root, *_), paths in documented("### Documents")}
 
     def reads(self, operation, header):
         known = self.headers[operation] | OF_ALL
         return any(header.startswith(name[:-1]) if name.endswith("*") else header == name for name in known)
+
+    def knows_element(self, root, path):
+        """Whether an element is read, or refused by name."""
+        known = self.documents[root]
+        return path in known or any(path.startswith(name[:-1]) for name in known if name.endswith("/*"))
 
 
 def model():
@@ -54,6 +60,25 @@ def model():
     packed = folder / "service-2.json.gz"
     text = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / "service-2.json").read_bytes()
     return json.loads(text)
+
+
+def elements(shapes, name, path="", is_flat=False):
+    """The paths of the elements of a document that have none below them. Attributes are none.
+
+    `is_flat`: the items of a list have the name of the list itself, and nothing is around them.
+    """
+    shape = shapes[name]
+    if shape["type"] == "list":
+        item = shape["member"]
+        below = path if is_flat or shape.get("flattened") else f"{path}/{item.get('locationName', 'member')}"
+        yield from elements(shapes, item["shape"], below)
+    elif shape["type"] == "structure" and shape["members"]:
+        for member, described in shape["members"].items():
+            if "location" not in described and not described.get("xmlAttribute"):
+                below = f"{path}/{described.get('locationName', member)}".lstrip("/")
+                yield from elements(shapes, described["shape"], below, described.get("flattened", False))
+    else:
+        yield path
 
 
 class Operation:
@@ -68,6 +93,11 @@ class Operation:
         self.members = shape["members"]
         self.required = set(shape.get("required", []))
         self.payload = shape.get("payload")
+        body = self.members.get(self.payload, {})
+        #: The root of its document, and the elements in that; None, if its body is none.
+        self.document = None
+        if body and shapes[body["shape"]]["type"] == "structure":
+            self.document = body.get("locationName", self.payload), list(elements(shapes, body["shape"]))
 
     def located(self, where):
         return {member["locationName"]: name for name, member in self.members.items() if member.get("location") == where}
@@ -104,14 +134,14 @@ class S3Model(S3Test):
         made, _ = self.signer.sign(method, path, **headers)
         return self.signer.send(method, path, made | {"content-length": str(len(body))}, body)
 
-    def send_operation(self, operation, words=(), **more):
+    def send_operation(self, operation, words=(), document=None, **more):
         path = operation.uri.replace("{Bucket}", BUCKET).replace("{Key+}", KEY)
         query = "&".join([*operation.words(), *words])
         source = f"/{BUCKET}/{KEY}"
         values = {"x-amz-copy-source": source, "x-amz-rename-source": source, "x-amz-object-attributes": "ETag"}
         headers = {name: values.get(name.lower(), "1") for name in operation.needed("header")} | more
         headers = {name.lower().replace("-", "_"): value for name, value in headers.items()}
-        body = f"<{operation.payload}/>".encode() if operation.payload else b""
+        body = document or (f"<{operation.payload}/>".encode() if operation.payload else b"")
         return self.send(operation.method, f"{path}?{query}" if query else path, body, **headers)
 
     def unchanged(self, what):
@@ -186,6 +216,24 @@ class S3Model(S3Test):
                 refused_count += 1
             self.unchanged(operation.name)
         self.assertGreater(refused_count, 50)
+
+    def test_elements_are_read_or_refused(self):
+        refused_count = 0
+        for operation in self.operations:
+            if operation.name not in self.supported.requests or operation.document is None:
+                continue
+            root, paths = operation.document
+            self.assertIn(root, self.supported.documents, operation.name)
+            for path in paths:
+                if self.supported.knows_element(root, path):
+                    continue
+                names = [root, *path.split("/")]
+                document = "".join(f"<{name}>" for name in names) + "1" + "".join(f"</{name}>" for name in reversed(names))
+                answer = self.send_operation(operation, document=document.encode())
+                self.refused(answer, 400, "MalformedXML")
+                self.unchanged((operation.name, path))
+                refused_count += 1
+        self.assertGreater(refused_count, 10)
 
     def refused(self, answer, status, code):
         self.assertEqual((answer[0], f"<Code>{code}</Code>" in answer[1]), (status, True), answer)

@@ -1,4 +1,5 @@
-"""S3 clients for tests: boto3 and the AWS CLI, from an environment that `scripts/setup s3` makes; requests signed by hand.
+"""S3 clients for tests: boto3, minio-py and the AWS CLI, from an environment that `scripts/setup s3` makes; the AWS SDK for
+JavaScript, from a folder that `scripts/setup s3-js` makes; requests signed by hand.
 
 Owns: finding it, clients for a server of a test. Must not know: what is tested.
 """
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import urllib.parse
+import zlib
 from typing import Any
 
 from lib import harness
@@ -36,9 +38,30 @@ def boto3() -> Any:
     return importlib.import_module("boto3")
 
 
-def errors() -> Any:
+def module(name) -> Any:
+    """A module of that environment."""
     boto3()
-    return importlib.import_module("botocore.exceptions")
+    return importlib.import_module(name)
+
+
+def transfer_config(**settings):
+    """How boto3 divides what it sends into parts."""
+    return module("boto3.s3.transfer").TransferConfig(**settings)
+
+
+@functools.cache
+def javascript():
+    """The folder with the AWS SDK for JavaScript."""
+    done = subprocess.run(
+        [str(harness.REPOSITORY / "scripts" / "setup"), "s3-js"], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        raise harness.Failure(f"scripts/setup s3-js: {done.stderr}")
+    return pathlib.Path(done.stdout.strip().splitlines()[-1]) / "node_modules"
+
+
+def errors() -> Any:
+    return module("botocore.exceptions")
 
 
 def connection_errors():
@@ -70,6 +93,57 @@ def client(port, keys, secret=None, scheme="http", host="127.0.0.1", verify=None
         "s3", endpoint_url=f"{scheme}://{host}:{port}", region_name=REGION, aws_access_key_id=keys.id,
         aws_secret_access_key=secret or keys.secret, config=config.Config(**options), verify=verify,
     )
+
+
+def certificate(folder, name):
+    """A certificate of this machine that signs itself, and its key."""
+    made, key = folder / f"{name}.crt", folder / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
+         f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(made)],
+        check=True, capture_output=True,
+    )
+    return made, key
+
+
+@functools.cache
+def _crc_table(polynomial):
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (polynomial if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+def _crc(data, polynomial, bits):
+    """A CRC whose polynomial is given with its bits reversed, which starts with ones and ends inverted."""
+    table, ones = _crc_table(polynomial), (1 << bits) - 1
+    state = ones
+    for byte in data:
+        state = table[(state ^ byte) & 0xFF] ^ state >> 8
+    return (state ^ ones).to_bytes(bits // 8, "big")
+
+
+#: The checksums of S3 by the names that botocore has for them, over bytes.
+CHECKSUMS = {
+    "ChecksumCRC32": lambda data: zlib.crc32(data).to_bytes(4, "big"),
+    "ChecksumCRC32C": lambda data: _crc(data, 0x82F63B78, 32),
+    "ChecksumCRC64NVME": lambda data: _crc(data, 0x9A6C9329AC4BC9B5, 64),
+    "ChecksumSHA1": lambda data: hashlib.sha1(data).digest(),
+    "ChecksumSHA256": lambda data: hashlib.sha256(data).digest(),
+}
+
+
+def checksum(name, data):
+    """As S3 tells it of a whole object."""
+    return base64.b64encode(CHECKSUMS[name](data)).decode()
+
+
+def checksum_of_parts(name, parts):
+    """As S3 tells it of an object whose checksum is that of the checksums of its parts (COMPOSITE)."""
+    of_each = b"".join(CHECKSUMS[name](part) for part in parts)
+    return f"{checksum(name, of_each)}-{len(parts)}"
 
 
 def by_name(parameter):

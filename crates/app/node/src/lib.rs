@@ -41,6 +41,7 @@ mod quotas;
 mod read_cache;
 pub mod ready;
 mod remembered;
+mod reserved;
 mod running;
 mod s3;
 mod san;

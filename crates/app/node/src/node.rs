@@ -104,6 +104,8 @@ pub struct Inner {
     pub diffs: cairn_snapshots::Diffs,
     pub registry: Registry,
     pub meta_cache: MetaCache,
+    /// What all volumes have in memory that is not on disks yet, and what is set aside there.
+    pub dirty: Arc<DirtyBudget>,
     /// If the node is in a cluster.
     pub cluster: Option<Arc<ClusterNode>>,
     /// Addresses of volumes, once NFS serves in a cluster.
@@ -420,6 +422,7 @@ impl Inner {
         );
         let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
         let PoolDisks { opened, named } = disks;
+        let dirty = DirtyBudget::new(budget.dirty_bytes);
         let host = Arc::new(NodeHost {
             env: env.clone(),
             config: config.clone(),
@@ -432,7 +435,7 @@ impl Inner {
             activities: Arc::clone(&activities),
             served: Mutex::default(),
             meta_cache: meta_cache.clone(),
-            dirty: DirtyBudget::new(budget.dirty_bytes),
+            dirty: Arc::clone(&dirty),
             dedupe: DedupeIndex::new(budget.dedupe_bytes),
             cluster: cluster.clone(),
             keys: Arc::clone(&keys),
@@ -467,6 +470,7 @@ impl Inner {
             diffs: cairn_snapshots::Diffs::default(),
             registry: Registry::new(),
             meta_cache,
+            dirty,
             cluster,
             history: History::default(),
             audit: EntryLog::new(&crate::audit::AUDIT),
@@ -492,6 +496,7 @@ impl Inner {
                 let activities = Arc::clone(&self.activities);
                 let meter = crate::balance::Measured(activities);
                 cluster.member.on_measuring(Arc::new(meter));
+                crate::reserved::tend(self, &cluster.member);
                 cluster.start(&self.env, &self.pool);
             }
             None => {

@@ -260,15 +260,8 @@ impl SanControl for Controller {
     fn lun_create(&self, create: LunCreate) -> Answer<'_, LunView> {
         Box::pin(async move {
             let target = self.target(&create.volume)?;
-            let is_reserved = create.reserve == LunReserve::Full;
-            if is_reserved && self.inner.cluster.is_some() {
-                let why = "no space is set aside for a LUN in a cluster: other nodes fill the same disks, and do not know of it";
-                return Err(ControlError::new(ErrorKind::Conflict, why).hint(
-                    "limit what other volumes may take: `cairn volume set VOLUME --quota SIZE`",
-                ));
-            }
             let spec = LunSpec {
-                is_reserved,
+                is_reserved: create.reserve == LunReserve::Full,
                 name: create.name.clone(),
                 size_bytes: create.size_bytes,
                 block_len_bytes: create.block_bytes.unwrap_or(512),

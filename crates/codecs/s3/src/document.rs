@@ -347,7 +347,11 @@ pub fn check(input: &[u8]) -> Result<(), DocumentError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    const DOCS: &str = include_str!("../../../../docs/reference/s3.md");
 
     fn rule(inner: &str) -> String {
         format!("<LifecycleConfiguration><Rule>{inner}</Rule></LifecycleConfiguration>")
@@ -446,6 +450,33 @@ mod tests {
         let deep = format!("{}x", "<Transition>".repeat(100));
         assert!(check(rule(&deep).as_bytes()).is_err());
         assert!(check(b"<Tagging>\xff</Tagging>").is_err());
+    }
+
+    /// What is between backticks.
+    fn quoted(cell: &str) -> BTreeSet<&str> {
+        cell.split('`').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn the_reference_lists_what_is_read() {
+        let (_, section) = DOCS.split_once("\n### Documents\n").unwrap();
+        let lines = section.lines().skip_while(|line| !line.starts_with('|'));
+        let lines = lines.take_while(|line| line.starts_with('|')).skip(2);
+        let mut roots = BTreeSet::new();
+        for line in lines {
+            let (root, paths) = line.trim_matches('|').split_once('|').unwrap();
+            let root = *quoted(root).first().unwrap();
+            let grammar = Grammar::of(root).unwrap();
+            let is_leaf = |path: &&str| {
+                let begins = format!("{path}/");
+                !grammar.paths.iter().any(|other| other.starts_with(&begins))
+            };
+            let plain = grammar.paths.iter().map(|path| path.trim_end_matches('#'));
+            let want: BTreeSet<&str> = plain.filter(is_leaf).collect();
+            assert_eq!(quoted(paths), want, "{root}");
+            assert!(roots.insert(root), "{root} is there twice");
+        }
+        assert_eq!(roots.len(), GRAMMARS.len());
     }
 
     #[test]

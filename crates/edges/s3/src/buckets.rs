@@ -454,9 +454,20 @@ pub fn public_read(
                 "a grant says whom it is for, and gives nobody anything without"
             ));
         };
-        match (grantee.uri.as_deref(), permission) {
-            (Some(EVERYBODY), Some(Permission::READ)) => is_public = true,
-            (None, Some(Permission::FULL_CONTROL)) if grantee.id == owner.id => {}
+        // Its name is for people. What else says whom it is for says one thing.
+        let is_owner = grantee.id == owner.id;
+        let kind = grantee.type_.as_str();
+        let named = (grantee.id.as_deref(), grantee.uri.as_deref());
+        match (kind, named, permission) {
+            _ if grantee.email_address.is_some() => {
+                return Err(s3_error!(
+                    NotImplemented,
+                    "users have no addresses: an ACL names its owner by ID"
+                ));
+            }
+            (Type::GROUP, (None, Some(EVERYBODY)), Some(Permission::READ)) => is_public = true,
+            (Type::CANONICAL_USER, (Some(_), None), Some(Permission::FULL_CONTROL)) if is_owner => {
+            }
             _ => {
                 return Err(s3_error!(
                     NotImplemented,
@@ -749,7 +760,20 @@ mod tests {
         for grant in &mut unnamed {
             grant.grantee = None;
         }
+        let changed = |change: fn(&mut Grantee)| {
+            let mut list = grants(&own, true);
+            for grantee in list.iter_mut().filter_map(|grant| grant.grantee.as_mut()) {
+                change(grantee);
+            }
+            Some(list)
+        };
+        let both = changed(|grantee| grantee.id = Some("1000".to_owned()));
+        let by_mail = changed(|grantee| grantee.email_address = Some("a@b.c".to_owned()));
+        let other_type = changed(|grantee| grantee.type_ = Type::from_static(Type::GROUP));
         for (owner, list, want) in [
+            (None, both, Err("NotImplemented")),
+            (None, by_mail, Err("NotImplemented")),
+            (None, other_type, Err("NotImplemented")),
             (Some(own.clone()), Some(grants(&own, true)), Ok(true)),
             (None, Some(grants(&own, false)), Ok(false)),
             (None, Some(Vec::new()), Ok(false)),

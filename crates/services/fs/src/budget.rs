@@ -1,17 +1,21 @@
 //! Memory for data that is not in segments yet: one budget for all volumes of a process (Rule 6).
 //!
-//! Owns: who holds how much, and who waits for it to become less.
-//! Must not know: when and how data is flushed.
+//! Owns: who holds how much, and who waits for it to become less; what is set aside on the disks, by whomever.
+//! Must not know: when and how data is flushed, who else fills the disks.
 
+use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cairn_base::VolumeId;
+use cairn_base::env::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::dirty::Load;
+use crate::types::FsError;
 
 /// Flushes that find no space for so long are believed.
 pub(crate) const NO_SPACE_PATIENCE: Duration = Duration::from_secs(1);
@@ -23,6 +27,20 @@ const NO_SPACE_MEMORY: Duration = Duration::from_secs(10);
 struct NoSpace {
     first: Duration,
     last: Duration,
+}
+
+/// Others who fill the same disks.
+pub trait Claims: Send + Sync + 'static {
+    /// Has all of them leave free so many bytes on disks for files of a volume, until they are told otherwise. Ends when they do.
+    ///
+    /// [`FsError::Unreachable`]: somebody cannot be told now.
+    fn claim(&self, volume: VolumeId, bytes: u64) -> BoxFuture<Result<(), FsError>>;
+}
+
+impl fmt::Debug for dyn Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Claims")
+    }
 }
 
 /// A [`Load`] that many change.
@@ -61,6 +79,12 @@ pub struct DirtyBudget {
     held: Held,
     /// What is set aside for files of the volumes, in bytes on disks ([`crate::reserve`]).
     reserved_bytes: AtomicU64,
+    /// The same of volumes that others serve on these disks. They change it.
+    elsewhere_bytes: AtomicU64,
+    /// What others may have acknowledged and not written yet, in bytes of files, as long as anything is set aside anywhere.
+    unflushed_bytes: AtomicU64,
+    /// Once, before volumes are served: who these are.
+    claims: OnceLock<Arc<dyn Claims>>,
     bytes_max: u64,
     account_count: AtomicUsize,
     less: Notify,
@@ -73,6 +97,9 @@ impl DirtyBudget {
         Arc::new(Self {
             held: Held::default(),
             reserved_bytes: AtomicU64::new(0),
+            elsewhere_bytes: AtomicU64::new(0),
+            unflushed_bytes: AtomicU64::new(0),
+            claims: OnceLock::new(),
             bytes_max,
             account_count: AtomicUsize::new(0),
             less: Notify::new(),
@@ -80,9 +107,35 @@ impl DirtyBudget {
         })
     }
 
-    /// Bytes on disks that are set aside for files of the volumes.
+    /// Bytes on disks that are set aside for files of the volumes, and for those of volumes that others serve.
     pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes.load(Ordering::Relaxed)
+        let here = self.reserved_bytes.load(Ordering::Relaxed);
+        here.saturating_add(self.elsewhere_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of files that others may yet write of what they have acknowledged; twice, as what they write is seen late.
+    pub(crate) fn unflushed_bytes(&self) -> u64 {
+        let once = self.unflushed_bytes.load(Ordering::Relaxed);
+        once.saturating_mul(2)
+    }
+
+    pub(crate) fn claims(&self) -> Option<&Arc<dyn Claims>> {
+        self.claims.get()
+    }
+
+    /// Sets who else fills these disks; only the first call does.
+    pub fn set_claims(&self, claims: Arc<dyn Claims>) {
+        // One process has one cluster.
+        let _ = self.claims.set(claims);
+    }
+
+    /// Says what others have set aside, in bytes on disks, and what they may have acknowledged and not written yet, in bytes of
+    /// files. It holds from the next look at the free space on, a tenth of a second later at most.
+    pub fn set_elsewhere(&self, reserved_bytes: u64, unflushed_bytes: u64) {
+        self.elsewhere_bytes
+            .store(reserved_bytes, Ordering::Relaxed);
+        self.unflushed_bytes
+            .store(unflushed_bytes, Ordering::Relaxed);
     }
 
     /// Bytes of data held now.
@@ -171,6 +224,11 @@ impl DirtyAccount {
 
     pub fn budget(&self) -> &DirtyBudget {
         &self.budget
+    }
+
+    /// Bytes on disks that are set aside for files of this volume.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes.load(Ordering::Relaxed)
     }
 
     /// Says how much of the disks is set aside for files of this volume now.

@@ -104,7 +104,8 @@ impl JointSnapshots {
             let turn = &fs.shared.snapshots.turn;
             turns.push(turn.clone().lock_owned().await);
             fs.shared.require_serving().map_err(refuse)?;
-            fs.shared.require_room_for_snapshot().map_err(refuse)?;
+            let has_room = fs.shared.require_room_for_snapshot().await;
+            has_room.map_err(refuse)?;
             fs.shared.flush_journal().await.map_err(refuse)?;
         }
         Ok(Self {

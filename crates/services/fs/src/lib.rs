@@ -59,7 +59,7 @@ mod unnamed;
 mod volume;
 mod xattr;
 
-pub use budget::DirtyBudget;
+pub use budget::{Claims, DirtyBudget};
 pub use cairn_meta::SnapshotError;
 pub use cairn_meta::volume_settings::TierFilter;
 pub use cairn_meta::{ApplyRecord, ApplyState, PolicyRecord};

@@ -10,6 +10,10 @@
 //!
 //! What all volumes of a server need is in [`crate::DirtyBudget`], in bytes on disks, and is taken off what each of them finds free. Only
 //! the file itself may use it. Quotas count it as pending.
+//!
+//! Where others fill the same disks, they leave it free as well ([`Claims`](crate::Claims)). More is promised in this order: there is
+//! room for it, others leave it free from now on, there still is room, it is kept. What others had acknowledged before is in their
+//! memory, and taken off what is free.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,10 +93,21 @@ pub(crate) struct Reservations {
     files: RwLock<Files>,
     /// One change at a time.
     turn: tokio::sync::Mutex<()>,
+    /// What the files come to need, while that is not sure yet; 0: nothing more. Changed by who has the turn.
+    claimed: AtomicU64,
     /// Until then all bytes are needed, on the monotonic clock.
     whole_until_millis: AtomicU64,
     /// What others were told last that is set aside for garbage of these files.
     slack_told: AtomicU64,
+}
+
+/// Has [`Reservations::claimed`] count for as long as it is there.
+struct Claimed<'a>(&'a Reservations);
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.0.claimed.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Bytes on disks that so many bytes of files take under a code.
@@ -112,7 +127,8 @@ impl Fs {
     /// when answered.
     ///
     /// [`FsError::NoSpace`] and [`FsError::QuotaExceeded`]: there is not so much, beside what is set aside for others;
-    /// [`FsError::NotSupported`] in a clone of a volume, and for another kind of file.
+    /// [`FsError::NotSupported`] in a clone of a volume, and for another kind of file; [`FsError::Unreachable`]: others who fill the
+    /// disks cannot be told now.
     pub async fn reserve(&self, ino: Ino, bytes: u64) -> Result<(), FsError> {
         let shared = &self.shared;
         if !self.branch().is_main() {
@@ -139,7 +155,10 @@ impl Fs {
         let more = needed(&reserved).saturating_sub(before.as_ref().map_or(0, needed));
         let is_first = shared.reservations.files.read().is_empty();
         let slack = if is_first { shared.slack_bytes() } else { 0 };
-        shared.require_unreserved(more.saturating_add(slack))?;
+        let more_in_all = more.saturating_add(slack);
+        shared.require_unreserved(more_in_all)?;
+        let _claimed = shared.claim(more_in_all).await?;
+        shared.require_unreserved(0)?;
         // Counted until the file itself is.
         let _room = shared.room_of(owner, more)?;
         shared.note_reserved(&inode, Some(reserved));
@@ -166,6 +185,15 @@ impl Fs {
         let files = self.shared.reservations.files.read();
         let found = files.get(&ino);
         found.map_or(0, |(_, reserved)| reserved.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Bytes on disks that files of this volume may take yet of what is set aside for them, or is about to be.
+    pub fn reserved_on_disks(&self) -> u64 {
+        // Without a code nothing is written.
+        if let Ok(code) = self.shared.code() {
+            self.shared.tell_reserved(code);
+        }
+        self.shared.dirty.reserved_bytes()
     }
 
     async fn keep_reservations(&self) -> Result<(), FsError> {
@@ -238,8 +266,15 @@ impl Shared {
 
     /// Says what reserved files of this volume need, for all volumes of the server. `code`: that of the volume.
     pub(crate) fn tell_reserved(&self, code: Code) {
+        let claimed = self.reservations.claimed.load(Ordering::Relaxed);
+        let needed = self.needed_bytes().max(claimed);
+        self.dirty.set_reserved(on_disks(needed, code));
+    }
+
+    /// What the reserved files of this volume need, and what may be garbage of them; 0: there are none.
+    fn needed_bytes(&self) -> u64 {
         let files = self.reservations.files.read();
-        let needed = match files.is_empty() {
+        match files.is_empty() {
             true => 0,
             false => {
                 let is_kept = self.keeps_what_is_overwritten();
@@ -253,8 +288,22 @@ impl Shared {
                 told.store(slack, Ordering::Relaxed);
                 needed.fold(slack, u64::saturating_add)
             }
-        };
-        self.dirty.set_reserved(on_disks(needed, code));
+        }
+    }
+
+    /// Counts so many more bytes as set aside, until what this returns is dropped, and has others leave them free. Whoever calls it
+    /// has the turn.
+    async fn claim(&self, more: u64) -> Result<Claimed<'_>, FsError> {
+        let code = self.code()?;
+        let needed = self.needed_bytes().saturating_add(more);
+        let reservations = &self.reservations;
+        reservations.claimed.store(needed, Ordering::Relaxed);
+        let claimed = Claimed(reservations);
+        if let Some(claims) = self.dirty.budget().claims() {
+            let told = claims.claim(self.volume, on_disks(needed, code));
+            told.await?;
+        }
+        Ok(claimed)
     }
 
     /// What overwriting reserved files may take before it comes back.
@@ -267,7 +316,9 @@ impl Shared {
     /// Room under a code, without what is set aside.
     pub(crate) fn usable(&self, code: Code) -> UsableSpace {
         let mut usable = self.segments.usable(code);
-        usable.free_bytes = usable.free_bytes.saturating_sub(self.reserved_under(code));
+        let unflushed = self.dirty.budget().unflushed_bytes();
+        let taken = self.reserved_under(code).saturating_add(unflushed);
+        usable.free_bytes = usable.free_bytes.saturating_sub(taken);
         usable
     }
 
@@ -280,8 +331,10 @@ impl Shared {
     fn require_unreserved(&self, more: u64) -> Result<(), FsError> {
         let code = self.code()?;
         self.tell_reserved(code);
-        let pending = self.dirty.budget().bytes().saturating_add(more);
-        let wanted = self.reserved_under(code).saturating_add(pending);
+        let budget = self.dirty.budget();
+        let pending = budget.bytes().saturating_add(budget.unflushed_bytes());
+        let wanted = self.reserved_under(code).saturating_add(more);
+        let wanted = wanted.saturating_add(pending);
         match self.segments.usable(code).free_bytes < wanted {
             true => Err(FsError::NoSpace),
             false => Ok(()),
@@ -289,19 +342,15 @@ impl Shared {
     }
 
     /// Refuses a snapshot after which reserved files could not be overwritten as a whole.
-    pub(crate) fn require_room_for_snapshot(&self) -> Result<(), FsError> {
-        let files = self.reservations.files.read();
-        if files.is_empty() {
+    pub(crate) async fn require_room_for_snapshot(&self) -> Result<(), FsError> {
+        if self.reservations.files.read().is_empty() {
             return Ok(());
         }
-        let is_kept = self.keeps_what_is_overwritten();
-        let more = files.values().map(|(_, reserved)| {
-            let needed = reserved.needed_bytes(true);
-            needed - reserved.needed_bytes(is_kept).min(needed)
-        });
-        let more = more.fold(0, u64::saturating_add);
-        drop(files);
+        let _turn = self.reservations.turn.lock().await;
+        let more = self.needed_more_when_kept();
         self.require_unreserved(more)?;
+        let _claimed = self.claim(more).await?;
+        self.require_unreserved(0)?;
         // Others must not take it before the snapshot is there.
         let now = u64::try_from(self.env.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
         let until = now.saturating_add(SNAPSHOT_COMES_MILLIS);
@@ -309,6 +358,17 @@ impl Shared {
         whole_until.fetch_max(until, Ordering::Relaxed);
         self.forget_space();
         Ok(())
+    }
+
+    /// How much more the reserved files need once what is overwritten stays.
+    fn needed_more_when_kept(&self) -> u64 {
+        let files = self.reservations.files.read();
+        let is_kept = self.keeps_what_is_overwritten();
+        let more = files.values().map(|(_, reserved)| {
+            let needed = reserved.needed_bytes(true);
+            needed - reserved.needed_bytes(is_kept).min(needed)
+        });
+        more.fold(0, u64::saturating_add)
     }
 
     /// Whether a write to a reserved file may begin. It uses what is set aside for it; what is garbage yet comes back, and

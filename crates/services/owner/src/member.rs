@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -94,6 +94,8 @@ pub struct MemberSettings {
     pub host: Option<HostRecord>,
     /// Open volumes that this node's memory limit holds; `None`: as many as there are.
     pub volumes_max: Option<u32>,
+    /// Bytes that this node may have acknowledged and not written to disks yet, at most; only told.
+    pub unflushed_bytes_max: u64,
     /// Whether it does without encryption towards nodes that say the same; only told.
     pub allows_clear: bool,
     /// Volumes that are taken over at a time; the busiest come first.
@@ -116,6 +118,7 @@ impl Default for MemberSettings {
             patience: Duration::from_secs(3),
             host: None,
             volumes_max: None,
+            unflushed_bytes_max: 0,
             allows_clear: false,
             takeovers_max: TAKEOVERS_MAX,
             settled: SETTLED,
@@ -208,6 +211,8 @@ pub struct ClusterMember {
     prepared: Mutex<BTreeMap<VolumeId, LogPosition>>,
     /// Held while a volume is taken over, or prepared for that: the one changes what the other opens.
     openings: Mutex<BTreeMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
+    /// The revision of the newest change of what is set aside that this node heeds.
+    reserved_seen: AtomicU64,
 }
 
 /// Agrees to nothing: who only prepares for a volume does not own it.
@@ -259,6 +264,7 @@ impl ClusterMember {
             is_gone: AtomicBool::new(false),
             prepared: Mutex::default(),
             openings: Mutex::default(),
+            reserved_seen: AtomicU64::new(0),
         })
     }
 
@@ -368,7 +374,21 @@ impl ClusterMember {
             leaves_addresses: self.leaves_addresses.load(Ordering::Acquire),
             unfit_addresses: self.unfit_told(),
             prepared: self.prepared.lock().clone(),
+            reserved_seen: self.reserved_seen.load(Ordering::Acquire),
+            unflushed_bytes_max: self.settings.unflushed_bytes_max,
         }
+    }
+
+    /// From here on this node leaves free what is set aside as of a revision of the map; others are told.
+    pub fn note_reserved_seen(&self, seen: u64) {
+        if self.reserved_seen.swap(seen, Ordering::AcqRel) != seen {
+            self.asked_notify.notify_one();
+        }
+    }
+
+    /// As whom, and in which epoch, this process owns a volume.
+    pub(crate) fn epoch_of(&self, volume: VolumeId) -> Option<(Process, Epoch)> {
+        self.epochs.lock().get(&volume).copied()
     }
 
     fn unfit_told(&self) -> BTreeMap<IpAddr, String> {

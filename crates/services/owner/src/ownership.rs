@@ -960,6 +960,7 @@ mod tests {
             },
             left: None,
             usage: None,
+            reserved: None,
             address: None,
             preferred: None,
         }

@@ -1003,6 +1003,9 @@ fn not_reserved(error: FsError, size_bytes: u64) -> SanError {
         FsError::QuotaExceeded => SanError::Conflict(format!(
             "{size_bytes} bytes cannot be set aside: a quota of the volume leaves less"
         )),
+        FsError::Unreachable(why) => SanError::Conflict(format!(
+            "{size_bytes} bytes cannot be set aside now: {why}; try again when the cluster is well"
+        )),
         error => error.into(),
     }
 }

@@ -284,6 +284,7 @@ impl Begun {
         let budget = MemoryBudget::of(config.memory_limit_bytes);
         let settings = MemberSettings {
             volumes_max: Some(budget.volumes_max()),
+            unflushed_bytes_max: budget.dirty_bytes,
             allows_clear: !config.internal_encryption,
             takeovers_max: budget.takeovers_max(),
             patience: config.write_deadline.max(Duration::from_secs(3)),

@@ -205,6 +205,11 @@ impl Keys {
         self.key(format_args!("volumes/{:010}/usage", volume.0))
     }
 
+    /// What is set aside on the disks for files of the volume.
+    pub fn reserved(&self, volume: VolumeId) -> Key {
+        self.key(format_args!("volumes/{:010}/reserved", volume.0))
+    }
+
     /// The address that follows the volume's owner.
     pub fn volume_address(&self, volume: VolumeId) -> Key {
         self.key(format_args!("volumes/{:010}/address", volume.0))
@@ -387,6 +392,7 @@ mod tests {
             ("log", keys.log(volume), By::All),
             ("left", keys.left(volume), By::All),
             ("usage", keys.usage(volume), By::All),
+            ("reserved", keys.reserved(volume), By::All),
             ("volume_address", keys.volume_address(volume), By::All),
             ("preferred", keys.preferred(volume), By::All),
             ("next_volume", keys.next_volume(), By::All),

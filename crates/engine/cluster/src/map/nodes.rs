@@ -502,6 +502,8 @@ impl ClusterMap {
                 leaves_addresses: sign.leaves_addresses,
                 unfit_addresses: sign.unfit_addresses.clone(),
                 prepared: sign.prepared.clone(),
+                reserved_seen: sign.reserved_seen,
+                unflushed_bytes_max: sign.unflushed_bytes_max,
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

@@ -316,6 +316,12 @@ pub struct AliveRecord {
     /// Volumes that are about to come to it, each with how far the state goes that it has of it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prepared: BTreeMap<VolumeId, LogPosition>,
+    /// The revision of the newest [`ReservedRecord`] that it heeds: it leaves that much free. 0: of none.
+    #[serde(default)]
+    pub reserved_seen: u64,
+    /// Bytes that it may have acknowledged and not written to disks yet, at most.
+    #[serde(default)]
+    pub unflushed_bytes_max: u64,
 }
 
 impl AliveRecord {
@@ -335,6 +341,8 @@ impl AliveRecord {
             leaves_addresses: false,
             unfit_addresses: BTreeMap::new(),
             prepared: BTreeMap::new(),
+            reserved_seen: 0,
+            unflushed_bytes_max: 0,
         }
     }
 }
@@ -376,6 +384,8 @@ pub struct Sign {
     pub leaves_addresses: bool,
     pub unfit_addresses: BTreeMap<IpAddr, String>,
     pub prepared: BTreeMap<VolumeId, LogPosition>,
+    pub reserved_seen: u64,
+    pub unflushed_bytes_max: u64,
 }
 
 impl Value for AliveRecord {
@@ -556,6 +566,17 @@ pub struct WorkRecord {
 
 impl Value for UsageRecord {
     const WHAT: &'static str = "what nodes have of a volume";
+}
+
+/// What is set aside for files of a volume, as its owner told last. It stays when the owner goes: all nodes leave it free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedRecord {
+    /// What these files may take yet, on all disks of the pool together.
+    pub bytes: u64,
+}
+
+impl Value for ReservedRecord {
+    const WHAT: &'static str = "what is set aside for a volume";
 }
 
 /// The address that follows a volume's owner.

@@ -12,8 +12,8 @@ use super::keys::{Named, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, DiskRecord, EnsembleId, EpochRecord, LeftRecord,
     LogRecord, LogoutsRecord, MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord,
-    PreferredRecord, ProcessNonce, SecretsKeyRecord, TiersRecord, UsageRecord, UsersRecord, Value,
-    Versioned, VolumeLog, VolumeRecord, decode, encode,
+    PreferredRecord, ProcessNonce, ReservedRecord, SecretsKeyRecord, TiersRecord, UsageRecord,
+    UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
@@ -99,6 +99,7 @@ pub struct VolumeState {
     pub log: LogAt,
     pub left: Option<Versioned<LeftRecord>>,
     pub usage: Option<Versioned<UsageRecord>>,
+    pub reserved: Option<Versioned<ReservedRecord>>,
     pub address: Option<Versioned<AddressRecord>>,
     pub preferred: Option<NodeId>,
 }
@@ -202,6 +203,19 @@ impl ClusterMap {
     ) -> Result<(), MapError> {
         let key = self.keys().usage(volume);
         self.set_as_owner(volume, process, epoch, key, usage).await
+    }
+
+    /// Says what is set aside for files of a volume; refused unless this process owns it in this epoch.
+    pub async fn set_reserved(
+        &self,
+        volume: VolumeId,
+        process: Process,
+        epoch: Epoch,
+        reserved: &ReservedRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().reserved(volume);
+        self.set_as_owner(volume, process, epoch, key, reserved)
+            .await
     }
 
     async fn set_as_owner<T: Value>(
@@ -519,6 +533,7 @@ impl ClusterMap {
             keys.log(volume),
             keys.left(volume),
             keys.usage(volume),
+            keys.reserved(volume),
             keys.volume_address(volume),
             keys.preferred(volume),
         ];
@@ -726,6 +741,7 @@ impl ClusterMap {
             log: log_at(field("log").ok_or_else(|| missing("a volume's log"))?)?,
             left: field("left").map(decode).transpose()?,
             usage: field("usage").map(decode).transpose()?,
+            reserved: field("reserved").map(decode).transpose()?,
             address: field("address").map(decode).transpose()?,
             preferred: field("preferred")
                 .map(decode::<PreferredRecord>)

@@ -11,9 +11,9 @@ use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
     AddressPoolRecord, AddressRecord, CertificateRecord, CloneRecord, ClusterId, DiskRecord,
     Ensemble, EnsembleId, IscsiPortals, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord,
-    Opaque, Owned, POOL_ADDRESSES_MAX, Process, ProcessNonce, RotationNote, RotationPhase,
-    RotationRecord, Sign, StateAt, TOKEN_SECONDS_MAX, VersionRange, VolumeLog, VolumeRecord,
-    WEIGHT_MAX, WEIGHT_NORMAL,
+    Opaque, Owned, POOL_ADDRESSES_MAX, Process, ProcessNonce, ReservedRecord, RotationNote,
+    RotationPhase, RotationRecord, Sign, StateAt, TOKEN_SECONDS_MAX, VersionRange, VolumeLog,
+    VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Key, KeyRange, MapError, Op, Revision, Txn};
 
@@ -186,11 +186,25 @@ async fn a_volume_is_taken_over_by_one(world: &World) {
     );
     let owned = map.take_over(volume, two, Epoch(0)).await.unwrap();
     assert_eq!(owned.epoch, Epoch(3));
+    let reserved = ReservedRecord { bytes: 7 };
+    map.set_reserved(volume, two, owned.epoch, &reserved)
+        .await
+        .unwrap();
+    let early = ReservedRecord::default();
+    let early = map.set_reserved(volume, two, Epoch(2), &early).await;
+    assert!(
+        matches!(early, Err(MapError::Changed { .. })),
+        "{}: {early:?}",
+        world.name
+    );
 
     // Its lease ends, and with it the owner key; disks have promised a higher epoch than the map knows.
     world.coordinator.revoke_lease(two.lease).await.unwrap();
     let owned = map.take_over(volume, restarted, Epoch(40)).await.unwrap();
     assert_eq!(owned.epoch, Epoch(41), "{}", world.name);
+    // What is set aside stays so without an owner.
+    let told = map.volume(volume).await.unwrap().reserved;
+    assert_eq!(told.map(|told| told.value), Some(reserved));
     // Whoever has no lease can take over nothing.
     map.give_up(owned).await.unwrap();
     let refused = map.take_over(volume, two, Epoch(0)).await;

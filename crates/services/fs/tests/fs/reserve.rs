@@ -1,12 +1,15 @@
 //! Files whose space is set aside.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::Ino;
+use cairn_base::env::BoxFuture;
+use cairn_base::{Ino, VolumeId};
 use cairn_fs::*;
 use cairn_testkit::Rng;
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 
 use crate::world::*;
 
@@ -215,6 +218,80 @@ fn a_reserved_file_shares_nothing() {
         fs.share_over(&ROOT_USER, file, 0..MIB, other, 0)
             .await
             .unwrap();
+        fs.close().await.unwrap();
+    });
+}
+
+/// Others who fill the same disks: what they were told, and why they cannot be told more.
+#[derive(Default)]
+struct Others {
+    told_bytes: Mutex<Vec<u64>>,
+    away: Mutex<Option<FsError>>,
+}
+
+impl Claims for Others {
+    fn claim(&self, _: VolumeId, bytes: u64) -> BoxFuture<Result<(), FsError>> {
+        let answer = match self.away.lock().clone() {
+            Some(error) => Err(error),
+            None => {
+                self.told_bytes.lock().push(bytes);
+                Ok(())
+            }
+        };
+        Box::pin(async move { answer })
+    }
+}
+
+/// Nothing is promised that others do not leave free, and what they have set aside is not free here.
+#[test]
+fn others_who_fill_the_same_disks_are_told_first() {
+    block_on(async {
+        let mut rng = Rng::new(7);
+        let (others, dirty) = (Arc::new(Others::default()), DirtyBudget::new(8 * MIB));
+        dirty.set_claims(others.clone());
+        let world = World::with_dirty(7, dirty.clone()).await;
+        let fs = &world.fs;
+        let file = make(fs, "file", LEN_BYTES).await;
+        let away = FsError::Unreachable("away".to_owned());
+        *others.away.lock() = Some(away.clone());
+        assert_eq!(fs.reserve(file, LEN_BYTES).await, Err(away.clone()));
+        assert_eq!((fs.reserved_bytes(file), fs.reserved_on_disks()), (0, 0));
+
+        *others.away.lock() = None;
+        // Of what cannot be, nobody hears: they would leave it free.
+        let too_much = 2 * fs.space().await.unwrap().total_bytes;
+        assert_eq!(fs.reserve(file, too_much).await, Err(FsError::NoSpace));
+        assert!(others.told_bytes.lock().is_empty());
+        fs.reserve(file, LEN_BYTES).await.unwrap();
+        let claimed = others.told_bytes.lock().clone();
+        assert_eq!(claimed.len(), 1);
+        assert!(claimed[0] >= LEN_BYTES);
+        assert!((LEN_BYTES..=claimed[0]).contains(&fs.reserved_on_disks()));
+
+        // Bytes on disks, and bytes in the memory of others, which are seen late.
+        for (reserved_bytes, unflushed_bytes) in [(64 * MIB, 0), (0, 32 * MIB)] {
+            world.run_for(1).await;
+            let free = fs.space().await.unwrap().free_bytes;
+            dirty.set_elsewhere(reserved_bytes, unflushed_bytes);
+            world.run_for(1).await;
+            let left = fs.space().await.unwrap().free_bytes;
+            // Metadata gives back or takes a little meanwhile.
+            assert!(left + 48 * MIB <= free, "{left} {free}");
+            dirty.set_elsewhere(0, 0);
+        }
+
+        // A snapshot keeps what is overwritten, so that more is needed.
+        write_patiently(&world, file, 0, &mut rng).await;
+        fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
+        *others.away.lock() = Some(away.clone());
+        let refused = fs.take_snapshot(b"first", b"").await;
+        assert_eq!(refused.unwrap_err(), SnapshotFailure::Fs(away));
+        *others.away.lock() = None;
+        fs.take_snapshot(b"first", b"").await.unwrap();
+        let claimed = others.told_bytes.lock().clone();
+        assert_eq!(claimed.len(), 2);
+        // The whole file once more, whatever there is of it.
+        assert!(claimed[1] >= LEN_BYTES);
         fs.close().await.unwrap();
     });
 }

@@ -1,0 +1,83 @@
+//! Space that is set aside for LUNs of a cluster: what volumes of this node need is told, and what others need is left free.
+//!
+//! Owns: when that is looked at. Must not know: how it is told (`cairn_owner`), how it is left free (`cairn_fs`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::VolumeId;
+use cairn_base::env::BoxFuture;
+use cairn_fs::{Claims, FsError};
+use cairn_owner::{ClusterMember, elsewhere};
+use cairn_pool::VolumeService;
+
+use crate::node::Inner;
+
+/// How often what volumes need is compared with what is told of them. Bytes that a LUN gives back are garbage for longer.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The nodes of the cluster.
+struct Others(Arc<ClusterMember>);
+
+impl Claims for Others {
+    fn claim(&self, volume: VolumeId, bytes: u64) -> BoxFuture<Result<(), FsError>> {
+        let member = Arc::clone(&self.0);
+        Box::pin(async move {
+            let claimed = member.claim_reserved(volume, bytes).await;
+            claimed.map_err(|error| FsError::Unreachable(error.to_string()))
+        })
+    }
+}
+
+/// Leaves free what others have set aside, from before this node serves its first volume until it ends.
+pub(crate) fn tend(inner: &Arc<Inner>, member: &Arc<ClusterMember>) {
+    inner.dirty.set_claims(Arc::new(Others(Arc::clone(member))));
+    heed(inner, member);
+    let mut views = member.views();
+    let (node, followed) = (Arc::downgrade(inner), Arc::downgrade(member));
+    let task = async move {
+        while views.changed().await.is_ok() {
+            let (Some(inner), Some(member)) = (node.upgrade(), followed.upgrade()) else {
+                return;
+            };
+            heed(&inner, &member);
+        }
+    };
+    let name = "space that others set aside";
+    inner.env.spawner.spawn(name, Box::pin(task));
+    let told = Arc::downgrade(member);
+    inner.every("space that is set aside", INTERVAL, move |inner| {
+        let member = told.upgrade();
+        async move {
+            if let Some(member) = member {
+                // A volume is served, or is not any more, without a word of the map.
+                heed(&inner, &member);
+                tell(&inner, &member).await;
+            }
+        }
+    });
+}
+
+fn heed(inner: &Inner, member: &ClusterMember) {
+    let services = inner.pool.services();
+    let is_here =
+        |volume: VolumeId| matches!(services.get(&volume), Some(VolumeService::Serving(_)));
+    let found = elsewhere(&member.view(), member.node(), is_here);
+    inner
+        .dirty
+        .set_elsewhere(found.reserved_bytes, found.unflushed_bytes);
+    // Others hear of it when it is so.
+    member.note_reserved_seen(found.seen);
+}
+
+async fn tell(inner: &Inner, member: &ClusterMember) {
+    for (volume, service) in inner.pool.services() {
+        let VolumeService::Serving(fs) = service else {
+            continue;
+        };
+        let needed_bytes = fs.reserved_on_disks();
+        if let Err(error) = member.tell_reserved(volume, needed_bytes).await {
+            tracing::debug!(%volume, %error, "others do not know yet what the volume's LUNs need");
+        }
+    }
+}
