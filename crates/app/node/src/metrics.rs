@@ -398,6 +398,7 @@ fn store(stats: &SegmentStats, internal_bytes: u64, out: &mut Families) {
         ("cairn_store_segments_removed_total", "Segments deleted", stats.segments_removed),
         ("cairn_store_disk_reads_total", "Reads that went to disks", stats.disk_reads),
         ("cairn_store_disk_read_bytes_total", "Bytes read from disks", stats.disk_read_bytes),
+        ("cairn_store_merged_reads_total", "Small records read together with their neighbours", stats.merged_reads),
         ("cairn_store_degraded_reads_total", "Reads that needed redundancy", stats.degraded_reads),
         ("cairn_store_checksum_errors_total", "Wrong bytes read from disks", stats.checksum_errors),
         ("cairn_store_damaged_reads_total", "Reads of data damaged beyond repair", stats.damaged_reads),
