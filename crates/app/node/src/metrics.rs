@@ -667,6 +667,7 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.totals.journaled_writes),
         ("cairn_gc_segments_removed_total", "Segments deleted by garbage collection", |n| n.totals.gc_segments_removed),
         ("cairn_gc_rewritten_bytes_total", "Bytes copied out of sparse segments", |n| n.totals.gc_rewritten_bytes),
+        ("cairn_joined_bytes_total", "Bytes of files in many small extents that were written anew in few", |n| n.totals.joined_bytes),
         ("cairn_gc_surveys_total", "Looks at all segments for those worth rewriting", |n| n.totals.gc_surveys),
         ("cairn_gc_rewrite_passes_total", "Passes over all extents, for segments without a summary that could be used", |n| n.totals.rewrite_passes),
         ("cairn_gc_errors_total", "Failures of garbage collection", |n| n.totals.gc_errors),

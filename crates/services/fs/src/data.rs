@@ -647,6 +647,7 @@ impl Shared {
             }
             self.cold_parts(&state, range)
         };
+        self.note_small_extents(inode, range);
         let mut batch: Vec<WantedPart> = Vec::new();
         let mut batch_bytes = 0;
         let mut cold = cold.into_iter().peekable();

@@ -66,7 +66,7 @@ fn a_reader_in_order_is_read_ahead_for_and_one_at_random_is_not() {
 fn neighbours_in_small_extents_are_fetched_together() {
     const BLOCK_BYTES: usize = 4096;
     const BLOCKS: usize = 2048;
-    const PART_BYTES: usize = 64 << 10;
+    const PART_BYTES: usize = 256 << 10;
     block_on(async {
         let world = World::new(1, 1).await;
         let mode = CreateMode::Guarded(SetAttr::default());
