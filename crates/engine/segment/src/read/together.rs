@@ -318,14 +318,15 @@ impl SegmentStore {
         let second = self.second.load_full();
         let mut stored: Vec<Option<Vec<Bytes>>> = Vec::with_capacity(units.len());
         for unit in units {
-            stored.push(match &second {
+            let found = match &second {
                 Some(second) => {
                     let checks = unit.checks();
-                    self.look_in_second(second, segment, unit.pointer, &checks)
-                        .await
+                    let found = self.look_in_second(second, segment, unit.pointer, &checks);
+                    found.await
                 }
                 None => None,
-            });
+            };
+            stored.push(found);
         }
         let mut left: Vec<(&Unit<'_>, &mut Option<Vec<Bytes>>)> = units
             .iter()
