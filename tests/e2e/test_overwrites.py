@@ -45,7 +45,7 @@ class Overwrites(WorldTest):
         self.assertTrue(self.read_all() == data)
         self.assertGreater(self.world.metrics()["cairn_store_merged_reads_total"], 0)
         harness.wait_until(
-            lambda: self.metric("cairn_joined_bytes_total") >= 4 * MIB, JOINED_SECONDS_MAX, "small extents to be joined"
+            lambda: self.metric("cairn_joined_bytes_total") >= MIB, JOINED_SECONDS_MAX, "small extents to be joined"
         )
         self.assertTrue(self.read_all() == data)
         self.world.kill()

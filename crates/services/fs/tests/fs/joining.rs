@@ -211,10 +211,11 @@ fn a_reader_in_order_has_it_done() {
         }
         assert!(read == bytes);
         assert_eq!(fs.stats().joined_bytes, 0, "it waits for readers to end");
+        let before = extent_count(fs, ino);
         world.run_for(60).await;
-        let joined_bytes = fs.stats().joined_bytes;
-        assert!(joined_bytes >= STEP_BYTES, "{joined_bytes} bytes");
-        assert!(extent_count(fs, ino) <= BLOCKS / 2 + 16);
+        // Garbage collection may have moved some extents just then.
+        assert!(fs.stats().joined_bytes >= 1 << 20, "{:?}", fs.stats());
+        assert!(extent_count(fs, ino) < before - 100);
         assert!(read_all(fs, ino).await == bytes);
         recount(fs).await;
     });
