@@ -194,6 +194,11 @@ bench-metadata: setup-cluster build-test ## What it costs that metadata of a clu
 bench-small: setup-bench build ## What a million small files and objects take on disks, into docs/results/performance.md
 	scripts/bench-small --write $(BENCH_FLAGS)
 
+.PHONY: bench-overwrites
+bench-overwrites: setup-bench build ## What random overwrites leave of a file's sequential read, at once and after a rest, into docs/results/performance.md
+	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
+	scripts/bench-overwrites --write $(BENCH_FLAGS)
+
 .PHONY: bench-reliability
 bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load

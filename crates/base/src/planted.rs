@@ -133,6 +133,9 @@ pub enum Bug {
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,
+    // small extents that are joined; found by the tests of `crates/services/fs`
+    JoinIgnoresOverwrites,
+    JoinedFromItsBegin,
     // conversions of data, in fs
     ConversionIgnoresOverwrites,
     CutApartBornNow,

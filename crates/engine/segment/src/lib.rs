@@ -54,7 +54,7 @@ pub use error::{ErrorKind, SegmentError};
 pub use move_targets::{DiskRoom, MoveRoom, MovingShard, Place};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Rate, Turn, Urgency};
-pub use read::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache};
+pub use read::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache, WantedPart};
 pub use record::{
     Compression, EncodedRecord, RecordError, decode_record, decrypt_granules,
     encode_encrypted_record, encode_record,

@@ -349,6 +349,12 @@ impl Pace {
         *self.urgency.lock() = urgency;
     }
 
+    /// Whether clients wait longer than was agreed: what can be left out altogether is left out while they do.
+    pub fn are_clients_waiting(&self) -> bool {
+        let clients = self.clients.as_ref();
+        clients.is_some_and(|clients| clients.rest_times() > 1)
+    }
+
     /// Bytes that were let through so far: how far something is that takes long.
     pub fn spent_bytes(&self) -> u64 {
         self.rate.spent_bytes()

@@ -11,5 +11,6 @@ mod overdue;
 mod scrub;
 mod space;
 mod summary;
+mod together;
 mod world;
 mod write_read;

@@ -222,6 +222,8 @@ pub struct SegmentStats {
     /// Reads that went to disks.
     pub disk_reads: u64,
     pub disk_read_bytes: u64,
+    /// Records, or granules of them, that came with a read for several.
+    pub merged_reads: u64,
     /// Reads that needed redundancy.
     pub degraded_reads: u64,
     pub checksum_errors: u64,

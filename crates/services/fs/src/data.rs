@@ -12,8 +12,7 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, View};
 use cairn_meta::{Batch, InodeKind, JOURNAL_ENTRY_BYTES, JournalEntry};
-use cairn_segment::{CHECKSUM_GRANULE_BYTES, Codec, ErrorKind, RecordPointer};
-use futures_util::future::try_join_all;
+use cairn_segment::{CHECKSUM_GRANULE_BYTES, Codec, ErrorKind, RecordPointer, WantedPart};
 use rustc_hash::FxHashSet;
 use tokio::sync::SemaphorePermit;
 
@@ -46,6 +45,11 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 /// So many reads in a row must each be near the one before, or the first at the file's start.
 const READ_RUN_COUNT_MIN: u32 = 3;
 pub(crate) const READ_AHEAD_TASKS_MAX: usize = 16;
+/// Small extents are fetched ahead together: so many bytes and extents at a time.
+const READ_AHEAD_BATCH_BYTES: u64 = 1 << 20;
+const READ_AHEAD_BATCH_EXTENTS_MAX: usize = 512;
+/// An extent of at most so many bytes is small.
+const SMALL_EXTENT_BYTES: u64 = 64 << 10;
 /// Access times older than this are renewed by a read.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
@@ -522,7 +526,7 @@ impl Shared {
         sources: Vec<Source>,
     ) -> Result<Vec<Bytes>, cairn_segment::SegmentError> {
         let mut parts: Vec<Vec<Bytes>> = Vec::with_capacity(sources.len());
-        let mut fetches = Vec::new();
+        let mut fetches: Vec<(usize, WantedPart)> = Vec::new();
         for source in sources {
             match source {
                 Source::Memory(bytes) => parts.push(vec![bytes]),
@@ -536,21 +540,24 @@ impl Shared {
                     {
                         Some(found) => parts.push(found),
                         None => {
-                            fetches.push((parts.len(), pointer, range));
+                            fetches.push((parts.len(), (pointer, range)));
                             parts.push(Vec::new());
                         }
                     }
                 }
             }
         }
-        if !fetches.is_empty() {
-            let slots: Vec<usize> = fetches.iter().map(|(slot, ..)| *slot).collect();
-            let found = try_join_all(fetches.into_iter().map(|(_, pointer, range)| async move {
-                self.segments.read(self.volume, &pointer, range).await
-            }))
-            .await?;
+        if let [(slot, (pointer, range))] = fetches.as_slice() {
+            parts[*slot] = self
+                .segments
+                .read(self.volume, pointer, range.clone())
+                .await?;
+        } else if !fetches.is_empty() {
+            let (slots, wanted): (Vec<usize>, Vec<WantedPart>) = fetches.into_iter().unzip();
+            // In a box, for few reads are of several records: else each read would carry the room for it along.
+            let found = Box::pin(self.segments.read_many(self.volume, &wanted)).await;
             for (slot, found) in slots.into_iter().zip(found) {
-                parts[slot] = found;
+                parts[slot] = found?;
             }
         }
         Ok(parts.into_iter().flatten().collect())
@@ -601,42 +608,62 @@ impl Shared {
             return;
         };
         state.read_ahead_end = want;
-        if !state.extents.is_loaded(&(have..want)) {
+        // Of a file in small extents not even all of a step is in memory.
+        let is_loaded = state.extents.is_loaded(&(have..want));
+        if is_loaded && self.cold_parts(state, &(have..want)).is_empty() {
             return;
         }
-        let cold: Vec<_> = state
-            .extents
-            .touching(have..want)
-            .filter_map(|extent| extent.in_record())
-            .filter(|extent| {
-                let range =
-                    extent.offset_in_record..extent.offset_in_record + extent.len_bytes() as u32;
-                self.segments
-                    .read_cached(self.volume, &extent.record, range)
-                    .is_none()
-            })
-            .map(|extent| {
-                (
-                    extent.record.clone(),
-                    extent.offset_in_record,
-                    extent.len_bytes() as u32,
-                )
-            })
-            .collect();
-        if cold.is_empty() {
-            return;
-        }
-        let shared = self.clone();
+        let (shared, inode) = (self.clone(), inode.clone());
         self.tasks.spawn("read-ahead", async move {
-            for (pointer, from, len) in cold {
-                // Only for the cache: whoever reads for real sees an error.
-                let _ = shared
-                    .segments
-                    .read_in_order(shared.volume, &pointer, from..from + len)
-                    .await;
-            }
+            shared.read_ahead(&inode, &(have..want)).await;
             drop(permit);
         });
+    }
+
+    /// What is in records of `range`, which must be loaded, and not in memory.
+    fn cold_parts(&self, state: &State, range: &Range<u64>) -> Vec<WantedPart> {
+        let in_records = state
+            .extents
+            .touching(range.clone())
+            .filter_map(|extent| extent.in_record());
+        let parts = in_records.map(|extent| extent.wanted());
+        let is_cold = |(record, part): &WantedPart| {
+            let found = self.segments.read_cached(self.volume, record, part.clone());
+            found.is_none()
+        };
+        parts.filter(is_cold).collect()
+    }
+
+    /// Brings a part of a file into memory. Only for the cache: whoever reads for real sees an error.
+    async fn read_ahead(self: &Arc<Self>, inode: &Arc<Inode>, range: &Range<u64>) {
+        let load = || self.load_extents(inode, range, Ahead::None);
+        if self.reading(load).await.is_err() {
+            return;
+        }
+        let cold = {
+            let state = inode.lock();
+            if !state.extents.is_loaded(range) {
+                return;
+            }
+            self.cold_parts(&state, range)
+        };
+        self.note_small_extents(inode, range);
+        let mut batch: Vec<WantedPart> = Vec::new();
+        let mut batch_bytes = 0;
+        let mut cold = cold.into_iter().peekable();
+        while let Some(part) = cold.next() {
+            let part_bytes = part.1.len() as u64;
+            batch_bytes += part_bytes;
+            batch.push(part);
+            let is_full = batch_bytes >= READ_AHEAD_BATCH_BYTES
+                || batch.len() >= READ_AHEAD_BATCH_EXTENTS_MAX
+                || part_bytes > SMALL_EXTENT_BYTES;
+            if is_full || cold.peek().is_none() {
+                let batch = std::mem::take(&mut batch);
+                let _ = self.segments.read_many_in_order(self.volume, &batch).await;
+                batch_bytes = 0;
+            }
+        }
     }
 
     /// Makes the file's data stable: what is little goes to the journal, the rest into segments.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, SegmentId};
 use cairn_meta::{ExtentPlace, ExtentRecord};
-use cairn_segment::RecordPointer;
+use cairn_segment::{RecordPointer, WantedPart};
 
 /// Extents are loaded into memory for at most so many bytes of a file at a time,
 pub const LOAD_LEN_BYTES_MAX: u64 = 64 << 20;
@@ -83,6 +83,13 @@ impl RecordExtent {
 
     pub fn segment(&self) -> SegmentId {
         self.record.location.segment
+    }
+
+    /// What it has of its record.
+    pub fn wanted(&self) -> WantedPart {
+        let from = self.offset_in_record;
+        let len_bytes = u32::try_from(self.len_bytes()).unwrap_or(u32::MAX);
+        (self.record.clone(), from..from.saturating_add(len_bytes))
     }
 }
 

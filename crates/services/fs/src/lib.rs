@@ -29,6 +29,7 @@ mod gc;
 mod gc_policy;
 mod hidden;
 mod inode;
+mod joining;
 mod joint;
 mod keep;
 mod names;

@@ -9,6 +9,10 @@
 //! extents that end there are looked at, and those of files that came to share records of the segment, which have keys
 //! that say so (`share`). The cost follows from what is rewritten, not from the size of the volume. Segments without a summary that can be read, and those whose summary does not account for all
 //! live records that the metadata counts, are left to one pass over all extents.
+//!
+//! The parts that the summaries of a group of segments name are looked at in the order of inodes and of offsets. So what a group
+//! has of a file is written together, in the order of the file, whichever of its segments it was in: a reader in order finds
+//! neighbours side by side, and fetches them together.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -23,9 +27,9 @@ use cairn_base::{Generation, Ino, SegmentId};
 use cairn_meta::{Batch, DeadVersion, Key, KeyKind, SpaceDelta, Ticket};
 use cairn_segment::{
     ErrorKind, Location, Pace, RecordOwner, RecordPointer, SegmentError, SegmentInfo, Stream,
+    WantedPart,
 };
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -56,8 +60,9 @@ const COPIES_MAX: usize = 1 << 18;
 const STEP_EXTENTS_MAX: usize = 4096;
 const STEP_BYTES: u64 = 4 << 20;
 const URGENT_STEPS_MAX: usize = 3;
-/// Records of a step that are read at the same time.
-const READS_MAX: usize = 32;
+/// Extents of a step that are read together, and what is unpacked for them.
+const READS_MAX: usize = 512;
+const READS_UNPACKED_BYTES_MAX: u64 = 32 << 20;
 /// While it is not urgent at all, a step is followed by a pause of so many times its duration,
 const PATIENT_PAUSES: f64 = 3.0;
 /// but of no more than this: a step that a hanging disk held up is no reason to wait on.
@@ -89,6 +94,11 @@ impl Victim {
 
     pub(crate) fn live_bytes(&self) -> u64 {
         self.extent.live_bytes().max(0) as u64
+    }
+
+    /// What it has of its record.
+    fn wanted(&self) -> WantedPart {
+        self.extent.wanted()
     }
 }
 
@@ -690,8 +700,23 @@ impl Shared {
         }
         let mut victims = unique.into_iter().peekable();
         while victims.peek().is_some() {
-            let some: Vec<(Victim, Asked)> = victims.by_ref().take(READS_MAX).collect();
-            let reads = join_all(some.iter().map(|(victim, _)| self.read_victim(victim))).await;
+            let mut some: Vec<(Victim, Asked)> = Vec::new();
+            let mut unpacked_bytes = 0;
+            while some.len() < READS_MAX
+                && unpacked_bytes < READS_UNPACKED_BYTES_MAX
+                && let Some((victim, asked)) = victims.next()
+            {
+                let last = some.last().map(|(last, _)| last.location());
+                if last != Some(victim.location()) {
+                    unpacked_bytes += u64::from(victim.extent.record.file_len_bytes);
+                }
+                some.push((victim, asked));
+            }
+            let wanted: Vec<WantedPart> = some.iter().map(|(it, _)| it.wanted()).collect();
+            let reads = self
+                .segments
+                .read_many_internally(self.volume, &wanted)
+                .await;
             for ((victim, asked), read) in some.into_iter().zip(reads) {
                 match read {
                     Ok(parts) => {
@@ -945,17 +970,6 @@ impl Shared {
                 batch.segment_used(info.id, used_day);
             }
         }
-    }
-
-    async fn read_victim(&self, victim: &Victim) -> Result<Vec<bytes::Bytes>, SegmentError> {
-        let extent = &victim.extent;
-        let from = extent.offset_in_record;
-        let len_bytes = u32::try_from(extent.len_bytes()).unwrap_or(u32::MAX);
-        let range = from..from.saturating_add(len_bytes);
-        let read = self
-            .segments
-            .read_internally(self.volume, &extent.record, range);
-        read.await
     }
 }
 

@@ -27,6 +27,7 @@ use crate::flight::FLIGHTS_MAX;
 use crate::flush::FlushQueue;
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
+use crate::joining::Joins;
 use crate::keep::Keeping;
 use crate::orphans::Orphans;
 use crate::policy::Policies;
@@ -200,6 +201,8 @@ pub struct FsStats {
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
     pub gc_rewritten_bytes: u64,
+    /// Bytes of files in many small extents that were written anew in few.
+    pub joined_bytes: u64,
     /// Passes over all extents, for segments without a summary that could be used.
     pub rewrite_passes: u64,
     /// Looks at all segments, for those worth rewriting.
@@ -217,6 +220,7 @@ pub(crate) struct Counters {
     pub journaled_writes: AtomicU64,
     pub gc_segments_removed: AtomicU64,
     pub gc_rewritten_bytes: AtomicU64,
+    pub joined_bytes: AtomicU64,
     pub rewrite_passes: AtomicU64,
     pub gc_surveys: AtomicU64,
     pub gc_errors: AtomicU64,
@@ -334,6 +338,7 @@ pub(crate) struct Shared {
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
     pub collector: Collector,
+    pub joins: Joins,
     pub dedupe: Deduping,
     pub requests: Requests,
     pub keeping: Keeping,
@@ -478,6 +483,7 @@ impl Fs {
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
             collector: Collector::new(gc),
+            joins: Joins::default(),
             requests,
             keeping,
             xattr_values,
@@ -514,6 +520,10 @@ impl Fs {
             ),
             ("reaper", Box::pin(Shared::run_reaper(fs.shared.clone()))),
             ("gc", Box::pin(Shared::run_gc(fs.shared.clone()))),
+            (
+                "joining of extents",
+                Box::pin(Shared::run_joining(fs.shared.clone())),
+            ),
             ("quotas", Box::pin(Shared::run_quotas(fs.shared.clone()))),
             (
                 "trees of quotas",
@@ -668,6 +678,7 @@ impl Fs {
             journaled_writes: of(&shared.counters.journaled_writes),
             gc_segments_removed: of(&shared.counters.gc_segments_removed),
             gc_rewritten_bytes: of(&shared.counters.gc_rewritten_bytes),
+            joined_bytes: of(&shared.counters.joined_bytes),
             rewrite_passes: of(&shared.counters.rewrite_passes),
             gc_surveys: of(&shared.counters.gc_surveys),
             gc_errors: of(&shared.counters.gc_errors),

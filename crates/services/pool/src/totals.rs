@@ -21,6 +21,7 @@ pub struct VolumeTotals {
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
     pub gc_rewritten_bytes: u64,
+    pub joined_bytes: u64,
     pub gc_surveys: u64,
     pub rewrite_passes: u64,
     pub gc_errors: u64,
@@ -48,6 +49,7 @@ impl VolumeTotals {
             journaled_writes: fs.journaled_writes,
             gc_segments_removed: fs.gc_segments_removed,
             gc_rewritten_bytes: fs.gc_rewritten_bytes,
+            joined_bytes: fs.joined_bytes,
             gc_surveys: fs.gc_surveys,
             rewrite_passes: fs.rewrite_passes,
             gc_errors: fs.gc_errors,
@@ -73,6 +75,7 @@ impl AddAssign for VolumeTotals {
         self.journaled_writes += more.journaled_writes;
         self.gc_segments_removed += more.gc_segments_removed;
         self.gc_rewritten_bytes += more.gc_rewritten_bytes;
+        self.joined_bytes += more.joined_bytes;
         self.gc_surveys += more.gc_surveys;
         self.rewrite_passes += more.rewrite_passes;
         self.gc_errors += more.gc_errors;

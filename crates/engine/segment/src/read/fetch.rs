@@ -246,7 +246,11 @@ pub(super) fn is_streaming(segment: &Segment, location: &Location, pieces: &[Pie
 }
 
 /// The part of the pieces at `range` (counted from the first piece), if all of it is known.
-fn slice_known(parts: &[Option<Bytes>], pieces: &[Piece], range: Range<u32>) -> Option<Vec<Bytes>> {
+pub(super) fn slice_known(
+    parts: &[Option<Bytes>],
+    pieces: &[Piece],
+    range: Range<u32>,
+) -> Option<Vec<Bytes>> {
     let mut known = Vec::new();
     let mut start = 0;
     for (part, piece) in parts.iter().zip(pieces) {

@@ -7,6 +7,7 @@ mod damaged_places;
 mod fetch;
 mod redundancy;
 mod second;
+mod together;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub(crate) use self::damaged_places::DamagedPlaces;
 pub(crate) use self::redundancy::decode;
 pub(crate) use self::second::Second;
 pub use self::second::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache};
+pub use self::together::WantedPart;
 
 pub(crate) use self::fetch::{Check, is_no_answer};
 use self::fetch::{Reader, damaged, join};

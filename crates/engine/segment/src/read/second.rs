@@ -10,6 +10,7 @@
 //! What is read once may never be read again: a piece is kept when it is wanted from the pool's disks for the second time.
 
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -134,14 +135,30 @@ impl SegmentStore {
         let Some(second) = self.second.load_full() else {
             return self.fetch(segment, pointer, checks, reader).await;
         };
-        let location = &pointer.location;
-        let place = |check: &Check| CachePlace {
-            volume: segment.volume,
-            segment: segment.id,
-            stripe_block: location.stripe_block,
-            offset_bytes: location.offset_bytes + check.stored.start,
-        };
-        let places: Vec<CachePlace> = checks.iter().map(place).collect();
+        if let Some(found) = self
+            .look_in_second(&second, segment, pointer, &checks)
+            .await
+        {
+            return Ok(found);
+        }
+        let ranges: Vec<Range<u32>> = checks.iter().map(|check| check.stored.clone()).collect();
+        let stored = self.fetch(segment, pointer, checks, reader).await?;
+        self.keep_in_second(&second, segment, pointer, &ranges, &stored);
+        Ok(stored)
+    }
+
+    /// The stored bytes that adjacent `checks` cover, every one of them verified, if the second cache has all.
+    pub(super) async fn look_in_second(
+        &self,
+        second: &Second,
+        segment: &Segment,
+        pointer: &RecordPointer,
+        checks: &[Check],
+    ) -> Option<Vec<Bytes>> {
+        let places: Vec<CachePlace> = checks
+            .iter()
+            .map(|check| place_of(segment, pointer, check.stored.start))
+            .collect();
         let found = join_all(places.iter().map(|place| second.cache.get(*place))).await;
         // Where one is missing all are read from the pool's disks.
         let found = match found.iter().all(Option::is_some) {
@@ -165,21 +182,41 @@ impl SegmentStore {
             let bytes: usize = good.iter().map(Bytes::len).sum();
             count(&self.counters.second_hits, 1);
             count(&self.counters.second_hit_bytes, bytes as u64);
-            return Ok(good);
+            return Some(good);
         }
         count(&self.counters.second_misses, 1);
-        let ranges: Vec<_> = checks.iter().map(|check| check.stored.clone()).collect();
-        let stored = self.fetch(segment, pointer, checks, reader).await?;
+        None
+    }
+
+    /// The second cache may keep these verified bytes, which are those of adjacent `ranges` of a stored record.
+    pub(super) fn keep_in_second(
+        &self,
+        second: &Second,
+        segment: &Segment,
+        pointer: &RecordPointer,
+        ranges: &[Range<u32>],
+        stored: &[Bytes],
+    ) {
         let start = ranges.first().map_or(0, |range| range.start);
-        for (place, range) in places.into_iter().zip(ranges) {
+        for range in ranges {
+            let place = place_of(segment, pointer, range.start);
             if second.asked.again(&place) {
                 let kept_range = range.start - start..range.end - start;
-                let parts = slice(&stored, kept_range);
+                let parts = slice(stored, kept_range);
                 count(&self.counters.second_kept_bytes, range.len() as u64);
                 second.cache.put(place, parts.concat().into());
             }
         }
-        Ok(stored)
+    }
+}
+
+/// The place of what begins at `start` of a stored record.
+fn place_of(segment: &Segment, pointer: &RecordPointer, start: u32) -> CachePlace {
+    CachePlace {
+        volume: segment.volume,
+        segment: segment.id,
+        stripe_block: pointer.location.stripe_block,
+        offset_bytes: pointer.location.offset_bytes + start,
     }
 }
 

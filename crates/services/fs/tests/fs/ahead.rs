@@ -60,3 +60,53 @@ fn a_reader_in_order_is_read_ahead_for_and_one_at_random_is_not() {
         closing.await.unwrap();
     });
 }
+
+/// A file that was overwritten in small pieces, several times around, is read in order with far fewer reads than it has extents.
+#[test]
+fn neighbours_in_small_extents_are_fetched_together() {
+    const BLOCK_BYTES: usize = 4096;
+    const BLOCKS: usize = 2048;
+    const PART_BYTES: usize = 256 << 10;
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let mode = CreateMode::Guarded(SetAttr::default());
+        let made = world.fs.create(&ROOT_USER, ROOT_INO, b"file", mode).await;
+        let ino = made.unwrap().attr.ino;
+        let mut data = vec![0; BLOCKS * BLOCK_BYTES];
+        let mut random = Rng::new(2);
+        random.fill(&mut data);
+        for (offset, part) in (0..).step_by(MIB as usize).zip(data.chunks(MIB as usize)) {
+            let part = part.to_vec().into();
+            let written = world
+                .fs
+                .write(&ROOT_USER, ino, offset, part, Stability::Unstable);
+            written.await.unwrap();
+        }
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        for number in 0..BLOCKS {
+            // Each block once, and those of one flush all over the file.
+            let at = number * 1031 % BLOCKS * BLOCK_BYTES;
+            let block = &mut data[at..at + BLOCK_BYTES];
+            random.fill(block);
+            let block = block.to_vec().into();
+            let written = world
+                .fs
+                .write(&ROOT_USER, ino, at as u64, block, Stability::Unstable);
+            written.await.unwrap();
+            if number % 512 == 511 {
+                world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+            }
+        }
+        let world = world.restart(2).await;
+        let before = world.segments.stats();
+        for (offset, want) in (0..).step_by(PART_BYTES).zip(data.chunks(PART_BYTES)) {
+            let read = world.fs.read(&ROOT_USER, ino, offset, PART_BYTES as u32);
+            let read = read.await.unwrap();
+            assert!(read.parts.concat() == want, "at {offset}");
+        }
+        let stats = world.segments.stats();
+        let reads = stats.disk_reads - before.disk_reads;
+        assert!(reads < BLOCKS as u64 / 2, "{reads} reads");
+        assert!(stats.merged_reads - before.merged_reads > BLOCKS as u64 / 2);
+    });
+}

@@ -9,6 +9,7 @@ mod durability;
 mod encrypted;
 mod folders;
 mod inline;
+mod joining;
 mod keep;
 mod limit;
 mod links;

@@ -1,0 +1,556 @@
+//! Reads of several records at once: those that lie near one another in a stripe come with one read of each shard.
+//!
+//! Owns: which records are fetched together, how many bytes between them are read along.
+//! Invariant: as with a single read, no byte leaves here that did not pass the checksum of its own record. What does not pass,
+//! or does not come, is read alone: that finds what is to blame, repairs it and reports it.
+//!
+//! A file that was overwritten in small pieces has its neighbouring bytes in small records. What one flush wrote lies in one
+//! stripe in the order of the file, so a reader in order wants many records of the same stripe, with little between them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{SegmentId, VolumeId};
+use cairn_formats::pointer::{Codec, Location, RecordPointer};
+use futures_util::future::join_all;
+use rustc_hash::FxHashMap;
+
+use super::fetch::{Check, Lost, Reader, join, slice_known};
+use super::{check_place, check_range, checks, is_read_whole, plain};
+use crate::cache::{Key, Miss, Parts, granules, slice, within_granule};
+use crate::error::Result;
+use crate::layout::{Piece, pieces};
+use crate::life::Segment;
+use crate::record::{checksum_of, decode_record};
+use crate::store::{SegmentStore, count};
+use crate::volume::Volume;
+
+/// Bytes between two records that are read along, at most: they cost less than another read.
+const GAP_BYTES_MAX: u32 = 32 << 10;
+/// Bytes of a stripe that one fetch brings into memory, at most.
+const SPAN_BYTES_MAX: u32 = 1 << 20;
+/// Such fetches of one read that are under way at the same time, at most,
+const SPANS_MAX: usize = 16;
+/// and reads of what is not near anything else.
+const READS_MAX: usize = 128;
+/// What is larger gains nothing from company, and would be copied out of it.
+const UNIT_BYTES_MAX: u32 = 64 << 10;
+
+/// Bytes of a record that are wanted, in file bytes from its beginning.
+pub type WantedPart = (Arc<RecordPointer>, Range<u32>);
+
+/// Bytes of a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    segment: SegmentId,
+    stripe_block: u32,
+    unit_blocks: u16,
+    start: u32,
+    end: u32,
+}
+
+impl Place {
+    /// The same stripe, and bytes from the beginning of this place to the end of `last`.
+    fn through(self, last: Self) -> Self {
+        Self {
+            end: last.end.max(self.end),
+            ..self
+        }
+    }
+
+    /// What [`Location`] calls these bytes, as if they were one record.
+    fn location(self) -> Location {
+        Location {
+            segment: self.segment,
+            stripe_block: self.stripe_block,
+            unit_blocks: self.unit_blocks,
+            offset_bytes: self.start,
+            len_bytes: self.end - self.start,
+        }
+    }
+}
+
+/// What is fetched and cached as one: a record, or a granule of it.
+struct Unit<'a> {
+    pointer: &'a RecordPointer,
+    /// `None`: all of the record.
+    granule: Option<u32>,
+    /// Of its stored bytes.
+    place: Place,
+}
+
+impl<'a> Unit<'a> {
+    /// `None` if the record has no such granule.
+    fn new(pointer: &'a RecordPointer, granule: Option<u32>) -> Option<Self> {
+        let checks = checks_of(pointer, granule);
+        let (first, last) = (checks.first()?, checks.last()?);
+        let location = &pointer.location;
+        let place = Place {
+            segment: location.segment,
+            stripe_block: location.stripe_block,
+            unit_blocks: location.unit_blocks,
+            start: location.offset_bytes + first.stored.start,
+            end: location.offset_bytes + last.stored.end,
+        };
+        Some(Self {
+            pointer,
+            granule,
+            place,
+        })
+    }
+
+    fn key(&self, volume: VolumeId) -> Key {
+        match self.granule {
+            Some(granule) => Key::granule(volume, self.pointer, granule),
+            None => Key::whole(volume, self.pointer),
+        }
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        checks_of(self.pointer, self.granule)
+    }
+}
+
+/// Bytes of a stripe as they came, unverified.
+struct Span {
+    place: Place,
+    pieces: Vec<Piece>,
+    /// `None`: could not be had.
+    parts: Vec<Option<Bytes>>,
+}
+
+impl Span {
+    /// The stored bytes of a unit in the span, if all of them pass their checksums.
+    fn verified(&self, unit: &Unit<'_>) -> Option<Vec<Bytes>> {
+        let offset = unit.pointer.location.offset_bytes;
+        let mut verified = Vec::new();
+        for check in unit.checks() {
+            let from = (offset + check.stored.start).checked_sub(self.place.start)?;
+            let to = (offset + check.stored.end).checked_sub(self.place.start)?;
+            let parts = slice_known(&self.parts, &self.pieces, from..to)?;
+            let is_good = checksum_of(&parts) == check.checksum;
+            if !is_good && !planted::is(Bug::RecordChecksumIgnored) {
+                return None;
+            }
+            verified.extend(parts);
+        }
+        Some(verified)
+    }
+}
+
+impl SegmentStore {
+    /// As [`Self::read`] of each of several parts of records, with the same errors, in their order. Records that lie near one
+    /// another are fetched together.
+    pub async fn read_many(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        wanted: &[WantedPart],
+    ) -> Vec<Result<Vec<Bytes>>> {
+        self.read_many_for(volume, wanted, Reader::Any).await
+    }
+
+    /// As [`Self::read_in_order`] of each of several parts of records.
+    pub async fn read_many_in_order(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        wanted: &[WantedPart],
+    ) -> Vec<Result<Vec<Bytes>>> {
+        self.read_many_for(volume, wanted, Reader::InOrder).await
+    }
+
+    /// As [`Self::read_internally`] of each of several parts of records.
+    pub async fn read_many_internally(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        wanted: &[WantedPart],
+    ) -> Vec<Result<Vec<Bytes>>> {
+        self.read_many_for(volume, wanted, Reader::Internal).await
+    }
+
+    async fn read_many_for(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        wanted: &[WantedPart],
+        reader: Reader,
+    ) -> Vec<Result<Vec<Bytes>>> {
+        let mut found: Vec<Option<Vec<Bytes>>> = wanted
+            .iter()
+            .map(|(pointer, range)| self.read_cached(volume, pointer, range.clone()))
+            .collect();
+        let missing_count = found.iter().filter(|found| found.is_none()).count();
+        if missing_count > 1
+            && let Ok(of) = self.volume(volume)
+        {
+            self.fetch_together(&of, wanted, &mut found, reader).await;
+        }
+        let mut all = Vec::with_capacity(wanted.len());
+        let mut parts = wanted.iter().zip(found);
+        loop {
+            let some: Vec<_> = parts.by_ref().take(READS_MAX).collect();
+            if some.is_empty() {
+                return all;
+            }
+            let reads = some
+                .into_iter()
+                .map(|((pointer, range), found)| async move {
+                    match found {
+                        Some(found) => Ok(found),
+                        None => self.read_for(volume, pointer, range.clone(), reader).await,
+                    }
+                });
+            all.extend(join_all(reads).await);
+        }
+    }
+
+    /// Fills in what is missing in `found`, as far as it lies near other parts that are missing.
+    async fn fetch_together(
+        self: &Arc<Self>,
+        volume: &Volume,
+        wanted: &[WantedPart],
+        found: &mut [Option<Vec<Bytes>>],
+        reader: Reader,
+    ) {
+        // Several parts may be of one record: it is fetched once, and nobody waits for himself.
+        let mut by_record: FxHashMap<Location, Vec<(usize, &WantedPart)>> = FxHashMap::default();
+        for (index, (part, found)) in wanted.iter().zip(found.iter()).enumerate() {
+            let (pointer, range) = part;
+            let has_key = pointer.encryption.is_none() || volume.key.is_some();
+            let is_usable = !range.is_empty() && check_range(pointer, range).is_ok() && has_key;
+            if found.is_some() || !is_usable {
+                continue;
+            }
+            let of_record = by_record.entry(pointer.location).or_default();
+            // Only damaged metadata has two records in one place.
+            if of_record
+                .first()
+                .is_none_or(|(_, (first, _))| first == pointer)
+            {
+                of_record.push((index, part));
+            }
+        }
+        let is_small = |unit: &Unit<'_>| unit.place.end - unit.place.start <= UNIT_BYTES_MAX;
+        let units = by_record.values().flat_map(|of| units_of(of));
+        let mut units: Vec<Unit<'_>> = units.filter(is_small).collect();
+        units.sort_unstable_by_key(|unit| unit.place);
+        let places: Vec<Place> = units.iter().map(|unit| unit.place).collect();
+        let runs: Vec<&[Unit<'_>]> = runs(&places)
+            .into_iter()
+            .filter(|run| run.len() > 1)
+            .filter_map(|run| units.get(run))
+            .collect();
+        let mut fetched: FxHashMap<(Location, Option<u32>), Parts> = FxHashMap::default();
+        for some in runs.chunks(SPANS_MAX) {
+            let reads = some.iter().map(|run| self.fetch_run(volume, run, reader));
+            let reads = join_all(reads).await;
+            for (unit, parts) in some
+                .iter()
+                .copied()
+                .flatten()
+                .zip(reads.into_iter().flatten())
+            {
+                if let Some(parts) = parts {
+                    fetched.insert((unit.pointer.location, unit.granule), parts);
+                }
+            }
+        }
+        for (index, (pointer, range)) in by_record.values().flatten() {
+            if let Some(slot) = found.get_mut(*index) {
+                *slot = cut_from(&fetched, pointer, range);
+                if slot.is_some() {
+                    count(&self.counters.cache_misses, 1);
+                }
+            }
+        }
+    }
+
+    /// Units of one stripe that lie near one another, from the cache, or from the disks and into the cache; those are `None` that
+    /// could not be had in this way. As many as there are units.
+    async fn fetch_run(
+        self: &Arc<Self>,
+        volume: &Volume,
+        units: &[Unit<'_>],
+        reader: Reader,
+    ) -> Vec<Option<Parts>> {
+        let mut found: Vec<Option<Parts>> = units.iter().map(|_| None).collect();
+        let Some(id) = units.first().map(|unit| unit.place.segment) else {
+            return found;
+        };
+        let Ok(segment) = volume.segment(id) else {
+            return found;
+        };
+        let has_place = |unit: &Unit<'_>| check_place(&segment, &unit.pointer.location).is_ok();
+        if segment.remote.is_some() || !units.iter().all(has_place) {
+            return found;
+        }
+        // In ascending order by everyone, so that two readers never wait for each other.
+        let mut missing: Vec<(&Unit<'_>, Miss<'_>, &mut Option<Parts>)> = Vec::new();
+        for (unit, slot) in units.iter().zip(&mut found) {
+            match self.cache.get_or_miss(&unit.key(volume.id)).await {
+                Ok(parts) => *slot = Some(parts),
+                Err(miss) => missing.push((unit, miss, slot)),
+            }
+        }
+        let wanted: Vec<&Unit<'_>> = missing.iter().map(|(unit, ..)| *unit).collect();
+        let stored = self.fetch_units(&segment, &wanted).await;
+        for ((unit, miss, slot), stored) in missing.into_iter().zip(stored) {
+            let Some(parts) = stored.and_then(|stored| parts_of(volume, &segment, unit, stored))
+            else {
+                continue;
+            };
+            miss.insert(parts.clone(), || self.env.clock.monotonic());
+            *slot = Some(parts);
+        }
+        if !matches!(reader, Reader::Internal | Reader::Summary) {
+            segment.note_used();
+        }
+        found
+    }
+
+    /// The stored bytes of units, in order, verified: from the second cache, or from the disks, together.
+    async fn fetch_units(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        units: &[&Unit<'_>],
+    ) -> Vec<Option<Vec<Bytes>>> {
+        let second = self.second.load_full();
+        let mut stored: Vec<Option<Vec<Bytes>>> = Vec::with_capacity(units.len());
+        for unit in units {
+            let found = match &second {
+                Some(second) => {
+                    let checks = unit.checks();
+                    let found = self.look_in_second(second, segment, unit.pointer, &checks);
+                    found.await
+                }
+                None => None,
+            };
+            stored.push(found);
+        }
+        let mut left: Vec<(&Unit<'_>, &mut Option<Vec<Bytes>>)> = units
+            .iter()
+            .copied()
+            .zip(&mut stored)
+            .filter(|(_, stored)| stored.is_none())
+            .collect();
+        let places: Vec<Place> = left.iter().map(|(unit, _)| unit.place).collect();
+        let spans: Vec<Place> = runs(&places)
+            .into_iter()
+            .filter_map(|run| {
+                let places = places.get(run)?;
+                Some(places.first()?.through(*places.last()?))
+            })
+            .collect();
+        let spans = join_all(spans.iter().map(|place| self.fetch_span(segment, *place))).await;
+        for (unit, stored) in &mut left {
+            let of_unit = spans.iter().find(|span| {
+                span.place.start <= unit.place.start && unit.place.end <= span.place.end
+            });
+            **stored = of_unit.and_then(|span| span.verified(unit));
+            let Some(stored) = &**stored else { continue };
+            count(&self.counters.merged_reads, 1);
+            if let Some(second) = &second {
+                let checks = unit.checks().into_iter();
+                let ranges: Vec<Range<u32>> = checks.map(|check| check.stored).collect();
+                self.keep_in_second(second, segment, unit.pointer, &ranges, stored);
+            }
+        }
+        stored
+    }
+
+    /// Bytes of a stripe, from its shards, or decoded where disks are away.
+    async fn fetch_span(self: &Arc<Self>, segment: &Arc<Segment>, place: Place) -> Span {
+        let location = place.location();
+        let pieces = pieces(&location, 0..location.len_bytes);
+        let reads = pieces
+            .iter()
+            .map(|piece| self.read_shard(segment, &location, piece.shard, piece.columns(), false));
+        let reads = join_all(reads).await;
+        // What a disk cannot read, or lost, is to be repaired: that is for reads of single records.
+        let is_damaged = reads
+            .iter()
+            .any(|read| matches!(read, Err(Lost::Unreadable | Lost::Missing)));
+        let mut parts: Vec<Option<Bytes>> = reads.into_iter().map(|read| read.ok()).collect();
+        if !is_damaged && parts.iter().any(Option::is_none) {
+            count(&self.counters.degraded_reads, 1);
+            self.decode_lost(segment, &location, &pieces, &mut parts)
+                .await;
+        }
+        Span {
+            place,
+            pieces,
+            parts,
+        }
+    }
+}
+
+fn checks_of(pointer: &RecordPointer, granule: Option<u32>) -> Vec<Check> {
+    let all = checks(pointer);
+    match granule {
+        None => all,
+        Some(granule) => all.into_iter().skip(granule as usize).take(1).collect(),
+    }
+}
+
+/// What to fetch for these parts of one record.
+fn units_of<'a>(parts: &[(usize, &'a WantedPart)]) -> Vec<Unit<'a>> {
+    let Some((_, (pointer, _))) = parts.first() else {
+        return Vec::new();
+    };
+    let pointer: &'a RecordPointer = pointer;
+    let wanted_bytes: u64 = parts.iter().map(|(_, (_, range))| range.len() as u64).sum();
+    let is_whole = wanted_bytes >= u64::from(pointer.file_len_bytes) / 2
+        || parts
+            .iter()
+            .any(|(_, (_, range))| is_read_whole(pointer, range));
+    if is_whole {
+        return Unit::new(pointer, None).into_iter().collect();
+    }
+    let wanted: BTreeSet<u32> = parts
+        .iter()
+        .flat_map(|(_, (_, range))| granules(range))
+        .collect();
+    wanted
+        .into_iter()
+        .filter_map(|granule| Unit::new(pointer, Some(granule)))
+        .collect()
+}
+
+/// Cuts places in order into runs, each in one stripe, of at most [`SPAN_BYTES_MAX`], with at most [`GAP_BYTES_MAX`] between two.
+fn runs(places: &[Place]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    // Where the last run begins and ends.
+    let mut open: Option<Place> = None;
+    for (index, place) in places.iter().enumerate() {
+        let joined = open.map(|open| open.through(*place)).filter(|joined| {
+            let end = open.map_or(0, |open| open.end);
+            let is_same_stripe = joined.segment == place.segment
+                && joined.stripe_block == place.stripe_block
+                && joined.unit_blocks == place.unit_blocks;
+            is_same_stripe
+                && place.start.saturating_sub(end) <= GAP_BYTES_MAX
+                && joined.end - joined.start <= SPAN_BYTES_MAX
+        });
+        match (joined, runs.last_mut()) {
+            (Some(joined), Some(run)) => {
+                run.end = index + 1;
+                open = Some(joined);
+            }
+            _ => {
+                runs.push(index..index + 1);
+                open = Some(*place);
+            }
+        }
+    }
+    runs
+}
+
+/// The file bytes of a unit, from its verified stored bytes; `None` if they make no sense.
+fn parts_of(
+    volume: &Volume,
+    segment: &Arc<Segment>,
+    unit: &Unit<'_>,
+    stored: Vec<Bytes>,
+) -> Option<Parts> {
+    let pointer = unit.pointer;
+    let first = unit.granule.unwrap_or(0);
+    let plain = plain(volume, segment, pointer, first, stored).ok()?;
+    let bytes: Bytes = match pointer.codec {
+        // A part of the span would keep all of it in memory.
+        Codec::Raw if pointer.encryption.is_none() => plain.concat().into(),
+        Codec::Raw => join(plain),
+        Codec::Lz4 | Codec::Zstd => {
+            decode_record(pointer.codec, &join(plain), pointer.file_len_bytes).ok()?
+        }
+    };
+    Some([bytes].into())
+}
+
+/// Bytes `range` of a record, if they are in what was fetched.
+fn cut_from(
+    fetched: &FxHashMap<(Location, Option<u32>), Parts>,
+    pointer: &RecordPointer,
+    range: &Range<u32>,
+) -> Option<Vec<Bytes>> {
+    if let Some(parts) = fetched.get(&(pointer.location, None)) {
+        return Some(slice(parts, range.clone()));
+    }
+    let mut found = Vec::new();
+    for granule in granules(range) {
+        let parts = fetched.get(&(pointer.location, Some(granule)))?;
+        found.extend(slice(parts, within_granule(granule, range)));
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(segment: u64, stripe_block: u32, start: u32, len_bytes: u32) -> Place {
+        Place {
+            segment: SegmentId(segment),
+            stripe_block,
+            unit_blocks: 256,
+            start,
+            end: start + len_bytes,
+        }
+    }
+
+    #[test]
+    fn neighbours_are_fetched_together_within_limits() {
+        const KIB: u32 = 1 << 10;
+        type Case<'a> = (&'a str, Vec<Place>, &'a [(usize, usize)]);
+        let cases: Vec<Case<'_>> = vec![
+            ("nothing", vec![], &[]),
+            ("one", vec![place(1, 0, 0, 10)], &[(0, 1)]),
+            (
+                "side by side",
+                vec![place(1, 0, 0, 10), place(1, 0, 10, 10)],
+                &[(0, 2)],
+            ),
+            (
+                "the largest gap",
+                vec![place(1, 0, 0, KIB), place(1, 0, 33 * KIB, KIB)],
+                &[(0, 2)],
+            ),
+            (
+                "a gap too large",
+                vec![place(1, 0, 0, KIB), place(1, 0, 33 * KIB + 1, KIB)],
+                &[(0, 1), (1, 2)],
+            ),
+            (
+                "another stripe",
+                vec![place(1, 0, 0, KIB), place(1, 8, KIB, KIB)],
+                &[(0, 1), (1, 2)],
+            ),
+            (
+                "another segment",
+                vec![place(1, 0, 0, KIB), place(2, 0, KIB, KIB)],
+                &[(0, 1), (1, 2)],
+            ),
+            (
+                "the largest span",
+                vec![
+                    place(1, 0, 5, 512 * KIB),
+                    place(1, 0, 512 * KIB + 5, 512 * KIB),
+                ],
+                &[(0, 2)],
+            ),
+            (
+                "one byte more",
+                vec![
+                    place(1, 0, 5, 512 * KIB),
+                    place(1, 0, 512 * KIB + 5, 512 * KIB + 1),
+                    place(1, 0, 1024 * KIB + 6, 1),
+                ],
+                &[(0, 1), (1, 3)],
+            ),
+        ];
+        for (name, places, want) in cases {
+            let got = runs(&places).into_iter().map(|run| (run.start, run.end));
+            assert_eq!(got.collect::<Vec<_>>(), want, "{name}");
+        }
+    }
+}
