@@ -9,6 +9,9 @@
 //! on with it, and the first one ends whenever its call does. So each call that never returns costs a thread,
 //! and whoever makes calls must not make more of them where one hung.
 //!
+//! A thread that is often woken soon after it came to rest looks for that for a moment before it sleeps: each wake-up of a thread
+//! that sleeps takes 20 us and more, and the log's thread is woken for each small change.
+//!
 //! A thread that waits for a core takes long, too, and no disk is to blame. So a call counts as one that hangs only where its thread
 //! is seen to sleep in the kernel for a while: see [`Doing`].
 
@@ -24,6 +27,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::env::BoxFuture;
+use crate::looking::{self, Trust};
 
 /// A call that takes longer does not keep the task from being polled any more: so long the log waits for a silent disk,
 /// and its last copy is written by such a call.
@@ -33,6 +37,10 @@ const TAKE_OVER_AFTER: Duration = Duration::from_millis(500);
 const SLEEP_SHARE: u32 = 4;
 /// It is looked at so often then.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A task that rests is looked after for so long before its thread sleeps: a client that waits for each answer comes again 50 to
+/// 100 us after it.
+const REST_LOOK_TIME_MAX: Duration = Duration::from_micros(150);
 
 type Call = Box<dyn FnOnce() + Send>;
 type Enter = Box<dyn Fn(&dyn Fn()) + Send + Sync>;
@@ -79,6 +87,12 @@ where
     });
     OFFER.with_borrow_mut(|offer| *offer = Some(Offer::Taken(call)));
     Ok(InlineCall { result })
+}
+
+/// Looks, for `most` at most, until something is there, inside of a poll by a thread that may be blocked; says whether it is. `None`
+/// on any other thread, which others need.
+pub fn look_for(most: Duration, is_there: impl FnMut() -> bool) -> Option<bool> {
+    is_possible().then(|| looking::look(most, is_there))
 }
 
 struct Answer<T> {
@@ -199,6 +213,8 @@ struct OwnThread {
     future: Mutex<Option<BoxFuture<()>>>,
     state: Mutex<State>,
     take_over_after: Duration,
+    /// Whether a thread looks before it sleeps.
+    looks: bool,
     /// What a thread of the task does around its life: it enters the runtime whose timers the task uses.
     enter: Enter,
 }
@@ -256,6 +272,7 @@ fn spawn_with(
         future: Mutex::new(Some(task)),
         state: Mutex::default(),
         take_over_after,
+        looks: looking::is_sensible(),
         enter: Box::new(enter),
     });
     let first = Arc::clone(&task);
@@ -340,6 +357,7 @@ impl OwnThread {
         // PID/task/TID.
         let place = std::fs::read_link("/proc/thread-self").ok();
         let mut place = Some(place.map(|thread| Path::new("/proc").join(thread)));
+        let mut trust = Trust::default();
         loop {
             {
                 let mut state = self.state.lock();
@@ -356,9 +374,7 @@ impl OwnThread {
                 return;
             };
             let Some(call) = call else {
-                while !self.state.lock().is_woken {
-                    std::thread::park();
-                }
+                self.rest(&mut trust);
                 continue;
             };
             {
@@ -375,6 +391,24 @@ impl OwnThread {
                 return;
             }
             state.blocked_since = None;
+        }
+    }
+
+    /// Until the task is woken.
+    fn rest(&self, trust: &mut Trust) {
+        let is_woken = || self.state.lock().is_woken;
+        if is_woken() {
+            return;
+        }
+        if self.looks && trust.looks() {
+            let found = looking::look(REST_LOOK_TIME_MAX, is_woken);
+            trust.note(found);
+            if found {
+                return;
+            }
+        }
+        while !is_woken() {
+            std::thread::park();
         }
     }
 
@@ -471,6 +505,46 @@ mod tests {
         assert_eq!(answers, vec![(true, true); 100]);
         assert!(!is_possible(), "not on other threads");
         assert!(run_inline(|| ()).is_err());
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_whether_it_comes_before_the_thread_sleeps_or_later() {
+        let (told, answers) = channel();
+        let flags: Vec<Flag> = (0..200).map(|_| Flag::default()).collect();
+        let awaited = flags.clone();
+        let task = async move {
+            for flag in awaited {
+                flag.await;
+                told.send(()).unwrap();
+            }
+        };
+        assert!(spawn("test", Box::pin(task), nothing).is_ok());
+        for (index, flag) in flags.iter().enumerate() {
+            // From at once to long after the last look.
+            let since = Instant::now();
+            while since.elapsed() < REST_LOOK_TIME_MAX / 50 * (index as u32 % 100) {
+                std::hint::spin_loop();
+            }
+            flag.set();
+            answers.recv().unwrap();
+        }
+    }
+
+    #[test]
+    fn only_the_thread_of_a_task_looks() {
+        let (told, answers) = channel();
+        let flag = Arc::new(Mutex::new(false));
+        let is_set = Arc::clone(&flag);
+        let task = async move {
+            told.send(look_for(Duration::ZERO, || false)).unwrap();
+            let long = Duration::from_secs(3600);
+            told.send(look_for(long, || *is_set.lock())).unwrap();
+        };
+        assert!(spawn("test", Box::pin(task), nothing).is_ok());
+        assert_eq!(answers.recv(), Ok(Some(false)));
+        *flag.lock() = true;
+        assert_eq!(answers.recv(), Ok(Some(true)));
+        assert_eq!(look_for(Duration::ZERO, || true), None);
     }
 
     #[test]

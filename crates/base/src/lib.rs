@@ -1,18 +1,20 @@
 //! What every crate of Cairn stands on.
 //!
 //! Owns: ids, failure domains, byte units, aligned buffers, timestamps, and the seams through which time,
-//! randomness, tasks and disks come in, so that the engine can run on simulated ones, text that commands no terminal, a
-//! limit of the lines that clients can cause in the log.
+//! randomness, tasks and disks come in, so that the engine can run on simulated ones, when threads look before they sleep, text that
+//! commands no terminal, a limit of the lines that clients can cause in the log.
 //! Must not know: files, segments, protocols, configuration.
 
 pub mod backoff;
 pub mod buf;
+pub mod busy_poll;
 pub mod disk;
 pub mod domain;
 pub mod env;
 pub mod ids;
 pub mod inline_call;
 pub mod log_limit;
+pub mod looking;
 pub mod planted;
 pub mod printable;
 pub mod real;

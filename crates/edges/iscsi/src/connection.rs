@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::LogLimit;
+use cairn_base::busy_poll::{BusyPoll, Told};
 use cairn_codec_iscsi::{
     Elsewhere, HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Reply, Request,
     login_status,
@@ -54,6 +55,8 @@ struct Entering {
     targets_elsewhere: Vec<String>,
     /// The session has begun.
     live: Option<session::Begun>,
+    /// Of the thread, on which a session that it begins stays.
+    busy_poll: Arc<BusyPoll>,
 }
 
 /// Serves a connection until it ends.
@@ -63,6 +66,7 @@ pub async fn serve(
     peer: SocketAddr,
     entry: Entry,
     permit: Permit,
+    busy_poll: Arc<BusyPoll>,
     stop: watch::Receiver<bool>,
 ) {
     let mut entering = Entering {
@@ -73,6 +77,7 @@ pub async fn serve(
         command_number: 0,
         targets_elsewhere: Vec::new(),
         live: None,
+        busy_poll,
     };
     let entered = entering.run(stop.clone()).await;
     let entered = match entered {
@@ -333,7 +338,9 @@ impl Entering {
         if !self.lane.settle(true) {
             return Ok(Some(Entered::Gone));
         }
-        let live = session::Begun::begin(&self.shared, &mut self.login, self.lane.peer).await;
+        let told = Told::new(Arc::clone(&self.busy_poll));
+        let peer = self.lane.peer;
+        let live = session::Begun::begin(&self.shared, &mut self.login, peer, told).await;
         // Before digests are on.
         self.lane
             .send(&success(live.session.tsih), vec![text], self.window());

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::LogLimit;
+use cairn_base::busy_poll::BusyPoll;
 use cairn_forward::{Crowd, CrowdRules, Door, Entry as Accepting, Seat};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -42,6 +43,9 @@ pub struct Settings {
     /// What discovery says instead of the address at which it was asked. One for all addresses of the machine, `0.0.0.0`,
     /// stands for the one at which it was asked. In a cluster the map says.
     pub portals: Vec<SocketAddr>,
+    /// A thread looks for the next command, and for the end of one, for a moment before it sleeps. Good for initiators that send
+    /// one command after the other, if there is more than one processor.
+    pub looks_before_sleep: bool,
 }
 
 impl Settings {
@@ -66,6 +70,7 @@ impl Default for Settings {
             held_bytes_max: 256 << 20,
             unsent_bytes_max: 64 << 20,
             portals: Vec::new(),
+            looks_before_sleep: cairn_base::looking::is_sensible(),
         }
     }
 }
@@ -282,6 +287,9 @@ async fn run(
             listening.spawn(accept(Arc::clone(&shared), listener, lanes.clone()));
         }
     }
+    let busy_poll = Arc::new(BusyPoll::new(shared.settings.looks_before_sleep));
+    let keeper = Arc::clone(&busy_poll);
+    listening.spawn(async move { keeper.keep().await });
     let mut connections = JoinSet::new();
     let stop = stopped.clone();
     loop {
@@ -289,6 +297,7 @@ async fn run(
             _ = stopped.wait_for(|stops| *stops) => break,
             Some(Accepted { link, peer, permit, mut entry, accepting }) = accepted.recv() => {
                 let (shared, mut stop) = (Arc::clone(&shared), stop.clone());
+                let busy_poll = Arc::clone(&busy_poll);
                 connections.spawn(async move {
                     if let Some(accepting) = accepting {
                         let admitted = tokio::select! {
@@ -307,7 +316,9 @@ async fn run(
                         }
                     }
                     match link.attach() {
-                        Ok(link) => connection::serve(shared, link, peer, entry, permit, stop).await,
+                        Ok(link) => {
+                            connection::serve(shared, link, peer, entry, permit, busy_poll, stop).await;
+                        }
                         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
                     }
                 });

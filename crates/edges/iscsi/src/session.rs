@@ -15,6 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::busy_poll::Told;
 use cairn_codec_iscsi::{
     CONNECTION_COUNT_MAX, KEYS_LEN_BYTES_MAX, Keys, Negotiated, Numbers, RejectReason, Reply,
     Request, UNTAGGED, login_status, serial_before,
@@ -84,6 +85,7 @@ pub(crate) struct Begun {
     view: Option<View>,
     joins: mpsc::Receiver<Joining>,
     ended: watch::Sender<()>,
+    told: Told,
 }
 
 impl Begun {
@@ -92,6 +94,7 @@ impl Begun {
         shared: &Arc<Shared>,
         login: &mut Login,
         peer: std::net::SocketAddr,
+        told: Told,
     ) -> Self {
         let targets = &shared.targets;
         let (ended, wait) = watch::channel(());
@@ -123,6 +126,7 @@ impl Begun {
             view,
             joins,
             ended,
+            told,
         }
     }
 }
@@ -167,6 +171,9 @@ pub(crate) struct SessionTask {
     pub running_commands: usize,
     pub ordered_runs: bool,
     pub transfer_tag_next: u32,
+    /// Commands begun since the thread's busy poll was told.
+    pub begun_count: u64,
+    told: Told,
     is_ending: bool,
 }
 
@@ -187,6 +194,7 @@ pub(crate) async fn serve(
         view,
         joins,
         ended: _ended,
+        told,
     } = begun;
     let peer = lane.peer;
     let mut task = SessionTask {
@@ -214,6 +222,8 @@ pub(crate) async fn serve(
         running_commands: 0,
         ordered_runs: false,
         transfer_tag_next: 1,
+        begun_count: 0,
+        told,
         is_ending: false,
     };
     if let Err(error) = task.run(joins, stop).await {
@@ -262,6 +272,8 @@ impl SessionTask {
             if self.held_back_count() < held_back {
                 continue;
             }
+            let begun_count = std::mem::take(&mut self.begun_count);
+            self.told.settled(begun_count, self.running.len());
             let is_ending = self.is_ending;
             let lanes = &self.lanes;
             tokio::select! {

@@ -477,6 +477,7 @@ impl SessionTask {
         let task = guard.handle();
         self.active.insert(asked.header.tag, Active { lane, task });
         self.running_commands += 1;
+        self.begun_count += 1;
         self.shared.command_count.fetch_add(1, Ordering::Relaxed);
         let is_ordered = asked.header.attribute == Attribute::Ordered;
         let gate = Arc::clone(&place.gate);

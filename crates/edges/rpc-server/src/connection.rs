@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use cairn_base::busy_poll::{BusyPoll, Told};
 use cairn_codec_rpc::{CallHeader, DecodeError};
 use cairn_forward::{Admission, Stream};
 use futures_util::stream::FuturesUnordered;
@@ -29,7 +30,6 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::busy_poll::BusyPoll;
 use crate::connection_metrics::Events;
 use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
 use crate::intake::{Gate, Intake, Space, Step, Verdict};
@@ -309,9 +309,7 @@ struct Connection {
     admission: Option<Arc<Admission>>,
     intake: Intake<Reply, LargeCall>,
     calls: Calls,
-    busy_poll: Arc<BusyPoll>,
-    /// Calls that wait, as the busy poll was told.
-    settled_running: usize,
+    told: Told,
     held: HeldBytes,
     /// The client sends no more.
     ended: bool,
@@ -367,8 +365,7 @@ impl Connection {
             admission,
             intake: Intake::default(),
             calls,
-            busy_poll,
-            settled_running: 0,
+            told: Told::new(busy_poll),
             held,
             ended: false,
             stopping: false,
@@ -442,9 +439,7 @@ impl Connection {
     fn settle(&mut self) {
         let running = self.calls.running.len();
         let begun_count = std::mem::take(&mut self.calls.begun_count);
-        self.busy_poll
-            .settled(begun_count, self.settled_running, running);
-        self.settled_running = running;
+        self.told.settled(begun_count, running);
     }
 
     fn held_bytes(&self) -> usize {
@@ -606,7 +601,7 @@ impl Connection {
     /// to answer, so that the reply is there when the client asks again. Other calls are dropped, because the
     /// client has to ask again anyway.
     fn close(self) -> impl Future<Output = ()> {
-        self.busy_poll.settled(0, self.settled_running, 0);
+        drop(self.told);
         let mut held = self.held;
         let admission = self.admission;
         let running = self.calls.running.into_iter();

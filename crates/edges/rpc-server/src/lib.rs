@@ -8,7 +8,6 @@
 //! `dispatch` (header, program, version) → a [`Handler`], and comes back as a [`Reply`]. Programs plug in
 //! behind [`Program`].
 
-mod busy_poll;
 mod connection;
 mod connection_metrics;
 mod dispatch;

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_base::LogLimit;
+use cairn_base::busy_poll::BusyPoll;
 use cairn_codec_rpc::FragmentHeader;
 use cairn_forward::{Door, Entry, Forward, Incoming, network_of};
 use parking_lot::Mutex;
@@ -24,7 +25,6 @@ use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::busy_poll::BusyPoll;
 use crate::connection;
 use crate::connection_metrics::{ConnectionCollector, ConnectionMetrics, Events, Gauges};
 use crate::dispatch::{Dispatcher, Table};

@@ -46,8 +46,7 @@ impl Default for ServerSettings {
             held_bytes_max: 256 << 20,
             stall_timeout: Duration::from_secs(60),
             socket_buffer_bytes: 0,
-            looks_before_sleep: std::thread::available_parallelism()
-                .is_ok_and(|count| count.get() > 1),
+            looks_before_sleep: cairn_base::looking::is_sensible(),
             slow_request: Duration::from_millis(500),
         }
     }

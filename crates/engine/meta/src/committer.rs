@@ -5,7 +5,8 @@
 //!
 //! While a large group is on its way to the disks, the one before is applied to the state. A small one is applied before
 //! the next is cut: that takes less than handing the write to another thread, and what comes meanwhile shares the group.
-//! Nothing here waits for a timer: a group is whatever was submitted while the last one was written and applied.
+//! A group is whatever was submitted while the last one was written and applied, and what a few clients submit that were answered
+//! just before, if they are known to come again at once ([`Gathering`]). One client alone waits for nobody.
 //!
 //! A full disk (Rule 5): groups that the state has no space for stay in the overlay, where readers find
 //! them, and in the log; they are applied when there is space again.
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
+use cairn_base::inline_call::look_for;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, LogPosition};
 use cairn_formats::metadata::{AppliedRecord, Group, Key};
@@ -26,6 +28,7 @@ use rustc_hash::FxHashSet;
 use crate::batch::Batch;
 use crate::counters::{Changed, Counters};
 use crate::error::MetaError;
+use crate::gathering::Gathering;
 use crate::log::LogWriter;
 use crate::shared::{Queued, Shared, Stop};
 use crate::state::{StateKey, StateStore, versions};
@@ -38,6 +41,9 @@ pub(crate) const GROUP_BYTES_MAX: usize = 4 << 20;
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// How often it is looked whether there is space again.
 pub(crate) const FULL_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A group waits at most so long for those who were answered when the last one was durable.
+const GATHER_TIME_MAX: Duration = Duration::from_micros(100);
 
 /// A backlog of at most so many keys is applied before the next group is cut.
 const SMALL_BACKLOG_KEYS_MAX: usize = 48;
@@ -110,6 +116,7 @@ pub(crate) struct Committer {
     pub counters: Counters,
     /// Whether none was cut yet: the first carries the reserved ids.
     pub is_first: bool,
+    pub gathering: Gathering,
 }
 
 impl Committer {
@@ -132,10 +139,12 @@ impl Committer {
             let group = if self.backlog.is_long() {
                 None
             } else {
+                self.gather();
                 self.cut()
             };
             if let Some(group) = group {
                 self.commit(&group).await?;
+                self.note_group(&group);
                 let term = &self.shared.term;
                 let applied = AppliedRecord {
                     position: group.last,
@@ -173,6 +182,26 @@ impl Committer {
                 self.shared.work.notified().await;
             }
         }
+    }
+
+    /// Waits a moment for those who were answered just before, if that makes sense and the thread is this task's own.
+    fn gather(&mut self) {
+        let shared = self.shared.clone();
+        let waiting_count = || shared.pending.lock().queue.len();
+        let Some(wanted) = self.gathering.wanted(waiting_count()) else {
+            return;
+        };
+        let is_over = || waiting_count() >= wanted || shared.stop() != Stop::No;
+        if let Some(is_complete) = look_for(GATHER_TIME_MAX, is_over) {
+            self.gathering.note(is_complete);
+        }
+    }
+
+    fn note_group(&mut self, group: &Group) {
+        let count = group.last.0.saturating_sub(group.first.0) + 1;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let waiting_count = self.shared.pending.lock().queue.len();
+        self.gathering.note_group(count, waiting_count);
     }
 
     /// At the end, without space for the state: the log has everything.

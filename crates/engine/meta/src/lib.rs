@@ -12,6 +12,7 @@ mod committer;
 mod counters;
 mod disks;
 pub mod error;
+mod gathering;
 mod held;
 mod journal;
 mod journal_encryption;

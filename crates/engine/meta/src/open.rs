@@ -25,6 +25,7 @@ use crate::committer::{self, Backlog, Committer, GROUP_BYTES_MAX};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
+use crate::gathering::Gathering;
 use crate::journal::{JournalIndex, JournalReplay};
 use crate::journal_encryption::decrypted;
 use crate::journal_rewrite::forget_earlier_starts;
@@ -756,6 +757,7 @@ impl Start {
             log,
             counters: self.counters,
             is_first: true,
+            gathering: Gathering::default(),
         };
         self.tasks.spawn_thread("meta-commit", committer.run());
         let store = Arc::new(MetaStore {

@@ -56,8 +56,12 @@ const SHARDS_PER_DISK_MIN: u64 = 64;
 const SWEEP_BATCH: usize = 16;
 /// Segments of which is looked at a time whether they are spread as they could be.
 const LOOKED_AT_A_TIME_MAX: usize = 50_000;
-/// Records up to this length are copied into the cache.
+/// Records up to this length are copied into the cache if they are slices of much larger buffers.
 const COPIED_LEN_BYTES_MAX: usize = 128 << 10;
+/// Uncopied they keep buffers in memory that are larger by this part at most,
+const KEPT_BEYOND_PART: usize = 4;
+/// and have so many parts at most.
+const KEPT_PARTS_MAX: usize = 8;
 
 /// All segments of all volumes of the pool.
 pub struct SegmentStore {
@@ -373,20 +377,29 @@ impl SegmentStore {
     /// Puts the file bytes of a whole record into the cache, so that they can be read right after
     /// they were written.
     pub fn cache_insert(&self, volume: VolumeId, pointer: &RecordPointer, data: Bytes) {
-        self.cache_insert_parts(volume, pointer, vec![data]);
+        let held_bytes = data.len() as u64;
+        self.cache_insert_parts(volume, pointer, vec![data], held_bytes);
     }
 
-    /// As [`Self::cache_insert`], for data in parts.
+    /// As [`Self::cache_insert`], for data in parts, which keep `held_bytes` of buffers in memory.
     ///
-    /// Small records are copied: as slices of the larger buffer that a client's write came in they
-    /// would keep all of it in memory, and the cache would hold a multiple of what it may.
-    pub fn cache_insert_parts(&self, volume: VolumeId, pointer: &RecordPointer, data: Vec<Bytes>) {
+    /// The cache takes the buffers as they are. Small records that are slices of the larger buffer that a client's write came in
+    /// are copied: they would keep all of it in memory, and the cache would hold a multiple of what it may.
+    pub fn cache_insert_parts(
+        &self,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        data: Vec<Bytes>,
+        held_bytes: u64,
+    ) {
         let len: usize = data.iter().map(Bytes::len).sum();
         assert_eq!(len, pointer.file_len_bytes as usize);
-        let parts = match len {
-            0 => return,
-            1..=COPIED_LEN_BYTES_MAX => [data.concat().into()].into(),
-            _ => data.into(),
+        if len == 0 {
+            return;
+        }
+        let parts = match is_copied(len, data.len(), held_bytes) {
+            true => [data.concat().into()].into(),
+            false => data.into(),
         };
         self.cache
             .insert_written(Key::whole(volume, pointer), parts, || {
@@ -1092,6 +1105,13 @@ async fn sweep_disk(
 pub(crate) fn disk_space(disk: &dyn ShardService) -> DiskSpace {
     // The disk logs when that changes.
     disk.space().unwrap_or_default()
+}
+
+/// Whether the cache has a copy of a record of so many bytes in so many parts, which keep `held_bytes` of buffers in memory.
+fn is_copied(len_bytes: usize, part_count: usize, held_bytes: u64) -> bool {
+    let kept_max = len_bytes + len_bytes / KEPT_BEYOND_PART;
+    len_bytes <= COPIED_LEN_BYTES_MAX
+        && (part_count > KEPT_PARTS_MAX || held_bytes > kept_max as u64)
 }
 
 /// A shard size within the limits, in whole blocks.

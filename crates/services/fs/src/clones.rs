@@ -288,6 +288,7 @@ impl Shared {
             while self.free_inodes(branch).await? > 0 {
                 // The reaper is at work. A call that began before may have made another, too.
                 let reaped = self.branches.reaped.notified();
+                self.hurry_reaper();
                 if !self.tasks.pause(REAPED_PAUSE, reaped).await {
                     return Err(FsError::Fenced);
                 }

@@ -71,6 +71,8 @@ struct Cut {
     start: u64,
     parts: Vec<Bytes>,
     len_bytes: u64,
+    /// Of the buffers that the parts are of, all of which they keep in memory.
+    held_bytes: u64,
 }
 
 /// Where the bytes of a cut are to be.
@@ -460,21 +462,40 @@ impl Shared {
         placed: &[Placed<'_>],
         segments: &[SegmentInfo],
     ) -> Result<Option<Ticket>, FsError> {
+        // First: who reads right behind the flight finds what was written in memory.
+        for (cut, record) in new_records(placed) {
+            self.segments.cache_insert_parts(
+                self.volume,
+                record,
+                cut.parts.clone(),
+                cut.held_bytes,
+            );
+        }
+        let landed = self.land_all(job, placed, segments);
+        if !matches!(landed, Ok(Some(_))) {
+            // The flight makes other records of these bytes.
+            for (_, record) in new_records(placed) {
+                self.segments.cache_forget(self.volume, record);
+            }
+        }
+        landed
+    }
+
+    /// All batches of [`Self::land`].
+    fn land_all(
+        &self,
+        job: &Job,
+        placed: &[Placed<'_>],
+        segments: &[SegmentInfo],
+    ) -> Result<Option<Ticket>, FsError> {
         let mut at = 0;
-        let ticket = loop {
+        loop {
             match self.land_from(job, placed, segments, &mut at)? {
-                Landing::Done(ticket) => break ticket,
+                Landing::Done(ticket) => return Ok(Some(ticket)),
                 Landing::More => {}
                 Landing::Gone => return Ok(None),
             }
-        };
-        for Placed { cut, place, source } in placed {
-            if let (Some(Source::New(_)), Place::Record(record, _)) = (source, place) {
-                self.segments
-                    .cache_insert_parts(self.volume, record, cut.parts.clone());
-            }
         }
-        Ok(Some(ticket))
     }
 
     /// One batch of [`Self::land`]: from offset `at` of the file on, which it moves.
@@ -668,6 +689,15 @@ impl Shared {
     }
 }
 
+/// The cuts that got a record of their own, with it.
+fn new_records<'a>(
+    placed: &'a [Placed<'_>],
+) -> impl Iterator<Item = (&'a Cut, &'a Arc<RecordPointer>)> {
+    let is_new = |placed: &&Placed<'_>| matches!(placed.source, Some(Source::New(_)));
+    let new = placed.iter().filter(is_new);
+    new.filter_map(|placed| Some((placed.cut, placed.record()?)))
+}
+
 /// Makes extents of what was placed, from offset `at` of the file on and up to `limit`, until that
 /// replaces [`LAND_EXTENTS_MAX`] others or meets a range that is not loaded. Moves `at` to where it
 /// stopped, or to `u64::MAX`; returns the end of the last extent.
@@ -768,33 +798,36 @@ fn cut(runs: &BTreeMap<u64, Run>, policy: &Policy) -> Vec<Cut> {
     let mut cuts: Vec<Cut> = Vec::new();
     let mut runs = runs.iter().peekable();
     while let Some((start, run)) = runs.next() {
-        let mut stretch = vec![run.data.clone()];
+        let of_run = |run: &Run| (run.data.clone(), run.buffer_len_bytes);
+        let mut stretch = vec![of_run(run)];
         let mut end = start + run.data.len() as u64;
         while let Some((next, run)) = runs.peek() {
             if **next != end {
                 break;
             }
             end += run.data.len() as u64;
-            stretch.push(run.data.clone());
+            stretch.push(of_run(run));
             runs.next();
         }
         let record_bytes = policy.record_bytes(end - start);
         let mut at = *start;
         let mut parts = stretch.into_iter();
-        let mut rest = parts.next().unwrap_or_default();
+        let (mut rest, mut buffer_len_bytes) = parts.next().unwrap_or_default();
         while at < end {
             let cut_end = ((at / record_bytes + 1) * record_bytes).min(end);
             let mut record = Cut {
                 start: at,
                 parts: Vec::new(),
                 len_bytes: cut_end - at,
+                held_bytes: 0,
             };
             while at < cut_end {
                 if rest.is_empty() {
-                    rest = parts.next().unwrap_or_default();
+                    (rest, buffer_len_bytes) = parts.next().unwrap_or_default();
                 }
                 let take = rest.len().min((cut_end - at) as usize);
                 record.parts.push(rest.split_to(take));
+                record.held_bytes += buffer_len_bytes;
                 at += take as u64;
             }
             cuts.push(record);
@@ -880,5 +913,24 @@ mod tests {
                 assert_eq!(len as u64, cut.len_bytes, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_cut_says_how_much_its_buffers_take() {
+        const KIB: u64 = 1 << 10;
+        let policy = Policy::default();
+        let held = |runs: &BTreeMap<u64, Run>| -> Vec<u64> {
+            let cuts = cut(runs, &policy);
+            cuts.iter().map(|cut| cut.held_bytes).collect()
+        };
+        let small = runs(&[(0, 4096), (4096, 4096)]);
+        assert_eq!(held(&small), [8192], "both buffers");
+        let large = runs(&[(0, 256 << 10)]);
+        assert_eq!(held(&large), [256 * KIB; 2], "each keeps all of one");
+        let mut rest = small;
+        if let Some(run) = rest.get_mut(&4096) {
+            run.buffer_len_bytes = 10_000;
+        }
+        assert_eq!(held(&rest), [14_096], "what was left of a larger one");
     }
 }

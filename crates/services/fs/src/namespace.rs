@@ -764,12 +764,14 @@ impl Shared {
         };
         let folder = self.folder_of(keep)?;
         for _ in 0..NAME_ATTEMPTS_MAX {
-            {
+            let (entry, looked_at) = {
                 let state = parent.lock();
                 state.require_dir()?;
                 require(who, state.guarded(), EXECUTE)?;
-            }
-            let entry = self.dirent(dir, name)?.ok_or(FsError::NotFound)?;
+                // Under the lock: who changes a name afterwards changes the ticket, too.
+                (self.dirent(dir, name)?, state.ticket)
+            };
+            let entry = entry.ok_or(FsError::NotFound)?;
             let Some(child) = self.named(&entry)? else {
                 continue;
             };
@@ -777,7 +779,8 @@ impl Shared {
             inodes.extend(folder.as_ref());
             let mut locked = Locked::all(&inodes);
             locked.of(dir).require_dir()?;
-            if self.dirent(dir, name)? != Some(entry) {
+            let is_as_it_was = locked.of(dir).ticket == looked_at;
+            if !is_as_it_was && self.dirent(dir, name)? != Some(entry) {
                 continue;
             }
             require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;

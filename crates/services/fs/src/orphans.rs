@@ -31,6 +31,9 @@ const REAP_EXTENTS_MAX: usize = 1024;
 /// Inodes that are deleted at a time, before it is waited until that is durable. With one at a time clients, who remove
 /// many files with one sync of the log, would be ahead by ever more; with all of them they would wait behind them.
 const REAP_INODES_MAX: u64 = 64;
+/// Removed files are gathered for so long, unless there are that many before. Deleted at once, each had a group of the log for
+/// itself, which the next removal of a client waited for that removes one file after the other.
+const REAP_GATHER_TIME: Duration = Duration::from_millis(20);
 
 /// Removed inodes whose extents are still there.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct Orphans {
     next: VecDeque<Ino>,
     /// From here on the metadata may have marks of others.
     unseen: Option<Key>,
+    /// Somebody waits until all are gone: nothing is gathered before that.
+    is_urgent: bool,
 }
 
 impl Default for Orphans {
@@ -46,11 +51,17 @@ impl Default for Orphans {
         Self {
             next: VecDeque::new(),
             unseen: Some(Key::orphans().0),
+            is_urgent: false,
         }
     }
 }
 
 impl Orphans {
+    /// Whether they are to be deleted now.
+    fn is_due(&self) -> bool {
+        self.is_urgent || self.next.len() as u64 >= REAP_INODES_MAX
+    }
+
     fn add(&mut self, ino: Ino) {
         if self.next.len() < ORPHANS_MAX {
             self.next.push_back(ino);
@@ -72,6 +83,13 @@ impl Shared {
         self.orphan_wake.notify_one();
     }
 
+    /// Has those that there are deleted without delay.
+    pub(crate) fn hurry_reaper(&self) {
+        self.orphans.lock().is_urgent = true;
+        self.orphan_wake.notify_one();
+        self.orphan_hurry.notify_one();
+    }
+
     /// The next orphan; when none is left in memory, some of those are found that a crash left, or that were too many.
     fn next_orphan(&self) -> Result<Option<Ino>, FsError> {
         loop {
@@ -83,6 +101,7 @@ impl Shared {
                 }
             };
             let Some(from) = from else {
+                self.orphans.lock().is_urgent = false;
                 return Ok(None);
             };
             let (_, to) = Key::orphans();
@@ -120,7 +139,20 @@ impl Shared {
             {
                 return;
             }
+            if !self.gather_orphans().await {
+                return;
+            }
         }
+    }
+
+    /// Waits for more to delete with one group of the log; false when it is time to stop.
+    async fn gather_orphans(&self) -> bool {
+        if self.orphans.lock().is_due() {
+            return !self.tasks.is_stopping();
+        }
+        self.tasks
+            .pause(REAP_GATHER_TIME, self.orphan_hurry.notified())
+            .await
     }
 
     /// Deletes some removed inodes. False if there is none left, or one failed.
@@ -254,10 +286,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn many_are_deleted_at_once_and_few_are_gathered_unless_somebody_waits() {
+        let mut orphans = Orphans {
+            next: VecDeque::new(),
+            unseen: None,
+            is_urgent: false,
+        };
+        for ino in 1..=REAP_INODES_MAX {
+            assert!(!orphans.is_due(), "{ino}");
+            orphans.add(Ino(ino));
+        }
+        assert!(orphans.is_due());
+        orphans.next.truncate(1);
+        assert!(!orphans.is_due());
+        orphans.is_urgent = true;
+        assert!(orphans.is_due());
+    }
+
+    #[test]
     fn memory_holds_only_so_many() {
         let mut orphans = Orphans {
             next: VecDeque::new(),
             unseen: None,
+            is_urgent: false,
         };
         for ino in 0..ORPHANS_MAX as u64 {
             orphans.add(Ino(ino));

@@ -346,6 +346,8 @@ pub(crate) struct Shared {
     pub secrets: Arc<dyn Secrets>,
     pub orphans: Mutex<Orphans>,
     pub orphan_wake: Notify,
+    /// Somebody waits until they are gone.
+    pub orphan_hurry: Notify,
     pub tasks: Arc<Tasks>,
     pub counters: Counters,
     pub(crate) space: Mutex<PoolSpace>,
@@ -490,6 +492,7 @@ impl Fs {
             secrets,
             orphans: Mutex::new(Orphans::default()),
             orphan_wake: Notify::new(),
+            orphan_hurry: Notify::new(),
             counters: Counters::default(),
             space: Mutex::default(),
         });

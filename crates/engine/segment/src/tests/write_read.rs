@@ -285,6 +285,45 @@ fn a_small_read_fetches_its_granules_only() {
 }
 
 #[test]
+fn the_cache_takes_what_was_written_uncopied_unless_that_keeps_much_more_in_memory() {
+    block_on(async {
+        const KIB: usize = 1 << 10;
+        let world = World::new(1, 3).await;
+        let mut rng = Rng::new(1);
+        // Bytes of the record, in how many parts, of buffers of so many bytes, and whether it is copied.
+        let cases = [
+            (4 * KIB, 1, 4 * KIB, false),
+            (128 * KIB, 1, 128 * KIB, false),
+            (128 * KIB, 1, 160 * KIB, false),
+            (128 * KIB, 1, 160 * KIB + 1, true),
+            (4 * KIB, 1, 1024 * KIB, true),
+            (128 * KIB, 8, 128 * KIB, false),
+            (128 * KIB, 9, 128 * KIB, true),
+            // Of neighbours that are kept, too.
+            (128 * KIB + 1, 1, 1024 * KIB, false),
+            (1024 * KIB, 256, 1024 * KIB, false),
+        ];
+        for (len, part_count, held, is_copied) in cases {
+            let written = world
+                .append_ok(code(1, 0), vec![data(&mut rng, len, false, true)])
+                .await;
+            let Written { pointer, data } = &written[0];
+            let part_len = len.div_ceil(part_count);
+            let starts = (0..len).step_by(part_len);
+            let parts = starts.map(|start| data.slice(start..(start + part_len).min(len)));
+            world
+                .store
+                .cache_insert_parts(VOLUME, pointer, parts.collect(), held as u64);
+            let found = world.store.read_cached(VOLUME, pointer, 0..len as u32);
+            let found = found.expect("it is there");
+            assert!(found.concat() == data[..], "{len} {part_count} {held}");
+            let is_same = found[0].as_ptr() == data.as_ptr();
+            assert_eq!(is_same, !is_copied, "{len} {part_count} {held}");
+        }
+    });
+}
+
+#[test]
 fn impossible_reads_are_refused() {
     block_on(async {
         let world = World::new(2, 3).await;

@@ -554,6 +554,34 @@ fn removed_files_are_deleted_many_at_a_time() {
     });
 }
 
+/// The deletion of each removed file had a group of the log for itself, which the next removal waited for.
+#[test]
+fn who_removes_one_file_after_the_other_waits_for_no_deletion() {
+    const COUNT: u64 = 40;
+    block_on(async {
+        let world = World::new(23, 1).await;
+        let fs = &world.fs;
+        let names: Vec<String> = (0..COUNT).map(|index| format!("file-{index}")).collect();
+        for name in &names {
+            let ino = make_file(fs, name.as_bytes()).await;
+            write(fs, ino, 0, pattern(5000, 1)).await.unwrap();
+            fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        }
+        // Out of the log, to segments.
+        world.run_for(70).await;
+        let before = fs.meta().stats().groups;
+        for name in &names {
+            let removed = fs.remove(&ROOT_USER, ROOT_INO, name.as_bytes());
+            removed.await.unwrap();
+            let_others_run().await;
+        }
+        let groups = fs.meta().stats().groups - before;
+        assert!(groups < COUNT * 5 / 4, "{groups}");
+        world.run_for(2).await;
+        assert_eq!(fs.stats().orphans_reaped, COUNT);
+    });
+}
+
 /// Bytes on their way to segments counted as used nowhere: a file with all its data showed no blocks, which
 /// `tar --sparse` takes for one hole that it need not read.
 #[test]

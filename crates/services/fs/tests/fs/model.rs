@@ -5,6 +5,7 @@
 
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::{Branch, Ino, Timestamp, View, VolumeId};
@@ -487,7 +488,7 @@ fn fs_of(world: &World, volume: u32) -> Fs {
 }
 
 /// What a clone is said to have is what a walk over it finds.
-async fn check_counts(fs: &Fs, model: &Model) {
+async fn check_counts(world: &World, fs: &Fs, model: &Model) {
     // Bytes that are in the journal alone count when they are flushed.
     fs.take_snapshot(b"counted", b"").await.unwrap();
     fs.delete_snapshot(b"counted").await.unwrap();
@@ -496,10 +497,13 @@ async fn check_counts(fs: &Fs, model: &Model) {
         want.inodes += 1;
         want.file_bytes += fs.attr(*ino).await.unwrap().used_bytes;
     }
-    // What was removed goes in the background.
-    for _ in 0..100_000 {
+    // What was removed goes in the background, a moment later.
+    for turn in 0..100_000 {
         if fs.counts() == want {
             break;
+        }
+        if turn % 1000 == 0 {
+            world.clock.advance(Duration::from_millis(50));
         }
         tokio::task::yield_now().await;
     }
@@ -1143,7 +1147,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
         for ino in other.model.files() {
             fs.commit(who, ino, 0, 0).await.unwrap();
         }
-        check_counts(&fs, &other.model).await;
+        check_counts(&world, &fs, &other.model).await;
         for number in other.snapshots.keys().step_by(2) {
             let base = (*volume, Some(*number));
             if clones_of(&bases, &others, *volume, base).is_empty() {
