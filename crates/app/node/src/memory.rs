@@ -90,7 +90,7 @@ impl Memory {
         let state = self.state.lock();
         let full: u64 = self.shares().iter().map(|share| share.full_bytes).sum();
         let cache_bytes = state.orders.map_or(full, |orders| orders.cache_bytes);
-        // Without orders that were not given with as much as this in mind.
+        // Orders of before may name more than there is now.
         self.set_caches(cache_bytes.min(full));
     }
 
