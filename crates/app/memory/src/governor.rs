@@ -30,6 +30,8 @@ const GROW_AFTER: u32 = 20;
 const GIVE_BACK_ALONE_EVERY: u32 = 50;
 /// The same while memory is so short that less data may wait for its flush.
 const GIVE_BACK_SHORT_EVERY: u32 = 5;
+/// Caches shrink again after so many ticks, unless memory is so short: what they dropped may be in use for a moment.
+const SETTLE_TICKS: u32 = 3;
 /// In permille of what may wait for its flush: the least, and what it changes by in a tick.
 const DIRTY_LEAST: u16 = 250;
 const DIRTY_STEP: u16 = 50;
@@ -135,6 +137,9 @@ impl Governor {
             return false;
         }
         self.calm_ticks = 0;
+        if self.kept_ticks < SETTLE_TICKS && seen.resident_bytes <= self.part(HIGH) {
+            return false;
+        }
         if self.kept_ticks <= GIVE_BACK_ALONE_EVERY {
             // It went back lately, and that was not enough.
             let excess = seen.resident_bytes - self.part(TARGET);
@@ -250,18 +255,20 @@ mod tests {
         assert_eq!(governor.look(seen(901)), given_back);
         // That was enough.
         assert_eq!(governor.look(seen(850)), ample());
-        // Soon after it would not be.
+        // Soon after it would not be, once that has settled.
         let shrunk = Orders {
             cache_bytes: (400 - 30) * MIB,
             give_back: true,
             ..ample()
         };
+        assert_eq!(governor.look(seen(910)), ample());
         assert_eq!(governor.look(seen(910)), shrunk);
         let held = Seen {
             cache_bytes: 370 * MIB,
             ..seen(905)
         };
-        assert_eq!(governor.look(held).cache_bytes, (370 - 25) * MIB);
+        let caches = [0; SETTLE_TICKS as usize].map(|_| governor.look(held).cache_bytes / MIB);
+        assert_eq!(caches, [370, 370, 370 - 25]);
         // Far too much: down to the least, and no further.
         assert_eq!(governor.look(seen(2000)).cache_bytes, 50 * MIB);
         assert_eq!(governor.look(seen(3000)).cache_bytes, 50 * MIB);
@@ -270,7 +277,9 @@ mod tests {
     #[test]
     fn caches_grow_back_when_there_was_room_for_a_while() {
         let mut governor = governor();
-        governor.look(seen(950));
+        for _ in 0..SETTLE_TICKS {
+            governor.look(seen(950));
+        }
         let small = governor.look(seen(950)).cache_bytes;
         assert_eq!(small, 330 * MIB);
         // In between they stay as they are.
@@ -291,8 +300,9 @@ mod tests {
     #[test]
     fn caches_never_have_more_than_is_theirs_for_so_many_volumes() {
         let mut governor = governor();
-        governor.look(seen(910));
-        governor.look(seen(910));
+        for _ in 0..=SETTLE_TICKS {
+            governor.look(seen(910));
+        }
         let fewer = Seen {
             cache_full_bytes: 100 * MIB,
             ..seen(860)
@@ -403,8 +413,8 @@ mod tests {
                 prop_assert!((least..=full).contains(&orders.cache_bytes));
                 prop_assert!((DIRTY_LEAST..=1000).contains(&orders.dirty_permille));
                 process.obey(orders, growth * MIB / 10);
-                // Two looks for what was too much; then growth is all that is to be caught up with.
-                if tick > 3 {
+                // What was too much at first is gone; then growth is all that is to be caught up with.
+                if tick > SETTLE_TICKS + 1 {
                     let most = governor.part(NEAR) + growth * MIB;
                     prop_assert!(process.resident() <= most, "{} {most} {tick}", process.resident());
                 }
