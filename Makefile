@@ -218,8 +218,12 @@ bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=n
 	scripts/bench-engine --write $(if $(LOAD),--load $(LOAD),) $(BENCH_FLAGS)
 
 .PHONY: bench-memory
-bench-memory: build ## Run `cairn bench` for MINUTES=60 and watch its memory
-	scripts/bench-memory $(if $(MINUTES),--minutes $(MINUTES),) $(BENCH_FLAGS)
+bench-memory: setup-bench build ## What a server has in memory beside its limit, under NFS, iSCSI and S3 together, into docs/results/performance.md
+	scripts/bench-memory --write $(BENCH_FLAGS)
+
+.PHONY: bench-client-memory
+bench-client-memory: build ## Run `cairn bench` for MINUTES=60 and watch its memory
+	scripts/bench-client-memory $(if $(MINUTES),--minutes $(MINUTES),) $(BENCH_FLAGS)
 
 .PHONY: bench-page
 bench-page: setup-page ## Look at report pages in a headless browser; RESULTS="a.json b.json" for one's own

@@ -1,97 +1,88 @@
-"""Does `cairn bench` keep its memory flat? Runs the four corners on a server here and watches the resident memory.
+"""What a server has in memory beside its limit, with six disks, under NFS, iSCSI and S3 together.
 
-    scripts/bench-memory [--minutes 60] [--depths LIST]
+    scripts/bench-memory [--limits 256MiB,512MiB,2GiB] [--seconds 120] [--working-set 2GiB] [--write]
 
-The minutes are shared by the phases: four for each depth. Prints what the program held in each phase, draining out
-the phase's first tenth, in which connections and buffers are made. Ends with 1 if a phase grew by more than
-10 MB from its first half to its second, or ended with more than twice the memory of the first phase.
+A new server for each limit, on six folders of one device. Reads and writes in order and at random (4 KiB and 64 KiB, which overwrite
+the files) run over NFS and iSCSI, and objects of 64 KiB and 8 MiB over S3, all at the same time. The peak is VmHWM of proc(5): the most
+that the process ever had. Ends with 1 if it is above 1.05 of the limit. --write puts the table into docs/results/performance.md.
 """
 
 import argparse
-import json
-import pathlib
-import subprocess
-import threading
-import time
 
-from lib import harness
+from bench.nfs import report
+from lib import document, harness, mixedload
 
-CORNER_COUNT = 4
-SAMPLE_SECONDS = 1.0
-# Buffers of a few hundred KiB come and go with how busy the machine is, and the allocator keeps them a while.
-GROWTH_MB_MAX = 10.0
-TIMES_MAX = 2.0
+DISKS_COUNT = 6
+RATIO_MAX = 1.05
+MIB = 1 << 20
+UNITS = {"MiB": MIB, "GiB": 1 << 30}
 
 
-class Watch(threading.Thread):
-    """Resident memory of a process over time."""
-
-    def __init__(self, pid):
-        super().__init__(daemon=True)
-        self.pid = pid
-        self.samples = []
-        self.ended = threading.Event()
-
-    def run(self):
-        while not self.ended.wait(SAMPLE_SECONDS):
-            try:
-                self.samples.append((time.monotonic(), harness.resident_bytes(self.pid) / 1e6))
-            except (OSError, StopIteration, IndexError):
-                return
-
-    def between(self, start, end):
-        return [megabytes for at, megabytes in self.samples if start <= at <= end]
+def size(text):
+    """`256MiB` in bytes."""
+    for unit, factor in UNITS.items():
+        if text.endswith(unit):
+            return int(text.removesuffix(unit)) * factor
+    raise argparse.ArgumentTypeError(f"{text!r} is no size: for example 256MiB or 2GiB")
 
 
-def highest(values):
-    return max(values, default=float("nan"))
+def sizes(text):
+    return [(word, size(word)) for word in text.split(",")]
 
 
-def measure(server, minutes, depths, result):
-    """What each phase held: its name and the samples of its halves."""
-    seconds = max(1, round(minutes * 60 / (CORNER_COUNT * len(depths))))
-    command = [harness.cairn_path(), "bench", "four-corners", server.url(), "--working-set", "256MiB", "--ramp", "0s",
-               "--runtime", f"{seconds}s", "--jobs", "2", "--depths", ",".join(map(str, depths)), "-o", result]
-    program = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    watch = Watch(program.pid)
-    watch.start()
-    phases, lines = [], []
-    for line in program.stdout or ():
-        now = time.monotonic()
-        lines.append(line)
-        name, colon, _ = line.partition(": ")
-        if colon and " depth " in name:
-            start, middle = now - seconds * 0.9, now - seconds * 0.45
-            phases.append((name, watch.between(start, middle), watch.between(middle, now)))
-    status = program.wait()
-    watch.ended.set()
-    if status != 0 or len(phases) != CORNER_COUNT * len(depths):
-        raise harness.Failure(f"cairn bench ended with {status} after {len(phases)} phases:\n{''.join(lines[-20:])}")
-    return seconds, phases
+def measured(limit, options):
+    """The highest reading of a server with this limit, what each part had then, and what was moved."""
+    flags, iscsi_port, s3_port = mixedload.flags()
+    with harness.scratch("bench-memory-") as root:
+        server = harness.Server(root / "pool", DISKS_COUNT, [*flags, "--memory-limit", limit])
+        server.root.mkdir()
+        with server:
+            load = mixedload.MixedLoad(server, iscsi_port, s3_port, root, options.seconds, options.working_set)
+            with mixedload.Watch(server) as watch:
+                moved = load.run()
+                peak_bytes = watch.highest_bytes()
+            series = server.metrics()
+    return {
+        "peak_bytes": peak_bytes, "parts": watch.peak_parts, "kinds": watch.kinds, "moved_bytes": sum(moved.values()),
+        "pauses": series["cairn_memory_pauses_total"], "given_back": series["cairn_memory_given_back_total"],
+    }
 
 
-def depth_list(text):
-    """`64,1` as numbers."""
-    return [int(depth) for depth in text.split(",")]
+def table(results, options):
+    names = sorted({name for _, _, found in results for name in found["parts"]})
+    lines = [
+        f"Measured {report.today()}: six folders of one device, {options.seconds} s of each kind of load, files of {options.working_set}. Each "
+        "part is as it was at the highest reading that was taken while the load ran; MiB.", "",
+        "| limit | peak (VmHWM) | of the limit | moved, GB | times callers waited | " + " | ".join(names) + " |",
+        "|---|---|---|---|---|" + "---|" * len(names),
+    ]
+    for limit, limit_bytes, found in results:
+        cells = [
+            limit, f"{found['peak_bytes'] / MIB:,.0f} MiB", f"{found['peak_bytes'] / limit_bytes:.2f}",
+            f"{found['moved_bytes'] / 1e9:,.1f}", f"{found['pauses']:,.0f}",
+            *(f"{found['parts'].get(name, 0) / MIB:,.0f}" for name in names),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--depths", type=depth_list, default=[1],
-                        metavar="LIST", help="as `cairn bench four-corners --depths` (default 1)")
-    arguments = parser.parse_args()
-    depths = arguments.depths
-    with harness.scratch("bench-memory-") as root, harness.Server(pathlib.Path(root)) as server:
-        result = pathlib.Path(root) / "result.json"
-        seconds, phases = measure(server, arguments.minutes, depths, result)
-        operations = sum(phase["operations"] for phase in json.loads(result.read_text())["phases"])
-    print(f"{len(phases)} phases of {seconds} s, {operations:,} requests; most resident memory of `cairn bench`, MB:\n")
-    print("| phase | first half | second half |\n|---|---|---|")
-    is_flat = True
-    for name, first, second in phases:
-        is_flat &= not highest(second) > highest(first) + GROWTH_MB_MAX
-        print(f"| {name} | {highest(first):.1f} | {highest(second):.1f} |")
-    is_flat &= not phases[-1][2] or phases[-1][2][-1] <= TIMES_MAX * highest(phases[0][1] + phases[0][2])
-    print(f"\nbench-memory: {'flat' if is_flat else 'NOT flat'}")
-    return 0 if is_flat else 1
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--limits", type=sizes, default=sizes("256MiB,512MiB,2GiB"), metavar="SIZE,...")
+    parser.add_argument("--seconds", type=int, default=120, help="of each kind of load (default 120)")
+    parser.add_argument("--working-set", default="2GiB", metavar="SIZE", help="the files of each load (default 2GiB)")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/results/performance.md")
+    options = parser.parse_args()
+    results = []
+    for limit, limit_bytes in options.limits:
+        found = measured(limit, options)
+        results.append((limit, limit_bytes, found))
+        told = f"{found['peak_bytes'] / MIB:,.0f} MiB, {found['peak_bytes'] / limit_bytes:.2f} of the limit"
+        print(f"bench-memory: {limit}: {told}; freed memory went back {found['given_back']:,.0f} times", flush=True)
+    text = table(results, options)
+    print(f"\n{text}\n")
+    if options.write:
+        document.write("bench-memory", text)
+    is_kept = all(found["peak_bytes"] <= RATIO_MAX * limit_bytes for _, limit_bytes, found in results)
+    print(f"bench-memory: {'kept' if is_kept else 'NOT kept'}")
+    return 0 if is_kept else 1

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Who may, and what for. All others forbid it to themselves.
 ALLOWED = {
     "crates/base": "aligned buffers for O_DIRECT, received into without being cleared first",
-    "crates/app/cli": "one setting of the allocator, which has no safe interface",
+    "crates/app/memory": "settings of both allocators and of the kernel's pages, and giving memory back, which have no safe interface",
     "crates/engine/disk": "io_uring: buffers and files that the kernel uses live until it is done",
     "crates/engine/erasure": "vector instructions of the processor, after asking whether it has them",
     "crates/edges/rpc-server": "receives a payload into an aligned buffer that is not cleared first",

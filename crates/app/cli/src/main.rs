@@ -4,6 +4,8 @@
 //! Must not know: how anything is done; the server is crate `node`, other commands talk to its
 //! admin API or to any NFS server.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod address;
 mod args;
@@ -54,6 +56,7 @@ mod volume;
 use std::process::ExitCode;
 
 use cairn_files::{Console, Exit};
+use cairn_memory::allocator;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{
@@ -66,21 +69,8 @@ use crate::exit::Failure;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Milliseconds that freed memory is kept before the system gets it back. A server under load frees and takes buffers of a
-/// megabyte all the time. With the allocator's second it pays for fresh pages again after each pause: up to a third of the
-/// processor time of writes (docs/results/performance.md). One that does nothing has given it back after a minute.
-const MEMORY_KEPT_MS: std::ffi::c_long = 30_000;
-/// `mi_option_purge_delay` of mimalloc 3; the binding names no such constant.
-const OPTION_PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-
-fn keep_freed_memory() {
-    // SAFETY: sets a number; an option that mimalloc does not know is ignored. MIMALLOC_PURGE_DELAY in
-    // the environment goes first.
-    unsafe { libmimalloc_sys::mi_option_set_default(OPTION_PURGE_DELAY, MEMORY_KEPT_MS) };
-}
-
 fn main() -> ExitCode {
-    keep_freed_memory();
+    allocator::prepare();
     let cli = Cli::parse();
     match run(cli.command) {
         Ok(code) => code,

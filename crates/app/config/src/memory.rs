@@ -5,19 +5,42 @@ pub const MEMORY_LIMIT_BYTES_DEFAULT: u64 = 2 << 30;
 /// Below this, in bytes, the buffers of a few busy connections alone would not fit.
 pub const MEMORY_LIMIT_BYTES_MIN: u64 = 256 << 20;
 
-const RECORD_CACHE_PERCENT: u64 = 55;
-const DIRTY_PERCENT: u64 = 18;
+/// The program itself: its code, stacks of its threads, tables that do not grow; of a small limit at most a part.
+const PROGRAM_BYTES: u64 = 48 << 20;
+const PROGRAM_PART: u64 = 6;
+/// Of what is left, in percent; the rest is for fragments, and for what allocators keep.
+const RECORD_CACHE_PERCENT: u64 = 42;
+const DIRTY_PERCENT: u64 = 16;
 const METADATA_PERCENT: u64 = 12;
 const DEDUPE_PERCENT: u64 = 2;
+const REQUESTS_PERCENT: u64 = 15;
+const TABLES_PERCENT: u64 = 8;
+const READ_BUFFERS_PERCENT: u64 = 2;
 /// Of the metadata memory.
 const METADATA_CACHE_PERCENT: u64 = 60;
-const _: () =
-    assert!(RECORD_CACHE_PERCENT + DIRTY_PERCENT + METADATA_PERCENT + DEDUPE_PERCENT < 100);
+const _: () = assert!(
+    RECORD_CACHE_PERCENT
+        + DIRTY_PERCENT
+        + METADATA_PERCENT
+        + DEDUPE_PERCENT
+        + REQUESTS_PERCENT
+        + TABLES_PERCENT
+        + READ_BUFFERS_PERCENT
+        < 100
+);
+/// Of the memory for requests, in percent. Each protocol has its own part, so that none takes it from the others.
+const NFS_PERCENT: u64 = 30;
+const ISCSI_PERCENT: u64 = 45;
+const S3_PERCENT: u64 = 25;
+const _: () = assert!(NFS_PERCENT + ISCSI_PERCENT + S3_PERCENT == 100);
 
 /// What an open volume has at the least, in bytes: three write buffers of its metadata, inodes, extents, and what works for it.
 pub const VOLUME_BYTES_MIN: u64 = 6 << 20;
 /// The record cache gives way to open volumes, down to a part of this size.
 const RECORD_CACHE_LEAST: u64 = 4;
+/// Where the process comes near its limit, caches shrink below that: to these parts of their sizes.
+const RECORD_CACHE_SHORT: u64 = 16;
+const METADATA_CACHE_SHORT: u64 = 4;
 /// Memory that the takeover of a volume needs beside: pieces of its log, of several disks at a time.
 const TAKEOVER_BYTES: u64 = 16 << 20;
 const TAKEOVERS_MIN: u64 = 2;
@@ -34,19 +57,48 @@ pub struct MemoryBudget {
     pub metadata_bytes: u64,
     /// Where records are, for volumes that deduplicate; nothing is taken while none does.
     pub dedupe_bytes: u64,
-    /// What is left for connections, requests in flight, indexes and the program itself.
+    /// Requests under way with their data, and answers that clients have not taken yet, of all protocols.
+    pub requests_bytes: u64,
+    /// Inodes and extents of open volumes.
+    pub tables_bytes: u64,
+    /// Buffers that disks read into, kept for their next reads.
+    pub read_buffers_bytes: u64,
+    /// What is left for the program itself, for fragments and for what allocators keep.
     pub rest_bytes: u64,
 }
 
 impl MemoryBudget {
     /// What open volumes have without taking from the record cache.
     fn volumes_bytes(&self) -> u64 {
-        self.metadata_bytes / 100 * (100 - METADATA_CACHE_PERCENT) + self.rest_bytes / 2
+        self.metadata_bytes / 100 * (100 - METADATA_CACHE_PERCENT) + self.tables_bytes
     }
 
     /// The part of the metadata memory that is a cache of what is read; the rest is for write buffers.
     pub fn metadata_cache_bytes(&self) -> u64 {
         self.metadata_bytes / 100 * METADATA_CACHE_PERCENT
+    }
+
+    /// What the record cache and the metadata cache have at the least, however near the limit is.
+    pub fn caches_least_bytes(&self) -> (u64, u64) {
+        (
+            self.record_cache_bytes / RECORD_CACHE_SHORT,
+            self.metadata_cache_bytes() / METADATA_CACHE_SHORT,
+        )
+    }
+
+    /// Requests over NFS, and what they hold.
+    pub fn nfs_bytes(&self) -> u64 {
+        self.requests_bytes / 100 * NFS_PERCENT
+    }
+
+    /// Commands of initiators, and answers that they have not taken.
+    pub fn iscsi_bytes(&self) -> u64 {
+        self.requests_bytes / 100 * ISCSI_PERCENT
+    }
+
+    /// Objects on their way.
+    pub fn s3_bytes(&self) -> u64 {
+        self.requests_bytes / 100 * S3_PERCENT
     }
 
     /// Open volumes that the limit holds, with the record cache as small as it gets.
@@ -66,27 +118,37 @@ impl MemoryBudget {
 
     /// Volumes of a cluster that a node takes over at a time.
     pub fn takeovers_max(&self) -> usize {
-        let count = self.rest_bytes / TAKEOVER_BYTES;
+        // Clients of these volumes wait meanwhile.
+        let count = (self.rest_bytes + self.requests_bytes / 4) / TAKEOVER_BYTES;
         count.clamp(TAKEOVERS_MIN, TAKEOVERS_MAX) as usize
     }
 
     pub fn of(limit_bytes: u64) -> Self {
-        let percent = |share: u64| limit_bytes / 100 * share;
-        let record_cache_bytes = percent(RECORD_CACHE_PERCENT);
-        let dirty_bytes = percent(DIRTY_PERCENT);
-        let metadata_bytes = percent(METADATA_PERCENT);
-        let dedupe_bytes = percent(DEDUPE_PERCENT);
-        Self {
-            record_cache_bytes,
-            dirty_bytes,
-            metadata_bytes,
-            dedupe_bytes,
-            rest_bytes: limit_bytes
-                - record_cache_bytes
-                - dirty_bytes
-                - metadata_bytes
-                - dedupe_bytes,
-        }
+        let program_bytes = PROGRAM_BYTES.min(limit_bytes / PROGRAM_PART);
+        let percent = |share: u64| (limit_bytes - program_bytes) / 100 * share;
+        let mut budget = Self {
+            record_cache_bytes: percent(RECORD_CACHE_PERCENT),
+            dirty_bytes: percent(DIRTY_PERCENT),
+            metadata_bytes: percent(METADATA_PERCENT),
+            dedupe_bytes: percent(DEDUPE_PERCENT),
+            requests_bytes: percent(REQUESTS_PERCENT),
+            tables_bytes: percent(TABLES_PERCENT),
+            read_buffers_bytes: percent(READ_BUFFERS_PERCENT),
+            rest_bytes: 0,
+        };
+        budget.rest_bytes = limit_bytes - budget.handed_out_bytes();
+        budget
+    }
+
+    /// All parts but the rest.
+    fn handed_out_bytes(&self) -> u64 {
+        self.record_cache_bytes
+            + self.dirty_bytes
+            + self.metadata_bytes
+            + self.dedupe_bytes
+            + self.requests_bytes
+            + self.tables_bytes
+            + self.read_buffers_bytes
     }
 }
 
@@ -98,7 +160,9 @@ mod tests {
     fn the_record_cache_gives_way_to_open_volumes() {
         let budget = MemoryBudget::of(512 << 20);
         let most = budget.volumes_max();
-        assert!((35..60).contains(&most), "{most}");
+        // As docs/guide/cluster.md says.
+        let of = |mebibytes: u64| MemoryBudget::of(mebibytes << 20).volumes_max();
+        assert_eq!((most, of(2048)), (34, 147));
         assert_eq!(budget.record_cache_beside(1), budget.record_cache_bytes);
         let beside = budget.record_cache_beside(30);
         assert!(beside < budget.record_cache_bytes);
@@ -129,17 +193,32 @@ mod tests {
             u64::MAX,
         ] {
             let budget = MemoryBudget::of(limit);
-            let sum = budget.record_cache_bytes
-                + budget.dirty_bytes
-                + budget.metadata_bytes
-                + budget.dedupe_bytes
-                + budget.rest_bytes;
-            assert_eq!(sum, limit);
+            assert_eq!(budget.handed_out_bytes() + budget.rest_bytes, limit);
+            let requests = budget.nfs_bytes() + budget.iscsi_bytes() + budget.s3_bytes();
+            assert!(requests <= budget.requests_bytes);
+            let (records, metadata) = budget.caches_least_bytes();
+            assert!(records + metadata <= budget.record_cache_bytes + budget.metadata_bytes);
         }
-        let budget = MemoryBudget::of(100 << 20);
-        assert_eq!(budget.record_cache_bytes, 55 << 20);
-        assert_eq!(budget.dirty_bytes, 18 << 20);
-        assert_eq!(budget.metadata_bytes, 12 << 20);
-        assert_eq!(budget.dedupe_bytes, 2 << 20);
+        // Without the program's part.
+        let budget = MemoryBudget::of(148 << 20);
+        let part = |percent: u64| ((148 << 20) - (148 << 20) / 6) / 100 * percent;
+        assert_eq!(budget.record_cache_bytes, part(42));
+        assert_eq!(budget.dirty_bytes, part(16));
+        let budget = MemoryBudget::of(1072 << 20);
+        assert_eq!(budget.record_cache_bytes, (1024 << 20) / 100 * 42);
+        assert_eq!(budget.tables_bytes, (1024 << 20) / 100 * 8);
+    }
+
+    /// At the least limit nothing that could not do its work.
+    #[test]
+    fn the_least_limit_is_enough_for_each_part() {
+        const MIB: u64 = 1 << 20;
+        let budget = MemoryBudget::of(MEMORY_LIMIT_BYTES_MIN);
+        assert!(budget.dirty_bytes >= 32 * MIB);
+        // Calls of a mebibyte. The largest command has 8, beside the eighth that is for answers.
+        assert!(budget.nfs_bytes() >= 8 * MIB && budget.iscsi_bytes() >= 12 * MIB);
+        // A mebibyte of each class of buffers is a quarter of all.
+        assert!(budget.read_buffers_bytes >= 4 * MIB);
+        assert!(budget.rest_bytes >= 48 * MIB);
     }
 }

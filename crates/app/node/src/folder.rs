@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
 use cairn_config::{Config, DiskIo};
-use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
+use cairn_disk::{DiskSettings, EngineChoice, ReadBuffers, RealDisk};
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -367,6 +367,12 @@ pub fn make_below_disk(folder: &Path, depth: usize) -> std::io::Result<()> {
     }
 }
 
+/// What all disks of this process read into: what is kept for the next reads does not grow with the number of disks.
+pub fn read_buffers() -> ReadBuffers {
+    static SHARED: LazyLock<ReadBuffers> = LazyLock::new(ReadBuffers::default);
+    SHARED.clone()
+}
+
 /// Whether the folder of a disk is made where it is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
@@ -383,6 +389,7 @@ pub fn open_disk(path: &Path, config: &Config, making: Making) -> Result<Arc<dyn
         },
         size_limit_bytes: config.disk_size_limit_bytes,
         make_folder: making == Making::Allowed,
+        buffers: read_buffers(),
         ..DiskSettings::default()
     };
     match RealDisk::open(path, settings) {

@@ -31,6 +31,7 @@ mod folder;
 mod history;
 mod keys;
 mod lock_wait;
+mod memory;
 mod metadata_folders;
 mod metrics;
 mod node;

@@ -16,6 +16,7 @@ use cairn_segment::{DiskState, DiskStatus, SegmentStats};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
+use crate::memory::MemoryCounts;
 use crate::node::Inner;
 use cairn_pool::{TierStatus, VolumeTotals};
 use cairn_qos::{GoalReport, LimitReport, Report};
@@ -28,6 +29,9 @@ pub struct Observed {
     pub uptime_seconds: u64,
     pub memory: MemoryBudget,
     pub memory_limit_bytes: u64,
+    /// What each part of the program has in memory now.
+    pub memory_parts: Vec<(&'static str, u64)>,
+    pub memory_counts: MemoryCounts,
     pub metadata_cache_bytes: u64,
     pub segments: SegmentStats,
     /// What the server's own work went through.
@@ -157,8 +161,39 @@ fn node(observed: &Observed, out: &mut Families) {
             part("record_cache", observed.memory.record_cache_bytes),
             part("dirty", observed.memory.dirty_bytes),
             part("metadata", observed.memory.metadata_bytes),
+            part("dedupe", observed.memory.dedupe_bytes),
+            part("requests", observed.memory.requests_bytes),
+            part("tables", observed.memory.tables_bytes),
+            part("read_buffers", observed.memory.read_buffers_bytes),
             part("rest", observed.memory.rest_bytes),
         ],
+    );
+    let parts = observed.memory_parts.iter();
+    out.gauges(
+        "cairn_memory_bytes",
+        "What the process has in memory, by what has it; other: the program, its stacks, and what allocators keep",
+        parts.map(|(name, bytes)| part(name, *bytes)).collect(),
+    );
+    let counts = observed.memory_counts;
+    out.gauge(
+        "cairn_memory_resident_bytes",
+        "What the process has in memory, of all parts together",
+        counts.resident_bytes,
+    );
+    out.gauge(
+        "cairn_memory_caches_bytes_max",
+        "What caches together may have now: they shrink where the process comes near its limit",
+        counts.cache_max_bytes,
+    );
+    out.counters(
+        "cairn_memory_pauses_total",
+        "Times that callers waited because memory was short",
+        vec![(Vec::new(), counts.pauses)],
+    );
+    out.counters(
+        "cairn_memory_given_back_total",
+        "Times that freed memory was given back to the system because memory was short",
+        vec![(Vec::new(), counts.given_back)],
     );
     out.gauge(
         "cairn_metadata_cache_bytes",

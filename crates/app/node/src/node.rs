@@ -44,8 +44,10 @@ use crate::disk_folders::FolderWork;
 use crate::disks::{PoolDisks, descriptors_max, shard_settings, share_file_systems};
 use crate::entry_log::EntryLog;
 use crate::error::NodeError;
+use crate::folder::read_buffers;
 use crate::history::History;
 use crate::keys::{KeyHolder, encryption_view};
+use crate::memory::{Givers, Memory};
 use crate::metrics::{Observed, Tolerated, VolumeNumbers};
 
 /// The volume that a new pool begins with.
@@ -55,6 +57,9 @@ const WRITE_BUFFERS_PER_VOLUME: u64 = 3;
 /// With [`INODES_MIN`] and [`EXTENTS_MIN`] most of what an open volume has at the least ([`cairn_config::VOLUME_BYTES_MIN`]).
 const WRITE_BUFFER_BYTES_MIN: u64 = 256 << 10;
 const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
+/// What of a volume may wait for its commit log.
+const LOG_QUEUE_BYTES_MIN: u64 = 4 << 20;
+const LOG_QUEUE_BYTES_MAX: u64 = 32 << 20;
 /// Memory that one inode in the table takes, about.
 const INODE_BYTES: u64 = 1 << 10;
 /// What an extent in memory takes, its pointer included.
@@ -75,6 +80,7 @@ pub struct Inner {
     pub env: Env,
     pub config: Config,
     pub budget: MemoryBudget,
+    pub memory: Arc<Memory>,
     pub started: Instant,
     pub pool: Arc<Pool>,
     /// Where the folders are that the configuration names, as of the start.
@@ -188,7 +194,7 @@ impl NodeHost {
             None => EXTENT_BYTES,
             Some(_) => EXTENT_BYTES + TAGS_BYTES,
         };
-        let share = self.budget.rest_bytes / count.max(1) as u64;
+        let share = self.budget.tables_bytes / count.max(1) as u64;
         let most = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
         (
             most(share / 2, INODE_BYTES).clamp(INODES_MIN, 128 << 10),
@@ -208,8 +214,21 @@ impl NodeHost {
         }
         if let Some(node) = self.node() {
             let cache_bytes = self.budget.record_cache_beside(open);
-            node.pool.store.set_cache_bytes(cache_bytes);
+            node.memory.set_records_full(cache_bytes);
         }
+    }
+}
+
+/// Tells what inodes and extents of open volumes take, about.
+fn tables(pool: &Arc<Pool>) -> impl Fn() -> u64 + Send + Sync + 'static + use<> {
+    let pool = Arc::downgrade(pool);
+    move || {
+        let serving = pool.upgrade().map(|pool| pool.serving_all());
+        let serving = serving.unwrap_or_default();
+        let stats = serving.iter().map(|fs| fs.stats());
+        let each =
+            stats.map(|it| it.inodes_in_memory * INODE_BYTES + it.extents_in_memory * EXTENT_BYTES);
+        each.sum()
     }
 }
 
@@ -220,6 +239,8 @@ impl Host for NodeHost {
         let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
         meta.write_buffer_bytes = usize::try_from(buffer).unwrap_or(usize::MAX);
+        let queue = (self.budget.dirty_bytes / 8).clamp(LOG_QUEUE_BYTES_MIN, LOG_QUEUE_BYTES_MAX);
+        meta.queue_bytes_max = usize::try_from(queue).unwrap_or(usize::MAX);
         meta.open_files_max = state_files_max(descriptors_max(), count);
         meta.log_write_wait = self.config.write_deadline;
         meta
@@ -398,7 +419,10 @@ impl Inner {
             write_deadline: config.write_deadline,
             ..SegmentSettings::default()
         };
-        let in_flight = segments.append_bytes_in_flight_max.min(budget.dirty_bytes);
+        // Parity and compressed copies come beside what waits for its flush.
+        let in_flight = segments
+            .append_bytes_in_flight_max
+            .min(budget.dirty_bytes / 2);
         segments.append_bytes_in_flight_max = in_flight;
         let settings = PoolSettings {
             segments,
@@ -421,6 +445,7 @@ impl Inner {
             portals,
         );
         let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
+        let dirty = DirtyBudget::new(budget.dirty_bytes);
         let PoolDisks { opened, named } = disks;
         let dirty = DirtyBudget::new(budget.dirty_bytes);
         let host = Arc::new(NodeHost {
@@ -448,10 +473,20 @@ impl Inner {
         };
         share_file_systems(&opened.disks);
         let pool = Pool::new(env.clone(), settings, asked, truth, opened);
+        let givers = Givers {
+            store: Arc::downgrade(&pool.store),
+            blocks: meta_cache.clone(),
+            dirty,
+            shaper: Arc::clone(&shaper),
+            read_buffers: read_buffers(),
+        };
+        let memory = Memory::new(config.memory_limit_bytes, budget, givers);
+        memory.others.add("tables", tables(&pool));
         let inner = Arc::new(Self {
             env,
             config,
             budget,
+            memory,
             started: Instant::now(),
             pool,
             named,
@@ -651,7 +686,10 @@ impl Inner {
         let view = self.cluster.as_ref().map(|cluster| cluster.member.view());
         let address_pools = view.map(|view| crate::address_pools::counts(&view));
         let addresses = self.addresses.get();
+        let memory_counts = self.memory.counts();
         Observed {
+            memory_parts: self.memory.parts(memory_counts.resident_bytes),
+            memory_counts,
             address_pools: address_pools.unwrap_or_default(),
             pool_addresses_here: addresses.map_or(0, |it| it.of_pools_count()),
             encryption: encryption.collect(),

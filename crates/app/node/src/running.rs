@@ -16,6 +16,7 @@ use cairn_cluster::MEMBER_STOP_MAX;
 use cairn_config::Config;
 use cairn_dns::DnsServer;
 use cairn_exports::HandleSigner;
+use cairn_memory::allocator;
 use cairn_nfs3::{Nfs3, Nfs3Settings};
 use cairn_pool::{Pool, watch};
 use cairn_rpc_server::{Listeners, RpcServer, ServeError, ServerSettings};
@@ -36,6 +37,7 @@ use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
 use crate::keys::KeyHolder;
 use crate::lock_wait::open_pool_in_time;
+use crate::memory;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
 use crate::ready;
@@ -107,6 +109,7 @@ impl Node {
     /// Starts everything and returns once clients are served. Blocks; call it outside of any runtime.
     pub fn start(config: Config) -> Result<Self, NodeError> {
         let sockets = bind(&config)?;
+        allocator::keep_to(config.memory_limit_bytes);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(std::thread::available_parallelism().map_or(2, usize::from))
             .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -193,6 +196,8 @@ impl Node {
         inner.begin_to_remember();
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
+        // Before volumes are opened: that takes memory.
+        memory::tend(&inner.memory).map_err(NodeError::Runtime)?;
         runtime.block_on(crate::read_cache::open_all(&inner));
         runtime.block_on(async {
             crate::keys::wrap_secrets(&inner, created).await;
@@ -219,6 +224,8 @@ impl Node {
             },
         });
         let nfs = start_nfs(&inner, sockets.nfs, sockets.rpcbind, sockets.rpcbind_udp)?;
+        let requests = &inner.memory.requests;
+        requests.add("nfs_requests", nfs.held_bytes());
         let iscsi = Arc::new(IscsiServer::default());
         let serving = san::shared(&inner, &sockets.iscsi);
         inner
@@ -226,6 +233,12 @@ impl Node {
             .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(
                 &serving,
             ))?))?;
+        let commands = Arc::clone(&serving);
+        let held = move || commands.held_bytes.load(Ordering::Relaxed) as u64;
+        requests.add("iscsi_commands", held);
+        let commands = Arc::clone(&serving);
+        let unsent = move || commands.unsent_bytes.load(Ordering::Relaxed) as u64;
+        requests.add("iscsi_unsent", unsent);
         let commands = Arc::clone(&serving);
         inner
             .pool
@@ -237,6 +250,8 @@ impl Node {
         inner
             .registry
             .register(Box::new(cairn_s3::S3Collector::new(Arc::clone(&serving))?))?;
+        let transfers = Arc::clone(&serving);
+        requests.add("s3_transfers", move || transfers.held_bytes());
         let requests = Arc::clone(&serving);
         inner.pool.clients.watch(move || requests.activity());
         s3.tend(&inner, serving, sockets.s3);
@@ -542,7 +557,7 @@ fn start_nfs(
     };
     let connections = usize::try_from(descriptors_max() / 4).unwrap_or(usize::MAX);
     settings.connection_count_max = settings.connection_count_max.min(connections);
-    let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
+    let held = usize::try_from(inner.budget.nfs_bytes()).unwrap_or(usize::MAX);
     settings.held_bytes_max = settings.held_bytes_max.min(held);
     let handle_key = HandleSigner::new(&crate::keys::handle_key(inner)?.0.to_be_bytes());
     let (exports, registry) = (Arc::clone(&inner.exports), &inner.registry);

@@ -133,7 +133,7 @@ fn certificate(inner: &Arc<Inner>) -> Result<Option<Arc<Certificate>>, String> {
 
 /// What the server is made with.
 pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
-    let held = usize::try_from(inner.budget.rest_bytes / 4).unwrap_or(usize::MAX);
+    let held = usize::try_from(inner.budget.s3_bytes()).unwrap_or(usize::MAX);
     let settings = cairn_s3::Settings {
         threads: inner.config.threads,
         held_bytes_max: held,

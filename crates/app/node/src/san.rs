@@ -114,7 +114,7 @@ fn portals(inner: &Inner, bound: &[TcpListener]) -> Vec<SocketAddr> {
 
 /// What the server is made with.
 pub fn shared(inner: &Arc<Inner>, bound: &[TcpListener]) -> Arc<Shared> {
-    let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
+    let held = usize::try_from(inner.budget.iscsi_bytes()).unwrap_or(usize::MAX);
     // Of the same memory: what was read stays until the initiator has taken it.
     let unsent = held / 8;
     let settings = cairn_iscsi::Settings {

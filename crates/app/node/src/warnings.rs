@@ -22,6 +22,14 @@ fn severity(weight: Weight) -> Severity {
     }
 }
 
+/// Parts of the memory with their sizes, the largest first.
+fn parts_of_memory(parts: &[(&'static str, u64)]) -> String {
+    let each = parts
+        .iter()
+        .map(|(name, bytes)| format!("{} {}", name.replace('_', " "), format_size(*bytes)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
 /// What a text is made of.
 struct Told {
     kind: WarningKind,
@@ -414,15 +422,18 @@ fn text(warning: &Warning) -> Told {
         Warning::MemoryOver {
             resident_bytes,
             limit_bytes,
+            largest,
         } => told(
             WarningKind::MemoryOver,
             THIS_NODE,
             format!(
-                "the server has {} of memory, and its limit is {}",
+                "the server has {} of memory, and its limit is {}; most of it: {}",
                 format_size(*resident_bytes),
-                format_size(*limit_bytes)
+                format_size(*limit_bytes),
+                parts_of_memory(largest)
             ),
-            "set a larger `memory_limit` and restart, or let fewer clients connect; where it grows on, report it",
+            "set a larger `memory_limit` and restart, or let fewer clients connect; `cairn_memory_bytes` in /metrics shows all parts. \
+             Where it grows on, report it",
         ),
         Warning::ScrubOverdue { late } => told(
             WarningKind::ScrubOverdue,
@@ -571,6 +582,7 @@ pub fn view(warning: &Warning) -> WarningView {
         Warning::MemoryOver {
             resident_bytes,
             limit_bytes,
+            ..
         } => (count, wanted) = (Some(*resident_bytes), Some(*limit_bytes)),
         Warning::VolumesMany {
             node: name,

@@ -294,6 +294,12 @@ impl Running {
         }
     }
 
+    /// Tells what payloads and replies of all connections hold.
+    pub fn held_bytes(&self) -> impl Fn() -> u64 + Send + Sync + 'static + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || shared.held_bytes.load(Ordering::Relaxed) as u64
+    }
+
     pub fn connection_count(&self) -> usize {
         self.shared.connection_count.load(Ordering::Relaxed)
     }

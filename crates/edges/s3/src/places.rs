@@ -67,6 +67,11 @@ impl Places {
         })
     }
 
+    /// How many are held now.
+    pub fn held_count(&self) -> usize {
+        self.state.lock().held_count
+    }
+
     /// Waits for a place.
     pub async fn take(self: &Arc<Self>, holder: Holder) -> Option<Place> {
         let place = self.begin(holder);

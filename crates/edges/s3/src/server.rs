@@ -72,7 +72,7 @@ const SIGNED: &str = "x-cairn-signed";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// What an object on its way holds: steps that were read ahead, or one that is being filled.
 const TRANSFER_HELD_BYTES: usize = 4 << 20;
-const TRANSFER_COUNT_MIN: usize = 16;
+const TRANSFER_COUNT_MIN: usize = 6;
 /// The same of one volume with limits: it takes a place from no other.
 const LIMITED_TRANSFER_COUNT: usize = 16;
 
@@ -205,6 +205,12 @@ impl Shared {
             ),
             false => error,
         }
+    }
+
+    /// What objects on their way hold at the most.
+    pub fn held_bytes(&self) -> u64 {
+        let limited: usize = self.limited.lock().values().map(|it| it.held_count()).sum();
+        (self.transfers.held_count() + limited) as u64 * TRANSFER_HELD_BYTES as u64
     }
 
     /// A number that grows with each request, and while an object is on its way.

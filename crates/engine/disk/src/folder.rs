@@ -22,7 +22,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::buf_pool::BufPool;
+use crate::buf_pool::{BufPool, ReadBuffers};
 use crate::device::device_of;
 use crate::engine::Engine;
 use crate::file::RealFile;
@@ -51,7 +51,7 @@ pub enum EngineChoice {
 }
 
 /// Settings of one disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct DiskSettings {
     pub engine: EngineChoice,
     /// Use O_DIRECT where the file system takes it; otherwise the page cache and fdatasync.
@@ -64,6 +64,8 @@ pub struct DiskSettings {
     pub thread_count: usize,
     /// Make the folder, and what is missing above it, where it does not exist. Else opening it fails.
     pub make_folder: bool,
+    /// What it reads into; by default it shares these with no other disk.
+    pub buffers: ReadBuffers,
 }
 
 impl Default for DiskSettings {
@@ -75,6 +77,7 @@ impl Default for DiskSettings {
             in_flight_max: 256,
             thread_count: 8,
             make_folder: true,
+            buffers: ReadBuffers::default(),
         }
     }
 }
@@ -205,7 +208,7 @@ impl RealDisk {
             core: Arc::new(Core {
                 label,
                 engine,
-                bufs: Arc::default(),
+                bufs: settings.buffers.0,
                 usage: Arc::new(usage),
                 inline_writes: AtomicUsize::new(0),
                 lock: Some(lock),

@@ -17,5 +17,6 @@ mod ring;
 mod usage;
 mod workers;
 
+pub use buf_pool::ReadBuffers;
 pub use file::READ_LEN_BYTES_MAX;
 pub use folder::{DiskSettings, EngineChoice, LOCK_NAME, RealDisk};

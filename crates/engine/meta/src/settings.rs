@@ -32,17 +32,39 @@ pub fn state_files_max(descriptors_max: u64, volume_count: usize) -> u32 {
     each.clamp(STATE_FILES_MIN, STATE_FILES_MAX)
 }
 
-/// The block cache of the state, shared by all volumes of a process. Cloning shares it.
+/// More than all write buffers ever have: they are counted here, and bounded by their sizes.
+const WRITE_BUFFERS_UNBOUNDED: usize = 1 << 48;
+
+/// The block cache of the state, shared by all volumes of a process, and the count of their write buffers. Cloning shares both.
 #[derive(Clone)]
-pub struct MetaCache(pub(crate) rocksdb::Cache);
+pub struct MetaCache {
+    pub(crate) blocks: rocksdb::Cache,
+    pub(crate) write_buffers: rocksdb::WriteBufferManager,
+}
 
 impl MetaCache {
     pub fn new(capacity_bytes: usize) -> Self {
-        Self(rocksdb::Cache::new_lru_cache(capacity_bytes))
+        let unbounded = WRITE_BUFFERS_UNBOUNDED;
+        Self {
+            blocks: rocksdb::Cache::new_lru_cache(capacity_bytes),
+            write_buffers: rocksdb::WriteBufferManager::new_write_buffer_manager(unbounded, false),
+        }
     }
 
+    /// Has the cache take so much memory from now on, at most. What is too much is dropped at once, except for what is being
+    /// read.
+    pub fn set_capacity_bytes(&self, capacity_bytes: usize) {
+        self.blocks.clone().set_capacity(capacity_bytes);
+    }
+
+    /// What blocks take.
     pub fn used_bytes(&self) -> usize {
-        self.0.get_usage()
+        self.blocks.get_usage()
+    }
+
+    /// What write buffers of all open states take, those that are being written to files included.
+    pub fn write_buffer_bytes(&self) -> usize {
+        self.write_buffers.get_usage()
     }
 }
 
@@ -214,6 +236,41 @@ impl MetaStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cache_changes_its_size_and_write_buffers_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = MetaCache::new(8 << 20);
+        let mut table = rocksdb::BlockBasedOptions::default();
+        table.set_block_cache(&cache.blocks);
+        let mut options = rocksdb::Options::default();
+        options.create_if_missing(true);
+        options.set_block_based_table_factory(&table);
+        options.set_compression_type(rocksdb::DBCompressionType::None);
+        options.set_write_buffer_manager(&cache.write_buffers);
+        let db = rocksdb::DB::open(&options, folder.path()).expect("opens");
+        for number in 0..4096_u32 {
+            db.put(number.to_be_bytes(), [1_u8; 1024]).expect("writes");
+        }
+        let buffered = cache.write_buffer_bytes();
+        assert!(buffered > 4 << 20, "{buffered}");
+        db.flush().expect("flushes");
+        let read_all = || {
+            for number in 0..4096_u32 {
+                assert!(db.get(number.to_be_bytes()).expect("reads").is_some());
+            }
+            cache.used_bytes()
+        };
+        let used = read_all();
+        assert!(used > 3 << 20, "{used}");
+        cache.set_capacity_bytes(1 << 20);
+        assert!(cache.used_bytes() < 2 << 20);
+        assert!(read_all() < 2 << 20);
+        cache.set_capacity_bytes(8 << 20);
+        assert!(read_all() > 3 << 20);
+        drop(db);
+        assert!(cache.write_buffer_bytes() < buffered / 2);
+    }
 
     #[test]
     fn there_is_an_open_file_for_what_metadata_there_may_be() {

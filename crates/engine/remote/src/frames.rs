@@ -31,7 +31,7 @@ pub(crate) struct Buffers(Vec<BufPool>);
 
 impl Buffers {
     /// Most bytes that are kept in buffers of one size.
-    const FREE_BYTES_MAX: usize = 16 << 20;
+    const FREE_BYTES_MAX: usize = 4 << 20;
     /// From here on to zero a new one costs more than to keep it.
     const KEPT_FROM_BYTES: usize = 16 << 10;
 

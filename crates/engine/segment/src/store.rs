@@ -155,7 +155,7 @@ impl SegmentStore {
             volumes: RwLock::default(),
             cache: RecordCache::new(settings.cache_bytes),
             second: ArcSwapOption::empty(),
-            stripes: StripeCache::new(),
+            stripes: StripeCache::new(settings.cache_bytes),
             counters: Counters::default(),
             damaged_places: DamagedPlaces::default(),
             appends_in_flight: Semaphore::new(in_flight as usize),
@@ -995,16 +995,29 @@ impl SegmentStore {
         all
     }
 
-    /// Has the record cache take so much memory from now on, at most.
+    /// Has records and decoded stripes take so much memory from now on, at most; of records, what is too much is dropped at
+    /// once.
     pub fn set_cache_bytes(&self, cache_bytes: u64) {
-        self.cache.set_full(cache_bytes);
+        self.stripes.resize(cache_bytes);
+        let stripes = self.stripes.weight_bytes().min(cache_bytes / 2);
+        self.cache.set_full(cache_bytes - stripes);
+    }
+
+    /// What records and decoded stripes in memory take.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache.weight_bytes() + self.stripes.weight_bytes()
+    }
+
+    /// Bytes of appends that are on their way to disks.
+    pub fn append_bytes_in_flight(&self) -> u64 {
+        let blocks =
+            self.appends_in_flight_max as usize - self.appends_in_flight.available_permits();
+        blocks as u64 * u64::from(BLOCK_BYTES)
     }
 
     pub fn stats(&self) -> SegmentStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
-        let blocks_in_flight =
-            self.appends_in_flight_max as usize - self.appends_in_flight.available_permits();
         SegmentStats {
             appends: get(&counters.appends),
             appended_bytes: get(&counters.appended_bytes),
@@ -1035,10 +1048,10 @@ impl SegmentStore {
             copied_out: get(&counters.copied_out),
             remote_reads: get(&counters.remote_reads),
             remote_read_bytes: get(&counters.remote_read_bytes),
-            cache_bytes: self.cache.weight_bytes() + self.stripes.weight_bytes(),
+            cache_bytes: self.cache_bytes(),
             open_segments: self.open_segment_count(),
             open_room_bytes: self.open_room_bytes(),
-            append_bytes_in_flight: blocks_in_flight as u64 * u64::from(BLOCK_BYTES),
+            append_bytes_in_flight: self.append_bytes_in_flight(),
         }
     }
 

@@ -13,8 +13,10 @@ use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
 use rustc_hash::FxBuildHasher;
 
-/// Memory for decoded stripes; the largest stripe, 16 units of 1 MiB, fits.
-const STRIPE_CACHE_BYTES: u64 = 48 << 20;
+/// Memory for decoded stripes: a part of that for records, between these. The largest stripe, 16 units of 1 MiB, fits into the least.
+const PART_OF_RECORDS: u64 = 4;
+const STRIPE_CACHE_BYTES_MIN: u64 = 16 << 20;
+const STRIPE_CACHE_BYTES_MAX: u64 = 48 << 20;
 /// A usual stripe: four units of 1 MiB.
 const STRIPE_BYTES_GUESS: u64 = 4 << 20;
 
@@ -36,13 +38,19 @@ pub(crate) struct StripeCache {
     inner: Cache<StripeKey, Units, ByBytes, FxBuildHasher>,
 }
 
+fn capacity_bytes(records_bytes: u64) -> u64 {
+    (records_bytes / PART_OF_RECORDS).clamp(STRIPE_CACHE_BYTES_MIN, STRIPE_CACHE_BYTES_MAX)
+}
+
 impl StripeCache {
-    pub fn new() -> Self {
+    /// One beside so large a cache of records.
+    pub fn new(records_bytes: u64) -> Self {
+        let capacity_bytes = capacity_bytes(records_bytes);
         // One lock: stripes are few and large, and each part must hold the largest.
         let options = OptionsBuilder::new()
             .shards(1)
-            .weight_capacity(STRIPE_CACHE_BYTES)
-            .estimated_items_capacity((STRIPE_CACHE_BYTES / STRIPE_BYTES_GUESS) as usize)
+            .weight_capacity(capacity_bytes)
+            .estimated_items_capacity((STRIPE_CACHE_BYTES_MAX / STRIPE_BYTES_GUESS) as usize)
             // Stripes are read once, in order: newest first, no long memory of old ones.
             .hot_allocation(0.5)
             .build()
@@ -54,6 +62,14 @@ impl StripeCache {
                 FxBuildHasher,
                 DefaultLifecycle::default(),
             ),
+        }
+    }
+
+    /// Changes its size to that beside so large a cache of records.
+    pub fn resize(&self, records_bytes: u64) {
+        let capacity_bytes = capacity_bytes(records_bytes);
+        if self.inner.capacity() != capacity_bytes {
+            self.inner.set_capacity(capacity_bytes);
         }
     }
 
@@ -75,5 +91,21 @@ impl StripeCache {
 
     pub fn weight_bytes(&self) -> u64 {
         self.inner.weight()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_has_a_part_of_what_records_have() {
+        const MIB: u64 = 1 << 20;
+        let cache = StripeCache::new(1024 * MIB);
+        assert_eq!(cache.inner.capacity(), 48 * MIB);
+        for (records, want) in [(100, 25), (0, 16), (64, 16), (4096, 48)] {
+            cache.resize(records * MIB);
+            assert_eq!(cache.inner.capacity(), want * MIB, "{records}");
+        }
     }
 }

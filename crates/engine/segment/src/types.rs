@@ -24,8 +24,8 @@ pub struct SegmentSettings {
     pub shard_len_bytes: u64,
     /// What shards shrink to when disks are small or nearly full.
     pub shard_len_bytes_min: u64,
-    /// Memory for records that were read or just written. While disks are away, decoded stripes take up
-    /// to 48 MiB beside it.
+    /// Memory for records that were read or just written. While disks are away, decoded stripes take a quarter of it, 16 MiB at
+    /// the least and 48 MiB at the most.
     pub cache_bytes: u64,
     /// Open segments per volume; above it the least recently used one is sealed.
     pub open_segments_max: usize,

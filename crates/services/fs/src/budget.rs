@@ -85,7 +85,8 @@ pub struct DirtyBudget {
     unflushed_bytes: AtomicU64,
     /// Once, before volumes are served: who these are.
     claims: OnceLock<Arc<dyn Claims>>,
-    bytes_max: u64,
+    /// Changes while volumes use it.
+    bytes_max: AtomicU64,
     account_count: AtomicUsize,
     less: Notify,
     /// Wakes every flusher: whoever holds most may not be whoever waits.
@@ -100,7 +101,7 @@ impl DirtyBudget {
             elsewhere_bytes: AtomicU64::new(0),
             unflushed_bytes: AtomicU64::new(0),
             claims: OnceLock::new(),
-            bytes_max,
+            bytes_max: AtomicU64::new(bytes_max),
             account_count: AtomicUsize::new(0),
             less: Notify::new(),
             press: Notify::new(),
@@ -149,15 +150,27 @@ impl DirtyBudget {
     }
 
     pub fn bytes_max(&self) -> u64 {
-        self.bytes_max
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Has all volumes hold so much together from now on. What is too much is flushed, and until then nobody gets in.
+    pub fn set_bytes_max(&self, bytes_max: u64) {
+        let before = self.bytes_max.swap(bytes_max, Ordering::Relaxed);
+        match before < bytes_max {
+            // There may be room for those who wait.
+            true => self.less.notify_waiters(),
+            false if before > bytes_max => self.press.notify_waiters(),
+            false => {}
+        }
     }
 
     /// Most that one volume may hold: where there are several, one that cannot flush must not stop
     /// the others.
     fn bytes_max_of_one(&self) -> u64 {
+        let bytes_max = self.bytes_max();
         match self.account_count.load(Ordering::Relaxed) {
-            0 | 1 => self.bytes_max,
-            _ => self.bytes_max - self.bytes_max / 4,
+            0 | 1 => bytes_max,
+            _ => bytes_max - bytes_max / 4,
         }
     }
 }
@@ -264,7 +277,7 @@ impl DirtyAccount {
 
     /// Whether flushing should not wait for age.
     pub fn is_high(&self) -> bool {
-        self.budget.memory_bytes() > self.budget.bytes_max / 2
+        self.budget.memory_bytes() > self.budget.bytes_max() / 2
     }
 
     /// Whether there is room for so much more; if not, waits until there may be: until something
@@ -327,7 +340,7 @@ impl DirtyAccount {
     fn has_room(&self, more: Load) -> bool {
         let more = more.memory_bytes();
         let fits = |held: u64, max: u64| held == 0 || held.saturating_add(more) <= max;
-        fits(self.budget.memory_bytes(), self.budget.bytes_max)
+        fits(self.budget.memory_bytes(), self.budget.bytes_max())
             && fits(self.memory_bytes(), self.budget.bytes_max_of_one())
     }
 
@@ -385,6 +398,32 @@ mod tests {
         assert_eq!(admits(&second, 70), Some(true), "alone it may have all");
         second.add(data(-30));
         assert_eq!(admits(&second, 1000), Some(true));
+    }
+
+    #[test]
+    fn a_budget_that_changes_is_kept_at_once() {
+        let budget = DirtyBudget::new(100);
+        let account = DirtyAccount::new(budget.clone());
+        account.add(data(40));
+        let admits = |len| account.admit(data(len)).now_or_never();
+        assert_eq!(admits(60), Some(true));
+        assert!(!account.is_high());
+        let mut pressed = Box::pin(account.pressed());
+        assert_eq!(pressed.as_mut().now_or_never(), None);
+        budget.set_bytes_max(50);
+        assert!(pressed.now_or_never().is_some(), "flushes have to begin");
+        assert!(account.is_high());
+        assert_eq!(admits(10), Some(true));
+        let mut waits = Box::pin(account.admit(data(11)));
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        budget.set_bytes_max(51);
+        assert_eq!(waits.now_or_never(), Some(false), "woken, to look again");
+        assert_eq!(admits(11), Some(true));
+        // Less than is held: it is waited for, and nothing else gets in.
+        budget.set_bytes_max(20);
+        assert_eq!(admits(1), None);
+        account.add(data(-40));
+        assert_eq!(admits(1000), Some(true), "nothing else is there");
     }
 
     #[test]

@@ -78,14 +78,29 @@ pub struct Observed {
     pub secrets_unwrapped: Option<String>,
     /// Tiers that do not do what they should, each with why.
     pub tiers_away: Vec<(String, String)>,
-    /// Memory that the process has, and its limit, in bytes.
-    pub memory_bytes: Option<(u64, u64)>,
+    /// `None`: not known.
+    pub memory: Option<MemoryUse>,
     /// For how long a scrub that is to begin by itself has not.
     pub scrub_overdue: Option<Duration>,
     /// Read caches that are not used, as warnings.
     pub caches: Vec<Warning>,
     /// If the server is a node of a cluster.
     pub cluster: Option<ObservedCluster>,
+}
+
+/// Memory that the process has, and its limit, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    pub resident_bytes: u64,
+    pub limit_bytes: u64,
+    /// What has most of it, the largest first.
+    pub largest: Vec<(&'static str, u64)>,
+}
+
+impl MemoryUse {
+    fn is_over(&self) -> bool {
+        u128::from(self.resident_bytes) * 100 > u128::from(self.limit_bytes) * MEMORY_PERCENT_MAX
+    }
 }
 
 /// A volume with little left to its size limit.
@@ -206,9 +221,8 @@ pub struct NodesSurvived {
 
 /// Below this many percent of free space there is a warning.
 pub const FREE_PERCENT_LOW: u64 = 10;
-/// A process that has so many percent of its memory limit is told of. What the allocator keeps may be a little more than the
-/// limit at any time.
-const MEMORY_PERCENT_MAX: u128 = 125;
+/// A process that has more than so many percent of its memory limit is told of: measuring and shrinking take a moment.
+const MEMORY_PERCENT_MAX: u128 = 105;
 /// A scrub that is due waits for its window, and for other nodes. One that waits for longer does not come to its turn.
 const SCRUB_OVERDUE_MIN: Duration = Duration::from_secs(24 * 3600);
 
@@ -553,12 +567,11 @@ fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
             },
         });
     }
-    if let Some((resident_bytes, limit_bytes)) = observed.memory_bytes
-        && u128::from(resident_bytes) * 100 > u128::from(limit_bytes) * MEMORY_PERCENT_MAX
-    {
+    if let Some(memory) = observed.memory.as_ref().filter(|memory| memory.is_over()) {
         warnings.push(Warning::MemoryOver {
-            resident_bytes,
-            limit_bytes,
+            resident_bytes: memory.resident_bytes,
+            limit_bytes: memory.limit_bytes,
+            largest: memory.largest.clone(),
         });
     }
     if let Some(late) = observed
@@ -920,6 +933,13 @@ mod tests {
         let (missing, failed) = (DiskLoss::Missing, DiskLoss::Failed);
         let well = "6 disks, 4+2, survives the loss of any 2";
         let why = || "it does not answer".to_owned();
+        let memory = |resident_bytes| {
+            Some(MemoryUse {
+                resident_bytes,
+                limit_bytes: 1000 << 20,
+                largest: vec![("dirty", 700 << 20), ("other", 200 << 20)],
+            })
+        };
         let cases = vec![
             Told {
                 situation: "all is well",
@@ -1116,21 +1136,22 @@ mod tests {
             Told {
                 situation: "a memory limit that is exceeded",
                 observed: Observed {
-                    memory_bytes: Some((1261 << 20, 1008 << 20)),
+                    memory: memory((1050 << 20) + 1),
                     ..six()
                 },
-                health: Health::Healthy,
+                health: Health::Degraded,
                 summary: well,
                 protection: (2, None),
                 warnings: vec![Warning::MemoryOver {
-                    resident_bytes: 1261 << 20,
-                    limit_bytes: 1008 << 20,
+                    resident_bytes: (1050 << 20) + 1,
+                    limit_bytes: 1000 << 20,
+                    largest: vec![("dirty", 700 << 20), ("other", 200 << 20)],
                 }],
             },
             Told {
                 situation: "a memory limit that is reached",
                 observed: Observed {
-                    memory_bytes: Some((1260 << 20, 1008 << 20)),
+                    memory: memory(1050 << 20),
                     ..six()
                 },
                 health: Health::Healthy,

@@ -207,6 +207,8 @@ pub enum Warning {
     MemoryOver {
         resident_bytes: u64,
         limit_bytes: u64,
+        /// What has most of it, in bytes, the largest first.
+        largest: Vec<(&'static str, u64)>,
     },
     /// A scrub that begins by itself has been due for so long.
     ScrubOverdue {
@@ -250,6 +252,7 @@ impl Warning {
             | Self::VolumeFull { .. }
             | Self::SecretsUnwrapped { .. }
             | Self::TierAway { .. }
+            | Self::MemoryOver { .. }
             | Self::VolumesMany { .. } => Weight::Degraded,
             Self::OneDisk
             | Self::EtcdPlain { .. }
@@ -262,7 +265,6 @@ impl Warning {
             | Self::SpaceLow { .. }
             | Self::SharedDevice { .. }
             | Self::VolumeLow { .. }
-            | Self::MemoryOver { .. }
             | Self::ScrubOverdue { .. }
             | Self::ReadCacheUnused { .. } => Weight::Notice,
         }

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::client::Client;
 use crate::goal::{Counts, GoalReport, Window};
-use crate::limits::{Limits, Operation};
+use crate::limits::{Kind, Limits, Operation};
 use crate::scheduler::{Report, Scheduler, Waiter};
 
 /// Looks are not more often than this; what comes late is made up for.
@@ -31,8 +31,43 @@ impl Waiter for Begin {
     }
 }
 
+/// Requests with data of all volumes wait, whatever their limits: the process is short of memory.
+#[derive(Default)]
+struct Pause {
+    is_on: AtomicBool,
+    /// Changes of the flag have this lock, so that nobody comes to wait for an end that has been.
+    waiting: Mutex<Vec<Begin>>,
+}
+
+impl Pause {
+    /// How to wait for its end, if it is on.
+    fn wait(&self) -> Option<Pass> {
+        if !self.is_on.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut waiting = self.waiting.lock();
+        if !self.is_on.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (begin, began) = oneshot::channel();
+        waiting.push(Begin(begin));
+        Some(Pass(began))
+    }
+
+    fn set(&self, is_on: bool) {
+        let mut waiting = self.waiting.lock();
+        self.is_on.store(is_on, Ordering::Relaxed);
+        if !is_on {
+            let begin = std::mem::take(&mut *waiting);
+            drop(waiting);
+            Shared::tell(begin);
+        }
+    }
+}
+
 struct Shared {
     clock: Arc<dyn Clock>,
+    pause: Pause,
     scheduler: Mutex<Scheduler<Begin>>,
     /// Somebody waits, or a limit has changed.
     look: Notify,
@@ -88,11 +123,17 @@ impl Gate {
         self.is_limited.load(Ordering::Relaxed)
     }
 
-    /// Whether an operation has to wait before it begins, and for what.
+    /// Whether an operation has to wait before it begins, and for what. One that waits for its turn does not wait for memory
+    /// as well.
     pub fn admit(&self, client: Client, operation: Operation) -> Option<Pass> {
-        match self.is_limited() {
+        let turn = match self.is_limited() {
             true => self.ask(client, operation),
             false => None,
+        };
+        match operation.kind {
+            // What writes data to disks gives memory back, and is among these.
+            Kind::Other => turn,
+            Kind::Read | Kind::Write => turn.or_else(|| self.shared.pause.wait()),
         }
     }
 
@@ -175,12 +216,18 @@ impl Shaper {
         Arc::new(Self {
             shared: Arc::new(Shared {
                 clock: Arc::clone(&env.clock),
+                pause: Pause::default(),
                 scheduler: Mutex::default(),
                 look: Notify::new(),
             }),
             gates: RwLock::default(),
             windows: Mutex::default(),
         })
+    }
+
+    /// Has all requests with data wait from now on, of volumes without limits, too, or lets them go on.
+    pub fn pause(&self, is_on: bool) {
+        self.shared.pause.set(is_on);
     }
 
     /// Starts the task that lets those begin who wait.

@@ -303,7 +303,7 @@ impl Controller {
             tiers_away: tiers_away.collect(),
             disks_by_drive: by_drive.into_values().collect(),
             is_full: space.total_bytes > 0 && space.free_bytes <= space.reserve_bytes,
-            memory_bytes: Some((resident_bytes(), inner.config.memory_limit_bytes)),
+            memory: Some(inner.memory.used()),
             scrub_overdue: inner.pool.scrub_overdue(),
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
@@ -336,7 +336,7 @@ impl Controller {
             .sum();
         MemoryView {
             limit_bytes: inner.config.memory_limit_bytes,
-            resident_bytes: resident_bytes(),
+            resident_bytes: cairn_memory::resident_bytes(),
             record_cache_limit_bytes: inner.budget.record_cache_bytes,
             record_cache_bytes: inner.pool.store.stats().cache_bytes,
             dirty_limit_bytes: inner.budget.dirty_bytes,
@@ -360,18 +360,4 @@ pub(crate) fn percent(part: u64, whole: u64) -> Option<u64> {
     hundredths
         .checked_div(u128::from(whole))
         .and_then(|percent| u64::try_from(percent).ok())
-}
-
-/// What the process has in memory now, in bytes; 0 where the system does not say.
-fn resident_bytes() -> u64 {
-    let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else {
-        return 0;
-    };
-    let pages = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|text| text.parse::<u64>().ok());
-    pages
-        .unwrap_or(0)
-        .saturating_mul(rustix::param::page_size() as u64)
 }

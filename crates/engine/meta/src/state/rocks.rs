@@ -250,7 +250,7 @@ fn volume_path(disks: &DiskSet, index: usize) -> Option<PathBuf> {
 
 fn options(settings: &MetaSettings) -> Options {
     let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&settings.cache.0);
+    table.set_block_cache(&settings.cache.blocks);
     table.set_block_size(TABLE_BLOCK_BYTES);
     table.set_bloom_filter(10.0, false);
     // Counted and bounded by the cache, like data blocks, and so in pieces of their size: a filter of
@@ -268,6 +268,7 @@ fn options(settings: &MetaSettings) -> Options {
     options.set_compression_type(DBCompressionType::Lz4);
     options.set_paranoid_checks(true);
     options.set_write_buffer_size(settings.write_buffer_bytes);
+    options.set_write_buffer_manager(&settings.cache.write_buffers);
     options.set_max_write_buffer_number(3);
     options.set_max_background_jobs(BACKGROUND_JOBS);
     options.set_max_open_files(i32::try_from(settings.open_files_max).unwrap_or(i32::MAX));

@@ -137,3 +137,59 @@ async fn a_goal_is_missed_met_and_taken_away() {
     assert_eq!((shaper.goal(VOLUME), gate.has_goal()), (None, false));
     assert_eq!(shaper.look_at_goals(), Some(false));
 }
+
+#[tokio::test]
+async fn while_memory_is_short_all_requests_with_data_wait() {
+    let world = TestWorld::new(3);
+    let shaper = Shaper::new(&world.env);
+    let client = Client::named("x");
+    let gates = [shaper.gate(VOLUME), shaper.gate(VolumeId(2))];
+    shaper.pause(true);
+    let mut waiting = Vec::new();
+    for gate in &gates {
+        // What flushes data carries none, and frees memory.
+        assert!(gate.admit(client, Operation::other()).is_none());
+        for operation in [Operation::read(1), Operation::write(1)] {
+            let pass = gate.admit(client, operation).expect("it waits");
+            waiting.push(tokio::spawn(pass));
+        }
+    }
+    // One that gives up is in nobody's way.
+    drop(gates[0].admit(client, Operation::write(1)));
+    settle().await;
+    assert!(waiting.iter().all(|waits| !waits.is_finished()));
+    // Said again, it changes nothing.
+    shaper.pause(true);
+    settle().await;
+    assert!(waiting.iter().all(|waits| !waits.is_finished()));
+    shaper.pause(false);
+    for waits in waiting {
+        waits.await.expect("it goes on");
+    }
+    assert!(gates[0].admit(client, Operation::write(1)).is_none());
+}
+
+#[tokio::test]
+async fn who_waits_for_its_turn_does_not_wait_for_memory_as_well() {
+    let world = TestWorld::new(4);
+    let shaper = Shaper::new(&world.env);
+    shaper.tend(&world.env);
+    let client = Client::named("x");
+    let gate = shaper.gate(VOLUME);
+    shaper.set(limits(1_000_000));
+    assert!(gate.admit(client, Operation::read(1_100_000)).is_none());
+    shaper.pause(true);
+    let turn = gate.admit(client, Operation::read(1_000)).expect("a debt");
+    let turn = tokio::spawn(turn);
+    settle().await;
+    world.clock.advance(Duration::from_secs(5));
+    settle().await;
+    assert!(turn.is_finished());
+    // One whose turn it is does.
+    let pass = gate.admit(client, Operation::read(1_000)).expect("a pause");
+    let waits = tokio::spawn(pass);
+    settle().await;
+    assert!(!waits.is_finished());
+    shaper.pause(false);
+    waits.await.expect("it goes on");
+}
