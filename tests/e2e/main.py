@@ -29,7 +29,7 @@ SLOWEST_TESTS_COUNT = 10
 LONGEST = ("test_faulty_disks", "test_tiers", "test_faults", "test_classes", "test_disks", "test_damage", "test_space")
 # Mostly wait, for disks that hang, servers that stand still and rates that are low (a fifth of their time is processor
 # time): they run beside the others.
-WAITING = ("test_faulty_disks", "test_faults", "test_tiers")
+WAITING = ("test_faulty_disks", "test_faults", "test_frozen_disks", "test_tiers")
 WAITING_JOBS = 5
 # A file that would take longer than all others beside it: its tests are divided among so many processes.
 PARTS = {"test_faulty_disks": 4, "test_tiers": 4, "test_classes": 2, "test_disks": 2}

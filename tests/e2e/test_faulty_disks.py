@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 from lib import harness
-from lib.worlds import WorldTest, content
+from lib.worlds import DisksTest, blocks, content, flip_bits
 
 # An operation without an answer is given up after so long here, instead of 30 s: the long time is judged in simulated
 # time (the simulator, and `watch` in the crate pool).
@@ -139,7 +139,7 @@ class Clients:
         harness.wait_until(lambda: len(self.stored) >= enough, STALL_SECONDS_MAX, "the work of clients")
 
 
-class FaultyDisks(WorldTest):
+class FaultyDisks(DisksTest):
     def setUp(self):
         super().setUp()
         self.library = build_faults(self.scratch)
@@ -170,14 +170,6 @@ class FaultyDisks(WorldTest):
         for reader in readers:
             reader.join(STALL_SECONDS_MAX)
             self.assertFalse(reader.is_alive(), "a client still waits")
-
-    def disks(self, server):
-        listed = json.loads(server.cairn("disk", "list", "--json").stdout)
-        return {disk["label"].rpartition("/")[2]: disk for disk in listed["disks"]}, listed["rebuild"]
-
-    def wait_for(self, server, name, state, seconds):
-        look = lambda: self.disks(server)[0][name]["state"] == state
-        harness.wait_until(look, seconds, f"{name} being {state}")
 
     def finish(self, server, clients):
         """All that was stored is there, also without any two disks."""
@@ -384,15 +376,6 @@ class FaultyDisks(WorldTest):
         harness.wait_until(done, MOVE_SECONDS_MAX, "the end of a scrub")
         self.finish(server, clients)
 
-    def no_wrong_bytes(self, server):
-        """A scrub finds no damage, and no disk is blamed for any."""
-        server.cairn("scrub", "start", "--rate", "0")
-        status = lambda: json.loads(server.cairn("scrub", "status", "--json").stdout)
-        harness.wait_until(lambda: status()["stage"] == "done", MOVE_SECONDS_MAX, "the end of a scrub")
-        self.assertEqual(status()["wrong_bytes"], 0)
-        disks, _ = self.disks(server)
-        self.assertEqual({disk["checksum_errors"] for disk in disks.values()}, {0})
-
     def test_a_disk_that_hangs_is_known_at_once_and_comes_back_by_itself(self):
         server = self.server(hang_after=PATIENT_SECONDS)
         files = self.store(server, 10, 900_000)
@@ -449,8 +432,7 @@ class FaultyDisks(WorldTest):
             self.assertIn("has not answered", refused.stderr)
             self.assertEqual(self.disks(server)[0]["disk3"]["state"], "failed")
             server.meets()
-            taken = lambda: server.cairn("disk", "retry", server.disks[3], check=False).returncode == 0
-            harness.wait_until(taken, NOTICE_SECONDS_MAX, "that the disk is taken back")
+            self.take_back(server, server.disks[3])
             self.wait_for(server, "disk3", "ok", MOVE_SECONDS_MAX)
             clients.wait_for_more(5)
             again = server.cairn("disk", "retry", server.disks[3], check=False)
@@ -458,6 +440,58 @@ class FaultyDisks(WorldTest):
             self.assertIn("is used", again.stderr)
         self.no_wrong_bytes(server)
         self.finish(server, clients)
+
+    def test_a_disk_that_was_given_up_comes_back_by_itself(self):
+        server = self.server()
+        with Clients(server, self.scratch) as clients:
+            clients.wait_for_more(3)
+            server.meets(("hang", server.disks[3]))
+            self.wait_for(server, "disk3", "failed", NOTICE_SECONDS_MAX)
+            self.assertIn("when it has proven that it answers again", self.disks(server)[0]["disk3"]["problem"])
+            clients.wait_for_more(5)
+            server.meets()
+            self.wait_for(server, "disk3", "ok", MOVE_SECONDS_MAX)
+            clients.wait_for_more(5)
+        told = lambda: json.loads(server.cairn("events", "--json", "--limit", "1000", "--subject", "disk3").stdout)
+        stages = lambda: [one["stage"] for one in reversed(told()["entries"]) if one["kind"] == "disk_failed"]
+        harness.wait_until(lambda: stages() == ["began", "ended"], NOTICE_SECONDS_MAX, "that its return is told")
+        self.no_wrong_bytes(server)
+        self.finish(server, clients)
+
+    def test_a_disk_that_gave_wrong_bytes_waits_for_an_operator_when_it_hangs(self):
+        server = self.server()
+        files = self.store(server, 1, 3_000_000)
+        (data,) = files.values()
+        server.stop()
+        bad = next(disk for disk in server.disks[3:] if flip_bits(disk, blocks(data), 1))
+        server.start()
+        problems: list = []
+        self.read(server, files, problems, list(files))
+        self.assertEqual(problems, [])
+        server.cairn("scrub", "start", "--rate", "0")
+        blamed = lambda: self.disks(server)[0][bad.name]["checksum_errors"] > 0
+        harness.wait_until(blamed, MOVE_SECONDS_MAX, "that the wrong bytes are found")
+        server.meets(("hang", bad))
+        self.wait_for(server, bad.name, "failed", NOTICE_SECONDS_MAX)
+        self.assertIn("`cairn disk retry` takes it back", self.disks(server)[0][bad.name]["problem"])
+        server.meets()
+        taken = lambda: server.cairn("disk", "retry", bad, check=False).returncode == 0
+        harness.wait_until(taken, NOTICE_SECONDS_MAX, "that the disk is taken back")
+        self.wait_for(server, bad.name, "ok", MOVE_SECONDS_MAX)
+
+    def test_changes_of_the_pool_do_not_wait_for_a_disk_that_hangs(self):
+        server = self.server(hang_after=PATIENT_SECONDS)
+        server.meets(("hang", server.disks[3]))
+        for name in ("second", "third"):
+            begun = time.monotonic()
+            server.cairn("volume", "create", name)
+            with self.measured():
+                self.assertLess(time.monotonic() - begun, SILENT_SECONDS_MAX)
+        server.meets()
+        self.wait_for(server, "disk3", "ok", NOTICE_SECONDS_MAX)
+        server.restart()
+        names = [volume["name"] for volume in server.status()["volumes"]]
+        self.assertEqual(sorted(names), ["main", "second", "third"])
 
     def test_a_disk_that_hangs_at_the_start_is_done_without(self):
         server = self.server()
@@ -516,7 +550,7 @@ class FaultyDisks(WorldTest):
         problems: list = []
         self.read(server, files, problems, list(files))
         self.assertEqual(problems, [])
-        self.assertEqual(len(failed()), 2)
+        harness.wait_until(lambda: not failed(), MOVE_SECONDS_MAX, "that they are taken back")
         server.restart()
         self.assertEqual(failed(), [])
         self.read(server, files, problems, list(files))

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import pathlib
 import random
@@ -10,6 +11,9 @@ import unittest
 from lib import harness
 
 BLOCK_LEN_BYTES = 4096
+# Of a disk that answers again.
+TAKEN_SECONDS_MAX = 60
+SCRUB_SECONDS_MAX = 180
 
 
 def content(seed, len_bytes):
@@ -114,3 +118,34 @@ class WorldTest(unittest.TestCase):
             yield
         except self.failureException as error:
             raise harness.Late(str(error)) from error
+
+
+class DisksTest(WorldTest):
+    """A test in which disks go and come back."""
+
+    def disks(self, server):
+        """The disks by the names of their folders, and the rebuild."""
+        listed = json.loads(server.cairn("disk", "list", "--json").stdout)
+        return {disk["label"].rpartition("/")[2]: disk for disk in listed["disks"]}, listed["rebuild"]
+
+    def wait_for(self, server, name, state, seconds):
+        look = lambda: self.disks(server)[0][name]["state"] == state
+        harness.wait_until(look, seconds, f"{name} being {state}")
+
+    def take_back(self, server, disk):
+        """By the command, unless the disk comes back by itself before that is tried again."""
+
+        def is_used():
+            retried = server.cairn("disk", "retry", disk, check=False)
+            return retried.returncode == 0 or self.disks(server)[0][disk.name]["state"] != "failed"
+
+        harness.wait_until(is_used, TAKEN_SECONDS_MAX, "that the disk is taken back")
+
+    def no_wrong_bytes(self, server):
+        """A scrub finds no damage, and no disk is blamed for any."""
+        server.cairn("scrub", "start", "--rate", "0")
+        status = lambda: json.loads(server.cairn("scrub", "status", "--json").stdout)
+        harness.wait_until(lambda: status()["stage"] == "done", SCRUB_SECONDS_MAX, "the end of a scrub")
+        self.assertEqual(status()["wrong_bytes"], 0)
+        disks, _ = self.disks(server)
+        self.assertEqual({disk["checksum_errors"] for disk in disks.values()}, {0})

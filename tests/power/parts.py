@@ -117,8 +117,10 @@ def fault(meet, indexes=(2,), comes_back=False, retried=False):
             pool.await_each()
             if retried:
                 for index in indexes:
+                    # It may come back by itself before.
                     taken = lambda index=index: (
                         server.cairn("disk", "retry", server.folder(index), check=False).returncode == 0
+                        or server.listed()[0][index]["state"] != "failed"
                     )
                     pool.wait_while_loaded(taken, NOTICE_SECONDS_MAX, "that a disk is taken back")
                 pool.wait_while_loaded(lambda: states() == {"ok"}, SETTLE_SECONDS_MAX, "that they have what they missed")

@@ -537,7 +537,7 @@ pub enum DiskCommand {
     ///
     ///
     /// It must have answered all that it was asked before. It is given what it missed, and counts when it has that. A disk that is
-    /// UNRESPONSIVE or FAILING comes back by itself.
+    /// UNRESPONSIVE or FAILING comes back by itself, and so does one that was put out only because it hung.
     Retry(DiskRetryArgs),
     /// Show how data moves to emptier disks, pause that, or let it go on
     ///

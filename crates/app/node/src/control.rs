@@ -83,6 +83,7 @@ impl Control for Controller {
 
     fn disk_retry(&self, disk: String) -> Answer<'_, DiskView> {
         Box::pin(async move {
+            self.require_own_disk(&disk)?;
             let retried = self.inner.disk_retry(&disk).await;
             self.disk_now(retried.map_err(refusal)?)
         })

@@ -320,6 +320,21 @@ impl Inner {
         self.pool.retry(words, settings).await
     }
 
+    /// Takes disks back that were given up because they did not answer, and have proven since that they do.
+    pub async fn take_back_proven(&self) {
+        for id in self.pool.watch.proven() {
+            match self.disk_retry(&id.to_string()).await {
+                Ok(_) => {
+                    tracing::warn!(%id, "a disk that was given up answers again, and is used again")
+                }
+                Err(error) => {
+                    tracing::warn!(%id, %error, "a disk that answers again is not taken back yet");
+                    self.pool.watch.note_refused(id);
+                }
+            }
+        }
+    }
+
     /// Opens a folder that is to become a disk, emptied if need be.
     ///
     /// The caller holds the joining, without which nothing becomes a disk, but not the changes: emptying takes long,

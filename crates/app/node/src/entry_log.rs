@@ -17,7 +17,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_admin::entries::Entry;
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -37,6 +39,8 @@ const COPIES_MAX: usize = 3;
 const WRITES_MAX: usize = 64;
 /// Whoever adds an entry waits no longer, also if no disk has it yet.
 const DURABLE_MAX: Duration = Duration::from_secs(2);
+/// Once one disk has it, the others are waited for no longer than this.
+const OTHERS_MAX: Duration = Duration::from_millis(500);
 
 type Done = oneshot::Sender<Result<(), String>>;
 
@@ -370,9 +374,29 @@ impl<E: Entry> EntryLog<E> {
                 Err(_) => Err(format!("no answer within {} s", DURABLE_MAX.as_secs())),
             }
         });
-        let written = join_all(waiting).await;
-        let is_durable = written.iter().any(Result::is_ok);
-        let failed = written.into_iter().find_map(Result::err);
+        let mut left: FuturesUnordered<_> = waiting.collect();
+        let mut is_durable = false;
+        let mut failed: Option<String> = None;
+        loop {
+            let written = match is_durable {
+                false => left.next().await,
+                true => match tokio::time::timeout(OTHERS_MAX, left.next()).await {
+                    Ok(written) => written,
+                    Err(_) => {
+                        // It is written there when the disk answers again.
+                        failed.get_or_insert_with(|| "a disk does not answer".to_owned());
+                        None
+                    }
+                },
+            };
+            match written {
+                None => break,
+                Some(Ok(())) => is_durable = true,
+                Some(Err(why)) => {
+                    failed.get_or_insert(why);
+                }
+            }
+        }
         let problem = failed.or_else(|| {
             let none = "no disk of this server works".to_owned();
             (!is_durable).then_some(none)

@@ -64,6 +64,8 @@ const _: () = assert!(
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
 /// How often it is looked whether a disk that is well again lacks something.
 const RETURNED_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether a disk that was given up has proven that it answers again.
+const PROVEN_INTERVAL: Duration = Duration::from_secs(1);
 /// How often places at which readers met damage are looked at again.
 const DAMAGED_INTERVAL: Duration = Duration::from_secs(30);
 /// Files that say where the server is are removed in so long when it ends, or stay.
@@ -304,6 +306,9 @@ impl Node {
         });
         inner.every("returned disks", RETURNED_INTERVAL, |inner| async move {
             inner.pool.make_returned_good().await;
+        });
+        inner.every("disks given up", PROVEN_INTERVAL, |inner| async move {
+            inner.take_back_proven().await;
         });
         inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
             inner.pool.store.check_damaged_places().await;

@@ -278,7 +278,7 @@ fn text(warning: &Warning) -> Told {
             WarningKind::DiskFailed,
             format!("disk {disk}"),
             format!("disk {disk} failed: {why}"),
-            "see what is wrong with the drive, then: `cairn disk replace`",
+            "see what is wrong with the drive, then: `cairn disk replace`; if it works again: `cairn disk retry`",
         ),
         Warning::DiskLost {
             disk,

@@ -86,6 +86,8 @@ pub struct DiskReport {
     pub suspect: bool,
     pub failed: bool,
     pub silent: bool,
+    /// Changes of it fail.
+    pub failing: bool,
     pub writes_answered: u64,
     pub space: Result<DiskSpace, Fault>,
     pub recycled_bytes: u64,
@@ -277,9 +279,9 @@ parts!(Hello { version_min, version_max, cluster, from, to } at least 52);
 parts!(Welcome { version, cluster, node, limits, disks } at least 50);
 parts!(Limits { requests_max, bytes_max } at least 12);
 parts!(DiskReport {
-    disk, label, read_errors, write_errors, full_errors, checksum_errors, suspect, failed, silent, writes_answered,
-    space, recycled_bytes, recycled,
-} at least 70);
+    disk, label, read_errors, write_errors, full_errors, checksum_errors, suspect, failed, silent, failing,
+    writes_answered, space, recycled_bytes, recycled,
+} at least 71);
 parts!(RecycledCount { capacity_bytes, count } at least 12);
 parts!(Place { offset, len_bytes } at least 12);
 parts!(Hidden { name, number } at least 21);

@@ -254,6 +254,7 @@ impl Numbers {
             suspect: self.flag(),
             failed: self.flag(),
             silent: self.flag(),
+            failing: self.flag(),
             writes_answered: self.any(),
             space: match self.flag() {
                 true => Ok(DiskSpace {

@@ -101,7 +101,7 @@ pub(super) async fn disk_replace(
 }
 
 /// Takes a disk back that is not used any more, without a restart, if it answers and takes what it is asked to. It is given what it
-/// missed before it counts. Not in a cluster, where the node of the disk is started again.
+/// missed before it counts. In a cluster any node takes the request; the node of the disk has to run.
 #[utoipa::path(post, path = "/api/v1/disks/{disk}/retry",
     params(("disk" = String, Path, min_length = 1, max_length = 64)), responses(
     (status = 200, body = DiskView), (status = 404, body = ErrorBody),

@@ -165,6 +165,7 @@ pub(crate) fn report(disk: &dyn ShardService) -> DiskReport {
         suspect,
         failed,
         silent: disk.is_silent(),
+        failing: disk.state().is_failing(),
         writes_answered: disk.writes_answered(),
         space: disk.space().map_err(fault),
         recycled_bytes: disk.recycled_bytes(),

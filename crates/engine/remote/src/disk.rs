@@ -68,6 +68,7 @@ impl RemoteDisk {
         self.health
             .set(convert::health(&report), report.writes_answered);
         self.health.set_silent(report.silent);
+        self.health.set_failing(report.failing);
         *self.report.lock() = report;
     }
 

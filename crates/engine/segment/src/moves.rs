@@ -220,7 +220,7 @@ impl SegmentStore {
         let info = segment.info();
         let target = match to {
             None => self.target_for(&info, index),
-            Some(to) => Some(to).filter(|to| self.move_room().may_go(moving(&info, index), *to)),
+            Some(to) => Some(to).filter(|to| self.move_targets().may_go(moving(&info, index), *to)),
         };
         let target = target.ok_or(MoveError::NoTarget)?;
         let disk = self.healthy_disk(target).ok_or(MoveError::NoTarget)?;
@@ -271,7 +271,16 @@ impl SegmentStore {
 
     /// The disk with most room of those that hold none of the segment's shards and leave it surviving most nodes.
     fn target_for(&self, info: &SegmentInfo, index: u8) -> Option<DiskId> {
-        self.move_room().target(moving(info, index))
+        self.move_targets().target(moving(info, index))
+    }
+
+    /// Where a move may begin now. A disk that does not answer would hold up all moves that come after it.
+    fn move_targets(&self) -> MoveRoom {
+        let is_well = |id| {
+            let disk = self.disk(id);
+            disk.is_some_and(|disk| !disk.is_silent() && !disk.state().is_failing())
+        };
+        self.move_room().with_only(is_well)
     }
 
     /// How full the disks are that shards may be on, for who makes them even.

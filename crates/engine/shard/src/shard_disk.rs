@@ -319,6 +319,16 @@ impl ShardDisk {
         Ok(opened)
     }
 
+    /// Goes on with the numbers of the same disk as it was open before in this process. Other nodes keep the numbers that they were
+    /// given for as long as their connection lasts: none of them may mean something else now. A list from before sweeps nothing.
+    pub fn continue_from(&self, before: &Self) {
+        let hidden_next = before.hidden_next.load(Ordering::Relaxed);
+        self.hidden_next.fetch_max(hidden_next, Ordering::Relaxed);
+        let published_count = before.published.lock().count;
+        let mut published = self.published.lock();
+        published.count += published_count + PUBLISHED_MAX as u64 + 1;
+    }
+
     /// Keeps fewer shards open from now on, or more.
     pub fn set_open_shards_max(&self, open_shards_max: usize) {
         self.open.set_capacity(open_shards_max.max(1) as u64);

@@ -5,16 +5,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
-use cairn_base::disk::Disk;
 use cairn_base::{DiskId, NodeId, TierId, VolumeId};
 use cairn_cluster::map::{MapErrorKind, TiersRecord, Versioned};
 use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::encryption::{VolumeEncryption, WrappedKey};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_formats::settings::{Logouts, Maintenance, PartLimit, USERS_MAX, VolumePart};
-use cairn_pool::truth::{self, SaveError, Truth};
+use cairn_pool::truth::{self, Holder, SaveError, Truth};
 
 use crate::state::{
     Classes, StoreState, Tiers, Users, classes_of, classes_record, disk_record, logouts_of,
@@ -486,7 +484,7 @@ fn is_retried(error: &MapError, tries: usize) -> bool {
 impl Truth for MapTruth {
     fn save<'a>(
         &'a self,
-        disks: &'a [(DiskId, Arc<dyn Disk>)],
+        disks: &'a [Holder],
         state: &'a PoolState,
         before: &'a PoolState,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>> {
@@ -506,9 +504,7 @@ impl Truth for MapTruth {
                 tracing::warn!(%error, "a map without this change would be taken for this one if this node ended now");
             }
             let (local, local_before) = (self.local(state), self.local(before));
-            let have_it = disks.iter().map(|(id, _)| *id);
-            let have_it: Vec<DiskId> = have_it.collect();
-            if have_it.is_empty() {
+            if disks.is_empty() {
                 return Ok(Vec::new());
             }
             truth::save(disks, &local, &local_before).await
@@ -518,6 +514,7 @@ impl Truth for MapTruth {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 

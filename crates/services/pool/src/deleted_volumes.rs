@@ -104,9 +104,9 @@ impl Pool {
         if swept.errors > 0 {
             tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
         }
-        // One that failed may hang; the next start looks at it.
+        // One that failed may hang, and one that does not answer does; the next start looks at it.
         let mut disks = self.disks();
-        disks.retain(|disk| !disk.is_avoided());
+        disks.retain(|disk| !disk.is_avoided() && !disk.is_silent());
         for disk in &disks {
             // Where nothing is left of it no start has to look for it. A disk that is away keeps its marker until then.
             if let Err(error) = disk.forget_volume(id).await {

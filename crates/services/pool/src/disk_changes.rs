@@ -16,7 +16,7 @@ use cairn_base::{DiskId, DiskRole, Media};
 use cairn_fs::Fs;
 use cairn_meta::Preference;
 use cairn_shard::{ShardDisk, ShardSettings, probe_unopened};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 
 use crate::planner::{self, Standing};
 use crate::pool::{ChangeFailure, Pool, VolumeService};
@@ -188,7 +188,9 @@ impl Pool {
     /// Takes a disk back that was put out, without a restart: it must have answered all that it was ever asked, and take and give
     /// back what it is asked to now. It is opened anew, as at a start; whoever has it open from before finds nothing there any more.
     /// What it missed it is given before it counts ([`Self::make_returned_good`]). Metadata that failed there stays away until the
-    /// next start.
+    /// next start. In a cluster this is asked of the node that has the disk; the others hear of it as of any news of its disks.
+    ///
+    /// Fails with `Impossible` if the disk is not there, is used already, or does not work. One call at a time.
     pub async fn retry(
         &self,
         words: &str,
@@ -196,32 +198,32 @@ impl Pool {
     ) -> Result<DiskId, ChangeFailure> {
         let member = self.find_disk(words)?;
         let (id, label) = (member.id, member.label);
-        if self.seats.is_some() {
-            return impossible(
-                "in a cluster a disk that is not used any more is tried again when its node starts: start that node again"
-                    .to_owned(),
-            );
-        }
-        let mut tried = self.begin_change().await?;
-        let table = self.table();
-        let Some(old) = table.disk(id).cloned() else {
-            return impossible(format!(
-                "disk {label} is not there: bring it back, and start the server again"
-            ));
-        };
-        if table.condition(id) != Condition::Failed {
-            return impossible(format!(
-                "disk {label} is used; one that does not answer, or fails, counts again by itself when it has proven that it works"
-            ));
-        }
+        let old = self.require_out(id, &label)?;
+        // Before the change begins: until this disk has answered nothing else could be changed.
         let opened = self.open_anew(&old, &label, settings).await?;
+        let mut tried = self.begin_change().await?;
+        let still = match self.require_out(id, &label) {
+            Ok(still) => still,
+            Err(left) => {
+                self.watch.let_go(opened.disk(), "it left the pool");
+                return Err(left);
+            }
+        };
+        assert!(Arc::ptr_eq(&still, &old), "one call at a time");
         let mut state = PoolState::clone(&self.state());
         if let Some(entry) = state.disk_mut(id) {
             // Before anything is put on it, so that it is missed when it is gone again.
             entry.holds_nothing = false;
         }
-        self.save(&mut tried, &mut state).await?;
+        if let Err(error) = self.save(&mut tried, &mut state).await {
+            self.watch
+                .let_go(opened.disk(), "the pool's state was not saved");
+            return Err(error);
+        }
+        // Until it has proven itself, which is looked at a moment later.
+        opened.set_silent(true);
         self.change_table(|table| table.take_back(Arc::clone(&opened)));
+        self.watch.note_taken(id);
         // It has an older state.
         if let Err(error) = self.save(&mut tried, &mut state).await {
             tracing::warn!(%error, "a disk that was taken back does not have the pool's state yet");
@@ -239,6 +241,22 @@ impl Pool {
         tracing::info!(disk = opened.label(), %id, "a disk is used again");
         self.after_a_change().await;
         Ok(id)
+    }
+
+    /// A disk of this server that was put out; fails with what it is instead.
+    fn require_out(&self, id: DiskId, label: &str) -> Result<Arc<ShardDisk>, ChangeFailure> {
+        let table = self.table();
+        let Some(disk) = table.disk(id) else {
+            return impossible(format!(
+                "disk {label} is not there: bring it back, and start the server again"
+            ));
+        };
+        if table.condition(id) != Condition::Failed {
+            return impossible(format!(
+                "disk {label} is used; one that does not answer, or fails, counts again by itself when it has proven that it works"
+            ));
+        }
+        Ok(Arc::clone(disk))
     }
 
     /// Opens the shards of a disk that was put out once more, if it works.
@@ -287,10 +305,11 @@ impl Pool {
             Either::Left((opened, _)) => opened.map_err(|error| failed(&error))?,
             Either::Right(_) => return impossible(no_answer_of(label, hang_after)),
         };
-        match opened.id() == old.id() {
-            true => Ok(opened),
-            false => impossible(format!("another disk is at {label} now")),
+        if opened.id() != old.id() {
+            return impossible(format!("another disk is at {label} now"));
         }
+        opened.continue_from(old);
+        Ok(opened)
     }
 
     /// Gives disks that are well again what they missed, at the pace of a rebuild. Until then they count as lost.
@@ -300,13 +319,16 @@ impl Pool {
             |id: &DiskId| table.works(*id) && !table.is_silent(*id) && !table.is_failing(*id);
         let members = table.state.disks.iter().map(|disk| disk.id);
         let well: Vec<DiskId> = members.filter(is_well).collect();
-        for id in well {
-            if self.is_stopping() || !self.store.lacks_some(id) {
-                continue;
+        let lacking = well.into_iter().filter(|id| self.store.lacks_some(*id));
+        // All at a time: one of them that hangs again holds up no other.
+        let each = lacking.map(|id| async move {
+            if self.is_stopping() {
+                return;
             }
             let left = self.store.make_good(id, &self.rebuild.pace).await;
             tracing::info!(disk = %id, left, "a disk was given what it missed while it did not answer or failed");
-        }
+        });
+        join_all(each).await;
     }
 
     /// Says that a disk of a node that is away is lost for good: what was on it is made anew. Its node may start with an empty folder

@@ -37,7 +37,7 @@ use crate::spread::Spreading;
 use crate::table::Table;
 use crate::tiers::{HostTier, Tiers, no_tiers};
 use crate::totals::{PastTotals, VolumeTotals};
-use crate::truth::{SaveError, Truth};
+use crate::truth::{Holder, SaveError, Truth, Unanswered};
 use crate::watch::Watch;
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolTier, PoolVolume};
 
@@ -183,6 +183,7 @@ pub struct Pool {
     successions: Mutex<BTreeMap<VolumeId, Succession>>,
     /// The version of the state that each disk is known to have.
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
+    unanswered: Unanswered,
     /// Held over a change of the pool; the number is the version last tried.
     changes: tokio::sync::Mutex<u64>,
     is_stopping: AtomicBool,
@@ -252,6 +253,7 @@ impl Pool {
             restoring: Mutex::default(),
             successions: Mutex::default(),
             confirmed: Mutex::default(),
+            unanswered: Unanswered::default(),
             changes: tokio::sync::Mutex::new(version),
             is_stopping: AtomicBool::new(false),
         })
@@ -357,15 +359,16 @@ impl Pool {
             let confirmed = self.confirmed.lock().get(&disk.id).copied();
             disk.seen = disk.seen.max(confirmed.unwrap_or(0));
         }
-        let disks = self.disks().into_iter();
-        let disks = disks.map(|disk| (disk.id(), Arc::clone(disk.disk())));
-        let disks: Vec<(DiskId, Arc<dyn Disk>)> = disks.collect();
+        let disks = self.disks();
+        let holder =
+            |disk: &Arc<ShardDisk>| Holder::watched(disk, &self.env.spawner, &self.unanswered);
+        let disks: Vec<Holder> = disks.iter().map(holder).collect();
         let before = self.state();
         let saved = self.truth.save(&disks, state, &before).await?;
         {
             let mut confirmed = self.confirmed.lock();
             let have_it = disks.iter().zip(saved).filter(|(_, saved)| *saved);
-            confirmed.extend(have_it.map(|((id, _), _)| (*id, state.version)));
+            confirmed.extend(have_it.map(|(holder, _)| (holder.id, state.version)));
         }
         let state = Arc::new(state.clone());
         self.change_table(|table| table.state = state);

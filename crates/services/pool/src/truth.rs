@@ -4,12 +4,14 @@
 //! leaves the old file or the new one after a crash, and how many disks must have a change before it counts.
 //! Must not know: what the change is.
 
-use std::pin::Pin;
+use std::collections::BTreeSet;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError, OpenMode};
+use cairn_base::env::{BoxFuture, Spawner};
 use cairn_base::planted::{self, Bug};
 use cairn_formats::copies::{self, Picked};
 use cairn_formats::pool_file::{
@@ -17,7 +19,8 @@ use cairn_formats::pool_file::{
 };
 use cairn_formats::text_file::{self, TextFileError};
 use cairn_shard::ShardDisk;
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
+use parking_lot::Mutex;
 
 use crate::assemble::{Content, losses_tolerated};
 
@@ -91,10 +94,139 @@ pub trait Truth: Send + Sync {
     /// After an error it may be the state on some disks: the next one must have a higher version.
     fn save<'a>(
         &'a self,
-        disks: &'a [(DiskId, Arc<dyn Disk>)],
+        disks: &'a [Holder],
         state: &'a PoolState,
         before: &'a PoolState,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>>;
+}
+
+/// Disks that still have to answer to a write of the pool file that was not waited for.
+pub type Unanswered = Arc<Mutex<BTreeSet<DiskId>>>;
+
+/// A disk that is to have the pool's state.
+pub struct Holder {
+    pub id: DiskId,
+    disk: Arc<dyn Disk>,
+    watched: Option<Watched>,
+}
+
+/// What it takes not to wait for a disk.
+struct Watched {
+    shards: Arc<ShardDisk>,
+    spawner: Arc<dyn Spawner>,
+    unanswered: Unanswered,
+}
+
+/// What became of a write of the pool file.
+enum Written {
+    Over(Result<(), DiskError>),
+    /// The disk answers nothing at the moment. This is the rest of the write.
+    Late(BoxFuture<Result<(), DiskError>>),
+}
+
+/// A write of the pool file under way on one disk, until it is dropped.
+struct Turn {
+    unanswered: Unanswered,
+    id: DiskId,
+}
+
+impl Turn {
+    /// `None`: one is under way already.
+    fn begin(unanswered: &Unanswered, id: DiskId) -> Option<Self> {
+        let is_first = unanswered.lock().insert(id);
+        is_first.then(|| Self {
+            unanswered: Arc::clone(unanswered),
+            id,
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.unanswered.lock().remove(&self.id);
+    }
+}
+
+impl Holder {
+    /// A disk that is waited for, however long.
+    pub fn new(id: DiskId, disk: Arc<dyn Disk>) -> Self {
+        Self {
+            id,
+            disk,
+            watched: None,
+        }
+    }
+
+    /// A disk that is not waited for while it answers nothing, if others are enough.
+    pub fn watched(
+        shards: &Arc<ShardDisk>,
+        spawner: &Arc<dyn Spawner>,
+        unanswered: &Unanswered,
+    ) -> Self {
+        Self {
+            id: shards.id(),
+            disk: Arc::clone(shards.disk()),
+            watched: Some(Watched {
+                shards: Arc::clone(shards),
+                spawner: Arc::clone(spawner),
+                unanswered: Arc::clone(unanswered),
+            }),
+        }
+    }
+
+    async fn write(&self, bytes: Bytes) -> Written {
+        let Some(watched) = &self.watched else {
+            return Written::Over(write(&self.disk, bytes).await);
+        };
+        let Some(turn) = Turn::begin(&watched.unanswered, self.id) else {
+            // Of two files on their way to a disk the older one could come last.
+            return Written::Over(Err(self.no_answer()));
+        };
+        let disk = Arc::clone(&self.disk);
+        let work: BoxFuture<Result<(), DiskError>> = Box::pin(async move {
+            let written = write(&disk, bytes).await;
+            drop(turn);
+            written
+        });
+        match select(work, pin!(watched.shards.silence())).await {
+            Either::Left((written, _)) => Written::Over(written),
+            Either::Right((_, work)) => Written::Late(work),
+        }
+    }
+
+    /// Lets a write go on that is not waited for any longer.
+    fn leave(&self, written: Written) {
+        if let (Written::Late(work), Some(watched)) = (written, &self.watched) {
+            let rest = async move { drop(work.await) };
+            watched.spawner.spawn("pool file", Box::pin(rest));
+        }
+    }
+
+    fn no_answer(&self) -> DiskError {
+        DiskError::Io {
+            disk: self.disk.label().to_owned(),
+            what: "writing the pool file".to_owned(),
+            detail: "the disk does not answer".to_owned(),
+        }
+    }
+}
+
+impl Written {
+    fn is_done(&self) -> bool {
+        matches!(self, Self::Over(Ok(())))
+    }
+
+    fn is_late(&self) -> bool {
+        matches!(self, Self::Late(_))
+    }
+
+    /// Waits for it, however long.
+    async fn over(self) -> Self {
+        match self {
+            Self::Over(result) => Self::Over(result),
+            Self::Late(work) => Self::Over(work.await),
+        }
+    }
 }
 
 /// The state as a file on each disk of the pool.
@@ -103,7 +235,7 @@ pub struct PoolFiles;
 impl Truth for PoolFiles {
     fn save<'a>(
         &'a self,
-        disks: &'a [(DiskId, Arc<dyn Disk>)],
+        disks: &'a [Holder],
         state: &'a PoolState,
         before: &'a PoolState,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>> {
@@ -118,27 +250,52 @@ impl Truth for PoolFiles {
 /// A disk that leaves with this change does not count, nor does one that is lost and holds nothing; and one that joins
 /// is not enough: a start may find the pool by those that were `before`. Failures of single disks are logged; says
 /// which disks have it. After an error some disks may have the new file: the next one must have a higher version.
+///
+/// A disk that answers nothing is waited for only where the others are not enough; the file comes there when it answers again.
 pub async fn save(
-    disks: &[(DiskId, Arc<dyn Disk>)],
+    disks: &[Holder],
     state: &PoolState,
     before: &PoolState,
 ) -> Result<Vec<bool>, SaveError> {
     let bytes = Bytes::from(encode_pool(state));
-    let writes = disks.iter().map(|(_, disk)| write(disk, bytes.clone()));
-    let results = join_all(writes).await;
-    let errors: Vec<String> = results
-        .iter()
-        .filter_map(|result| result.as_ref().err())
-        .map(ToString::to_string)
-        .collect();
-    for error in &errors {
+    let writes = disks.iter().map(|holder| holder.write(bytes.clone()));
+    let mut written = join_all(writes).await;
+    let mut saved = require_enough(disks, &written, state, before);
+    if saved.is_err() && written.iter().any(Written::is_late) {
+        written = join_all(written.into_iter().map(Written::over)).await;
+        saved = require_enough(disks, &written, state, before);
+    }
+    for error in errors_of(disks, &written) {
         tracing::error!(%error, "a disk did not take the new pool file");
     }
+    let have_it: Vec<bool> = written.iter().map(Written::is_done).collect();
+    for (holder, written) in disks.iter().zip(written) {
+        holder.leave(written);
+    }
+    saved.map(|()| have_it)
+}
+
+fn errors_of(disks: &[Holder], written: &[Written]) -> Vec<String> {
+    let each = disks.iter().zip(written);
+    let errors = each.filter_map(|(holder, written)| match written {
+        Written::Over(result) => result.as_ref().err().map(ToString::to_string),
+        Written::Late(_) => Some(holder.no_answer().to_string()),
+    });
+    errors.collect()
+}
+
+/// Whether those that have the file are enough for the change to count.
+fn require_enough(
+    disks: &[Holder],
+    written: &[Written],
+    state: &PoolState,
+    before: &PoolState,
+) -> Result<(), SaveError> {
     let have_it = disks
         .iter()
-        .zip(&results)
-        .filter(|(_, result)| result.is_ok());
-    let have_it: Vec<DiskId> = have_it.map(|((id, _), _)| *id).collect();
+        .zip(written)
+        .filter(|(_, written)| written.is_done());
+    let have_it: Vec<DiskId> = have_it.map(|(holder, _)| holder.id).collect();
     let is_before = |disk: &PoolDisk| before.disks.iter().any(|there| there.id == disk.id);
     let joins = !state.disks.iter().all(is_before);
     // As the new state says: the disks that it says hold nothing may be so many that no change would count.
@@ -160,11 +317,11 @@ pub async fn save(
             return Err(SaveError::Disks {
                 needed,
                 saved,
-                detail: errors.join("; "),
+                detail: errors_of(disks, written).join("; "),
             });
         }
     }
-    Ok(results.iter().map(Result::is_ok).collect())
+    Ok(())
 }
 
 /// So many of a pool's disks, of these that count, have to have a change before it counts.
@@ -240,24 +397,27 @@ pub async fn write_file(
 
 #[cfg(test)]
 mod tests {
-    use cairn_testkit::{Crash, Fault, MemDisk, OpKind, Recorder};
+    use cairn_base::Timestamp;
+    use cairn_shard::ShardSettings;
+    use cairn_testkit::{Crash, Fault, MemDisk, OpKind, Pace, Recorder, test_env};
+    use futures_util::FutureExt;
+    use tokio::sync::Semaphore;
 
     use super::*;
     use cairn_formats::testing::example_pool as example;
 
-    fn disks(count: u128) -> Vec<(DiskId, Arc<dyn Disk>)> {
+    fn disks(count: u128) -> Vec<Holder> {
         (1..=count)
-            .map(|id| {
-                let disk = MemDisk::new(format!("disk{id}"), 16 << 20);
-                (DiskId(id), disk as Arc<dyn Disk>)
-            })
+            .map(|id| Holder::new(DiskId(id), MemDisk::new(format!("disk{id}"), 16 << 20)))
             .collect()
     }
 
-    async fn save(
-        disks: &[(DiskId, Arc<dyn Disk>)],
-        state: &PoolState,
-    ) -> Result<Vec<bool>, SaveError> {
+    /// The same disk once more.
+    fn same(holder: &Holder) -> Holder {
+        Holder::new(holder.id, Arc::clone(&holder.disk))
+    }
+
+    async fn save(disks: &[Holder], state: &PoolState) -> Result<Vec<bool>, SaveError> {
         super::save(disks, state, state).await
     }
 
@@ -271,14 +431,14 @@ mod tests {
     #[tokio::test]
     async fn what_is_saved_is_loaded() {
         let disks = disks(3);
-        assert_eq!(load_good(&disks[0].1).await, None);
+        assert_eq!(load_good(&disks[0].disk).await, None);
         let mut state = example(3);
         save(&disks, &state).await.unwrap();
         state.version += 1;
         save(&disks[..1], &state).await.unwrap();
-        assert_eq!(load_good(&disks[0].1).await, Some(state.clone()));
+        assert_eq!(load_good(&disks[0].disk).await, Some(state.clone()));
         state.version -= 1;
-        assert_eq!(load_good(&disks[2].1).await, Some(state));
+        assert_eq!(load_good(&disks[2].disk).await, Some(state));
     }
 
     #[tokio::test]
@@ -290,7 +450,7 @@ mod tests {
         let mut saved_at = Vec::new();
         for version in 1..=3 {
             state.version = version;
-            save(&[(DiskId(1), Arc::clone(&disk))], &state)
+            save(&[Holder::new(DiskId(1), Arc::clone(&disk))], &state)
                 .await
                 .unwrap();
             saved_at.push((version, recorder.op_count()));
@@ -325,6 +485,76 @@ mod tests {
         assert!(super::save(&[], &state, &before).await.is_err());
         let six = super::save(&disks, &before, &before).await;
         assert!(six.is_err());
+    }
+
+    /// Lets nothing through before it has a permit.
+    struct Gate(Arc<Semaphore>);
+
+    impl Pace for Gate {
+        fn pause(&self, _kind: OpKind, _name: &str) -> Option<BoxFuture<()>> {
+            let gate = Arc::clone(&self.0);
+            Some(Box::pin(async move { drop(gate.acquire().await) }))
+        }
+    }
+
+    /// Disks of a pool, the first of which answers nothing before the gate opens, and is known not to.
+    async fn hanging(count: u128) -> (Vec<Arc<ShardDisk>>, Arc<Semaphore>) {
+        let gate = Arc::new(Semaphore::new(0));
+        let mut disks = Vec::new();
+        for id in 1..=count {
+            let memory = MemDisk::new(format!("disk{id}"), 16 << 20);
+            let disk: Arc<dyn Disk> = Arc::clone(&memory) as Arc<dyn Disk>;
+            let pool = example(count).pool;
+            let made = ShardDisk::format(Arc::clone(&disk), pool, DiskId(id), Timestamp::default());
+            made.await.unwrap();
+            let opened = ShardDisk::open(disk, pool, ShardSettings::default()).await;
+            disks.push(opened.unwrap());
+            if id == 1 {
+                memory.pace_with(Arc::new(Gate(Arc::clone(&gate))));
+            }
+        }
+        disks[0].set_silent(true);
+        (disks, gate)
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_gets_the_file_later() {
+        let env = test_env();
+        let unanswered = Unanswered::default();
+        let (disks, gate) = hanging(3).await;
+        let holder = |disk: &Arc<ShardDisk>| Holder::watched(disk, &env.spawner, &unanswered);
+        let holders: Vec<Holder> = disks.iter().map(holder).collect();
+        let mut state = example(3);
+        let first = state.version;
+        assert_eq!(save(&holders, &state).await, Ok(vec![false, true, true]));
+        assert_eq!(unanswered.lock().len(), 1);
+        state.version += 1;
+        // Nothing more is asked of it before it has answered.
+        assert_eq!(save(&holders, &state).await, Ok(vec![false, true, true]));
+        gate.add_permits(1);
+        while !unanswered.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let has = load_good(disks[0].disk()).await.map(|state| state.version);
+        assert_eq!(has, Some(first));
+        disks[0].set_silent(false);
+        assert_eq!(save(&holders, &state).await, Ok(vec![true; 3]));
+        let has = load_good(disks[0].disk()).await.map(|state| state.version);
+        assert_eq!(has, Some(state.version));
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_is_waited_for_where_the_others_are_not_enough() {
+        let env = test_env();
+        let unanswered = Unanswered::default();
+        let (disks, gate) = hanging(1).await;
+        let holders = [Holder::watched(&disks[0], &env.spawner, &unanswered)];
+        let state = example(1);
+        let mut saving = Box::pin(save(&holders, &state));
+        assert!(saving.as_mut().now_or_never().is_none());
+        gate.add_permits(1);
+        assert_eq!(saving.await, Ok(vec![true]));
+        assert!(unanswered.lock().is_empty());
     }
 
     #[tokio::test]
@@ -371,7 +601,7 @@ mod tests {
             (4, 4, &[2, 3], true),
         ];
         for (before, after, there, want) in cases {
-            let there: Vec<_> = there.iter().map(|index| disks[*index].clone()).collect();
+            let there: Vec<_> = there.iter().map(|index| same(&disks[*index])).collect();
             let saved = super::save(&there, &example(*after), &example(*before)).await;
             assert_eq!(saved.is_ok(), *want, "{before} to {after}");
         }

@@ -7,6 +7,7 @@
 //! at any time, and a disk may be all that is left of a node. Beside that it keeps one copy of each day, and the last one that
 //! another version of the program made.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
@@ -22,6 +23,7 @@ use cairn_cluster::map::MapView;
 use cairn_cluster::map::copy::{COPY_LEN_BYTES_MAX, MapCopy};
 use cairn_owner::ClusterMember;
 use cairn_pool::Pool;
+use parking_lot::Mutex;
 
 /// Below the cluster folder.
 pub const FOLDER: &str = "map-copies";
@@ -183,6 +185,46 @@ fn mark_of(view: &MapView) -> u64 {
     hasher.finish()
 }
 
+/// What a disk has of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnDisk {
+    /// A copy is on its way there. Another one would come no sooner where the disk hangs.
+    Writing,
+    /// The map with this mark, or the disk did not take it.
+    Done(u64),
+}
+
+/// What the disks have, by their folders.
+type OnDisks = Mutex<BTreeMap<PathBuf, OnDisk>>;
+
+/// The disks that are to get the map with this mark now.
+fn lacking(places: Vec<PathBuf>, has: &BTreeMap<PathBuf, OnDisk>, mark: u64) -> Vec<PathBuf> {
+    let lacks = |place: &PathBuf| match has.get(place) {
+        None => true,
+        Some(OnDisk::Writing) => false,
+        Some(OnDisk::Done(has)) => *has != mark,
+    };
+    places.into_iter().filter(lacks).collect()
+}
+
+/// Writes a copy to each of these disks, each in its own time: one that hangs keeps it from no other.
+fn copy_to_disks(places: Vec<PathBuf>, copy: &MapCopy, mark: u64, on_disks: &Arc<OnDisks>) {
+    let bytes: Arc<[u8]> = copy.encode().into();
+    for folder in places {
+        on_disks.lock().insert(folder.clone(), OnDisk::Writing);
+        let (bytes, on_disks) = (Arc::clone(&bytes), Arc::clone(on_disks));
+        tokio::task::spawn_blocking(move || {
+            // A disk that was removed meanwhile and emptied gets none.
+            let is_disk = fs::symlink_metadata(folder.join(cairn_shard::IDENTITY_NAME)).is_ok();
+            let place = folder.join(ON_DISK);
+            if is_disk && let Err(error) = write_file(&place, &bytes) {
+                tracing::debug!(place = %place.display(), %error, "the map is not copied to this disk");
+            }
+            on_disks.lock().insert(folder, OnDisk::Done(mark));
+        });
+    }
+}
+
 /// Copies the map whenever it changed, until the node stops.
 pub async fn tend(
     member: Arc<ClusterMember>,
@@ -192,7 +234,7 @@ pub async fn tend(
     is_stopping: Arc<AtomicBool>,
 ) {
     let folder = Arc::new(CopiesFolder::in_folder(&folder));
-    let is_writing = Arc::new(AtomicBool::new(false));
+    let on_disks: Arc<OnDisks> = Arc::default();
     let mut copied = None;
     let mut told = None;
     let mut looked_at = None;
@@ -206,48 +248,32 @@ pub async fn tend(
             looked_at = Some(now);
         }
         let is_due = is_look_due && folder.is_due(clock.now().seconds);
-        // A disk that hangs keeps the next copies from all: they are in the cluster folder first.
         let is_copied = copied == Some(mark) && !is_due;
-        if is_copied || is_writing.swap(true, Ordering::AcqRel) {
+        let Some(places) = pool.upgrade().map(|pool| answering_places(&pool)) else {
+            return;
+        };
+        let places = lacking(places, &on_disks.lock(), mark);
+        if is_copied && places.is_empty() {
             continue;
         }
         let copy = match member.map().copy(VERSION).await {
             Ok(copy) => copy,
             Err(error) => {
-                is_writing.store(false, Ordering::Release);
                 tracing::debug!(%error, "the map is not copied");
                 continue;
             }
         };
+        copy_to_disks(places, &copy, mark, &on_disks);
+        if is_copied {
+            continue;
+        }
         copied = Some(mark);
-        let Some(pool) = pool.upgrade() else { return };
-        let disks = pool.disks();
-        drop(pool);
-        let disks = disks.iter().filter(|disk| !disk.health().failed);
-        let places: Vec<PathBuf> = disks
-            .filter_map(|disk| Some(disk.disk().folder()?.to_owned()))
-            .collect();
-        let (folder, is_done) = (Arc::clone(&folder), Arc::clone(&is_writing));
-        let (done, written) = tokio::sync::oneshot::channel();
-        let work = move || {
-            let in_folder = folder.take(&copy);
-            // Nobody may wait any more.
-            let _ = done.send(in_folder.map_err(|error| error.to_string()));
-            let bytes = copy.encode();
-            // A disk that was removed meanwhile and emptied gets none.
-            let places = places.into_iter().filter(|folder| {
-                fs::symlink_metadata(folder.join(cairn_shard::IDENTITY_NAME)).is_ok()
-            });
-            for place in places.map(|folder| folder.join(ON_DISK)) {
-                if let Err(error) = write_file(&place, &bytes) {
-                    tracing::debug!(place = %place.display(), %error, "the map is not copied to this disk");
-                }
-            }
-            is_done.store(false, Ordering::Release);
+        let in_folder = Arc::clone(&folder);
+        let taken = tokio::task::spawn_blocking(move || in_folder.take(&copy)).await;
+        let failure = match taken {
+            Ok(taken) => taken.map_err(|error| error.to_string()),
+            Err(_) => Err("the copying broke off".to_owned()),
         };
-        tokio::task::spawn_blocking(work);
-        let written = written.await;
-        let failure = written.unwrap_or_else(|_| Err("the copying broke off".to_owned()));
         if let Err(why) = failure {
             // Tried again with the next look, told once.
             copied = None;
@@ -260,6 +286,17 @@ pub async fn tend(
             }
         }
     }
+}
+
+/// The folders of the disks that take something now.
+fn answering_places(pool: &Pool) -> Vec<PathBuf> {
+    let disks = pool.disks();
+    let answering = disks
+        .iter()
+        .filter(|disk| !disk.health().failed && !disk.is_silent());
+    answering
+        .filter_map(|disk| Some(disk.disk().folder()?.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -277,6 +314,19 @@ mod tests {
         let id = ClusterId(7);
         let made = ClusterMap::create_cluster(store, env.clone(), id, "home", Arc::new(Forgetful));
         made.await.unwrap()
+    }
+
+    #[test]
+    fn a_disk_gets_a_map_that_it_lacks_one_at_a_time() {
+        let place = |name: &str| PathBuf::from(name);
+        let has = BTreeMap::from([
+            (place("has it"), OnDisk::Done(7)),
+            (place("has an older one"), OnDisk::Done(6)),
+            (place("hangs"), OnDisk::Writing),
+        ]);
+        let all = ["new", "has it", "has an older one", "hangs"].map(place);
+        let want = ["new", "has an older one"].map(place);
+        assert_eq!(lacking(all.to_vec(), &has, 7), want);
     }
 
     #[tokio::test]

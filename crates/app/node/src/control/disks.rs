@@ -95,6 +95,30 @@ impl Controller {
             .hint("ask that node: `cairn disk replace` with its --server"))
     }
 
+    /// Refuses what only the node of a disk can do, at any other node: it is passed on to that one, if that runs.
+    pub(super) fn require_own_disk(&self, words: &str) -> Result<(), ControlError> {
+        let Some(cluster) = &self.inner.cluster else {
+            return Ok(());
+        };
+        let disk = self.inner.pool.find_disk(words).map_err(refusal)?;
+        if disk.node == cluster.member.node() {
+            return Ok(());
+        }
+        let view = cluster.member.view();
+        let name = view.nodes.get(&disk.node).map(|node| &node.value.name);
+        let name = name.map_or_else(|| disk.node.to_string(), Clone::clone);
+        if !view.alive.contains_key(&disk.node) {
+            let why = format!(
+                "disk {} is one of node {name}, which does not run",
+                disk.label
+            );
+            return Err(ControlError::new(ErrorKind::Conflict, why)
+                .hint("start that node: it uses the disk again then, if it works"));
+        }
+        let why = format!("disk {} is one of node {name}", disk.label);
+        Err(ControlError::new(ErrorKind::Unavailable, why).at(disk.node))
+    }
+
     pub(super) fn disk_now(&self, id: DiskId) -> Result<DiskView, ControlError> {
         let id = id.to_string();
         let mut views = self.disk_views().into_iter();

@@ -138,7 +138,9 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
                 EventKind::DiskFailed,
                 Severity::Error,
                 with_why(format!("{subject} is not used any more"), why),
-                Some("see what is wrong with the drive, then: cairn disk replace"),
+                Some(
+                    "see what is wrong with the drive, then: cairn disk replace; if it works again: cairn disk retry",
+                ),
             ),
             (DiskState::Unresponsive, why) => (
                 EventKind::DiskSuspect,

@@ -635,7 +635,8 @@ impl FileMaker {
         disks: &[usize],
     ) -> Result<Vec<(RecordHead, Bytes)>, MetaError> {
         let mut order = disks.to_vec();
-        order.sort_by_key(|disk| !self.disks.is_healthy(*disk));
+        // Whoever does not answer now is asked last: an append may wait for this.
+        order.sort_by_key(|disk| (self.disks.is_late(*disk), !self.disks.is_healthy(*disk)));
         let mut all = BTreeMap::new();
         let mut last_error = None;
         for disk in order {

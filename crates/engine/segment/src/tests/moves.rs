@@ -95,6 +95,39 @@ async fn settle() {
     }
 }
 
+/// It would hold up all moves that come after it.
+#[test]
+fn no_move_begins_on_a_disk_that_does_not_answer_or_fails() {
+    block_on(async {
+        let (world, _, info) = filled(7, 21).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let id = DiskId(spare_disk(&info) as u128 + 1);
+        let disk = cold.store.disk(id).expect("it is there");
+        let info = cold.store.segments(VOLUME).remove(0);
+        let refused = || async {
+            let moves = [
+                cold.store.move_shard(at(&info, 1), &unpaced()).await,
+                cold.store
+                    .move_shard_to(at(&info, 1), Some(id), &unpaced())
+                    .await,
+            ];
+            moves
+                .iter()
+                .all(|moved| matches!(moved, Err(MoveError::NoTarget)))
+        };
+        disk.state().set_silent(true);
+        assert!(refused().await && !cold.store.can_move(&info, 1));
+        disk.state().set_silent(false);
+        disk.state().set_failing(true);
+        assert!(refused().await && !cold.store.can_move(&info, 1));
+        disk.state().set_failing(false);
+        assert!(cold.store.can_move(&info, 1));
+        let moved = cold.store.move_shard(at(&info, 1), &unpaced()).await;
+        moved.expect("moved").finish().await;
+    });
+}
+
 #[test]
 fn a_sweep_spares_what_a_move_publishes_meanwhile() {
     block_on(async {

@@ -452,6 +452,37 @@ fn a_sweep_leaves_alone_what_was_published_since_its_list() {
     }
 }
 
+/// Connections of other nodes outlive a disk that is opened anew, and so do the numbers that they were given.
+#[test]
+fn a_disk_that_is_opened_anew_gives_no_number_twice() {
+    block_on(async {
+        let memory = mem_disk();
+        let (reached, shard) = owned_by(memory.clone(), Way::Local).await;
+        let before: &ShardDisk = &reached.shards;
+        let hidden = ShardService::create_hidden(before, OLD, shard, CAPACITY, 0).await;
+        let hidden = hidden.expect("made");
+        let list = ShardService::list(before, VOLUME).await.expect("listed");
+        let anew = open(memory).await;
+        anew.continue_from(before);
+        let service: &dyn ShardService = &*anew;
+        service.remove(OLD, shard).await.expect("removed");
+        let other = service.create_hidden(OLD, shard, CAPACITY, 0).await;
+        let other = other.expect("made");
+        assert_ne!(other.number, hidden.number);
+        assert!(service.publish(OLD, hidden).await.is_err(), "it is gone");
+        let (source, _) = owned(mem_disk()).await;
+        let copied = service.copy_from(OLD, other, &*source, 0..4096, &[]).await;
+        assert!(matches!(copied, Ok(Copied::Whole(_))));
+        service.publish(OLD, other).await.expect("published");
+        let swept = service.sweep(OLD, VOLUME, list.names, list.mark).await;
+        let swept = swept.expect("swept");
+        assert_eq!((swept.removed, swept.kept), (0, 1), "the list is older");
+        let list = service.list(VOLUME).await.expect("listed");
+        let swept = service.sweep(OLD, VOLUME, list.names, list.mark).await;
+        assert_eq!(swept.expect("swept").removed, 1);
+    });
+}
+
 #[test]
 fn checksums_are_compared_where_the_shard_is() {
     for way in WAYS {

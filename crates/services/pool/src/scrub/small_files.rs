@@ -28,7 +28,8 @@ pub async fn check(pool: &Pool) {
     let mut found = Found::default();
     let mut damaged = Vec::new();
     for disk in pool.disks() {
-        if disk.health().failed {
+        // The next scrub looks at what does not answer now.
+        if disk.health().failed || disk.is_silent() {
             continue;
         }
         match disk.check_identity().await {

@@ -76,6 +76,8 @@ pub struct Answers {
     counting: AtomicBool,
     /// The last one failed.
     probe_failed: AtomicBool,
+    /// It was opened anew after it had been put out, and has not been looked at since.
+    untried: AtomicBool,
     /// When it was last said that there is no file descriptor.
     starved: Mutex<Option<Duration>>,
 }
@@ -104,6 +106,7 @@ impl Answers {
             probing: AtomicBool::new(false),
             counting: AtomicBool::new(false),
             probe_failed: AtomicBool::new(false),
+            untried: AtomicBool::new(false),
             starved: Mutex::new(None),
         }
     }
@@ -177,6 +180,16 @@ impl Answers {
     /// How the last change that failed did.
     pub fn change_error(&self) -> Option<String> {
         self.change_error.lock().clone()
+    }
+
+    /// It has to prove itself before it is counted on.
+    pub fn set_untried(&self) {
+        self.untried.store(true, Ordering::Release);
+    }
+
+    /// Whether it was opened anew and not looked at since; it is now.
+    pub fn take_untried(&self) -> bool {
+        self.untried.swap(false, Ordering::AcqRel)
     }
 
     /// Whether it is to be asked now whether it works: not while it is asked.

@@ -14,6 +14,10 @@ use super::answers::Changes;
 const PROOF_AFTER: Duration = Duration::from_secs(3);
 /// and so many changes, of which probes make one each second and read it back.
 const PROOF_CHANGES: u64 = 3;
+/// A disk that is doubted again within so long since has to prove itself for twice as long as the last time,
+const CALM_AFTER: Duration = Duration::from_secs(120);
+/// up to so many times. Else one that hangs by turns would count as lost and as well by turns.
+const DOUBLINGS_MAX: u32 = 4;
 
 /// What one glance finds of a disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +43,10 @@ pub struct Doubt {
     /// When there was reason for doubt last, and how many changes had gone well by then.
     since: Duration,
     good: u64,
+    /// When it was counted on again last; `None`: it was not doubted before.
+    well_since: Option<Duration>,
+    /// So often the time in which it has to prove itself is doubled.
+    doublings: u32,
 }
 
 impl Doubt {
@@ -47,7 +55,13 @@ impl Doubt {
         self.is_silent || self.is_failing
     }
 
+    /// For how long it has to answer everything before it is counted on again.
+    fn proof_after(&self) -> Duration {
+        PROOF_AFTER.saturating_mul(2_u32.saturating_pow(self.doublings))
+    }
+
     pub fn glance(&mut self, now: Duration, seen: &Seen) {
+        let was_doubted = self.is_any();
         let failed = seen.changes.errors > self.change_errors || seen.probe_failed;
         // Reads that fail are a matter of single places, and keep a disk that is doubted from being taken for well.
         let has_reason = seen.is_silent || failed || seen.errors > self.errors;
@@ -55,6 +69,13 @@ impl Doubt {
         self.errors = seen.errors;
         self.is_silent |= seen.is_silent;
         self.is_failing |= failed;
+        if self.is_any() && !was_doubted {
+            let is_soon = |since: Duration| now.saturating_sub(since) < CALM_AFTER;
+            self.doublings = match self.well_since.is_some_and(is_soon) {
+                true => self.doublings.saturating_add(1).min(DOUBLINGS_MAX),
+                false => 0,
+            };
+        }
         if has_reason {
             self.since = now;
             self.good = seen.changes.good;
@@ -63,9 +84,12 @@ impl Doubt {
         // One that was taken back is counted anew, and has to prove itself all the same.
         self.good = self.good.min(seen.changes.good);
         let good = seen.changes.good.saturating_sub(self.good);
-        if now.saturating_sub(self.since) >= PROOF_AFTER && good >= PROOF_CHANGES {
+        let is_proven =
+            now.saturating_sub(self.since) >= self.proof_after() && good >= PROOF_CHANGES;
+        if is_proven && was_doubted {
             self.is_silent = false;
             self.is_failing = false;
+            self.well_since = Some(now);
         }
     }
 }
@@ -105,7 +129,7 @@ mod tests {
     #[test]
     fn a_doubt_comes_at_once_and_stays_until_the_disk_has_proven_itself() {
         let (fine, silent, failing) = ((false, false), (true, false), (false, true));
-        let cases: [Case<'_>; 8] = [
+        let cases: [Case<'_>; 10] = [
             ("well", &[(100, false, 1, 0, 0)], &[fine]),
             ("idle", &[(100, false, 0, 0, 0)], &[fine]),
             (
@@ -144,6 +168,28 @@ mod tests {
                     (1, false, 5, 0, 0),
                 ],
                 &[failing, failing, fine],
+            ),
+            (
+                "it hangs again soon, and has to prove itself for twice as long",
+                &[
+                    (1, true, 0, 0, 0),
+                    (12, false, 1, 0, 0),
+                    (1, true, 0, 0, 0),
+                    (23, false, 1, 0, 0),
+                    (1, false, 1, 0, 0),
+                ],
+                &[silent, fine, silent, silent, fine],
+            ),
+            (
+                "it hangs again after it was well for long",
+                &[
+                    (1, true, 0, 0, 0),
+                    (12, false, 1, 0, 0),
+                    (480, false, 1, 0, 0),
+                    (1, true, 0, 0, 0),
+                    (12, false, 1, 0, 0),
+                ],
+                &[silent, fine, fine, silent, fine],
             ),
             ("only reads fail", &[(100, false, 1, 0, 1)], &[fine]),
             (

@@ -7,10 +7,11 @@
 //! An operation without an answer is given up with an error, so that its data is read from, or written
 //! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced or taken back: a
 //! write that was given up may still land at any time. It is taken back when nothing is under way any more
-//! (`disk_changes`).
+//! (`disk_changes`): by an operator, or by itself when it has proven that it answers again (`comeback`).
 
 mod ages;
 mod answers;
+mod comeback;
 mod doubt;
 mod watched;
 
@@ -21,12 +22,14 @@ use std::time::Duration;
 use cairn_base::DiskId;
 use cairn_base::disk::Disk;
 use cairn_base::env::Clock;
-use cairn_shard::ShardDisk;
+use cairn_shard::{ShardDisk, probe_unopened};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 
 pub use self::ages::AGE_MAX as HANG_AFTER_MAX;
 use self::answers::Answers;
 pub use self::answers::Counts;
+use self::comeback::Comeback;
 use self::doubt::{Doubt, Seen};
 use self::watched::WatchedDisk;
 use crate::assemble::failures_tolerated;
@@ -60,6 +63,8 @@ pub struct Watch {
     hang_after: Duration,
     /// By the disk itself: the drive in the place of a failed one has its label.
     disks: Mutex<Vec<(Weak<WatchedDisk>, Arc<Answers>)>>,
+    /// Disks that were given up because they did not answer, and come back by themselves.
+    comebacks: Arc<Mutex<BTreeMap<DiskId, Comeback>>>,
 }
 
 impl Watch {
@@ -69,6 +74,7 @@ impl Watch {
             clock,
             hang_after,
             disks: Mutex::default(),
+            comebacks: Arc::default(),
         }
     }
 
@@ -79,6 +85,10 @@ impl Watch {
 
     /// The disk, watched from now on.
     pub fn over(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        self.begin(disk).0
+    }
+
+    fn begin(&self, disk: Arc<dyn Disk>) -> (Arc<dyn Disk>, Arc<Answers>) {
         let label = disk.label().to_owned();
         let answers = Arc::new(Answers::new(
             Arc::clone(&self.clock),
@@ -91,8 +101,40 @@ impl Watch {
         });
         let mut disks = self.disks.lock();
         disks.retain(|(disk, _)| disk.strong_count() > 0);
-        disks.push((Arc::downgrade(&watched), answers));
-        watched
+        disks.push((Arc::downgrade(&watched), Arc::clone(&answers)));
+        let disk: Arc<dyn Disk> = watched;
+        (disk, answers)
+    }
+
+    /// Disks that have proven since they were given up that they answer again. They are to be taken back.
+    pub fn proven(&self) -> Vec<DiskId> {
+        let comebacks = self.comebacks.lock();
+        let proven = comebacks.iter().filter(|(_, it)| it.is_proven());
+        proven.map(|(id, _)| *id).collect()
+    }
+
+    /// One of [`Self::proven`] could not be taken back: it has to prove itself again, later.
+    pub fn note_refused(&self, disk: DiskId) {
+        if let Some(comeback) = self.comebacks.lock().get_mut(&disk) {
+            comeback.note_refused(self.clock.monotonic());
+        }
+    }
+
+    /// A disk was taken back.
+    pub(crate) fn note_taken(&self, disk: DiskId) {
+        if let Some(comeback) = self.comebacks.lock().get_mut(&disk) {
+            comeback.note_taken(self.clock.monotonic());
+        }
+    }
+
+    /// A disk is given up; `comes_back`: by itself, when it has proven that it answers again.
+    fn note_given_up(&self, disk: DiskId, comes_back: bool) {
+        let mut comebacks = self.comebacks.lock();
+        let before = comebacks.remove(&disk);
+        if comes_back {
+            let now = self.clock.monotonic();
+            comebacks.insert(disk, Comeback::of_given_up(now, before.as_ref()));
+        }
     }
 
     /// What a disk answered since it was opened.
@@ -123,7 +165,8 @@ impl Watch {
         }
     }
 
-    /// The same disk once more, watched anew: who has the other one finds nothing there once that was let go.
+    /// The same disk once more, watched anew: who has the other one finds nothing there once that was let go. It has to prove
+    /// itself before it is counted on.
     pub fn anew(&self, disk: &Arc<dyn Disk>) -> Option<Arc<dyn Disk>> {
         let found = {
             let disks = self.disks.lock();
@@ -135,7 +178,11 @@ impl Watch {
                 .find(|&watched| is_it(watched))
                 .and_then(Weak::upgrade)
         };
-        found.map(|watched| self.over(Arc::clone(&watched.inner)))
+        found.map(|watched| {
+            let (anew, answers) = self.begin(Arc::clone(&watched.inner));
+            answers.set_untried();
+            anew
+        })
     }
 
     fn answers(&self, disk: &Arc<dyn Disk>) -> Option<Arc<Answers>> {
@@ -201,7 +248,7 @@ pub fn glance(pool: &Pool, state: &mut Looking) {
         doubt.glance(
             now,
             &Seen {
-                is_silent: answers.is_silent(SILENT_AFTER, now, *base),
+                is_silent: answers.take_untried() || answers.is_silent(SILENT_AFTER, now, *base),
                 probe_failed: answers.probe_failed(),
                 changes: answers.changes(),
                 errors: answers.counts().errors,
@@ -259,6 +306,62 @@ fn probe(pool: &Pool, disks: &[Arc<ShardDisk>], is_count_due: bool) {
     }
 }
 
+/// Whether a disk that is given up comes back by itself: all that is held against it is that it did not answer. One that was given
+/// up because it was slow, that failed before, that gave wrong bytes or did not take a change, an operator has to look at first.
+fn comes_back(seen: &Evidence, checksum_errors: u64, change_errors: u64) -> bool {
+    seen.hangs && !seen.is_out && checksum_errors == 0 && change_errors == 0
+}
+
+/// Asks disks again that were given up, if they come back by themselves. Of one that still has to answer to what it was asked before,
+/// nothing more is asked.
+fn ask_given_up(pool: &Pool, disks: &[Arc<ShardDisk>]) {
+    let now = pool.env.clock.monotonic();
+    let table = pool.table();
+    let mut comebacks = pool.watch.comebacks.lock();
+    comebacks.retain(|id, _| disks.iter().any(|disk| disk.id() == *id));
+    for disk in disks {
+        let id = disk.id();
+        // What was on one that is being replaced goes elsewhere.
+        let is_wanted = table.member(id).is_some_and(|member| !member.replaced);
+        if table.condition(id) != Condition::Failed || !is_wanted {
+            continue;
+        }
+        if let Some(comeback) = comebacks.get_mut(&id)
+            && comeback.begin(now, disk.disk().is_idle())
+        {
+            ask_again(pool, disk);
+        }
+    }
+}
+
+fn ask_again(pool: &Pool, disk: &ShardDisk) {
+    let id = disk.id();
+    let clock = Arc::clone(&pool.env.clock);
+    let comebacks = Arc::clone(&pool.watch.comebacks);
+    // Past what was given up, which answers for the disk at once.
+    let anew = pool.watch.anew(disk.disk());
+    let task = async move {
+        let is_good = match &anew {
+            None => false,
+            Some(disk) => {
+                let asked = Box::pin(probe_unopened(&**disk));
+                match select(asked, clock.sleep(SILENT_AFTER)).await {
+                    Either::Left((Ok(()), _)) => true,
+                    Either::Left((Err(error), _)) => {
+                        tracing::debug!(%error, "a disk that was given up fails");
+                        false
+                    }
+                    Either::Right(_) => false,
+                }
+            }
+        };
+        if let Some(comeback) = comebacks.lock().get_mut(&id) {
+            comeback.note_answer(clock.monotonic(), is_good);
+        }
+    };
+    pool.env.spawner.spawn("disk given up", Box::pin(task));
+}
+
 /// One look at all disks, each [`LOOK_INTERVAL`].
 pub fn look(pool: &Pool, state: &mut Looking) {
     let now = pool.env.clock.monotonic();
@@ -294,7 +397,7 @@ pub fn look(pool: &Pool, state: &mut Looking) {
     }
     let spare = spare(pool, &evidence);
     let verdicts = judge(&evidence, &mut histories, spare, pool.watch.hang_after());
-    for ((disk, answers, _), verdict) in watched.iter().zip(verdicts) {
+    for (((disk, answers, _), seen), verdict) in watched.iter().zip(&evidence).zip(verdicts) {
         match verdict {
             Verdict::Stays => answers.note_trouble(None),
             Verdict::Spared(why) => answers.note_trouble(Some(why)),
@@ -309,9 +412,17 @@ pub fn look(pool: &Pool, state: &mut Looking) {
             }
             Verdict::GivenUp(_) if answers.is_given_up() => {}
             Verdict::GivenUp(why) => {
+                let change_errors = answers.changes().errors;
+                let comes_back = comes_back(seen, disk.health().checksum_errors, change_errors);
+                let how = match comes_back {
+                    true => "it is taken back when it has proven that it answers again",
+                    false => "`cairn disk retry` takes it back when it works again",
+                };
+                let why = format!("{why}; {how}");
                 // First: who is told that it does not answer must not take what is on it for lost.
                 pool.put_out(disk.id(), why.clone());
                 answers.give_up(why);
+                pool.watch.note_given_up(disk.id(), comes_back);
             }
         }
     }
@@ -324,6 +435,7 @@ pub fn look(pool: &Pool, state: &mut Looking) {
         state.counted = now;
     }
     probe(pool, &disks, is_count_due);
+    ask_given_up(pool, &disks);
 }
 
 /// How many more disks may be put out, and data be had without them.
@@ -414,8 +526,69 @@ mod tests {
             let file = anew.open("file", OpenMode::Existing).await.unwrap();
             assert_eq!(file.read_at(0, 10).await.unwrap().len(), 10);
             assert_eq!(watch.problem(&anew), None);
+            let answers = watch.answers(&anew).expect("it is watched");
+            assert!(answers.take_untried(), "it has to prove itself");
+            assert!(!answers.take_untried());
             let other: Arc<dyn Disk> = MemDisk::new("other", 1 << 20);
             assert!(watch.anew(&other).is_none());
         });
+    }
+
+    #[test]
+    fn only_a_disk_that_did_nothing_but_not_answer_comes_back_by_itself() {
+        let hangs = Evidence {
+            hangs: true,
+            ..Evidence::default()
+        };
+        let out = Evidence {
+            is_out: true,
+            ..hangs
+        };
+        let cases = [
+            ("it did not answer", hangs, 0, 0, true),
+            ("it was slow", Evidence::default(), 0, 0, false),
+            ("it failed before", out, 0, 0, false),
+            ("it gave wrong bytes", hangs, 1, 0, false),
+            ("it did not take a write", hangs, 0, 1, false),
+        ];
+        for (name, seen, checksum_errors, change_errors, want) in cases {
+            let got = comes_back(&seen, checksum_errors, change_errors);
+            assert_eq!(got, want, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_on_its_way_back_until_it_is_taken() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(100));
+        let watch = Watch::new(world.env.clock.clone(), Duration::from_secs(30));
+        let (one, other) = (DiskId(1), DiskId(2));
+        watch.note_given_up(one, true);
+        watch.note_given_up(other, false);
+        assert!(watch.proven().is_empty());
+        let prove = || {
+            for _ in 0..100 {
+                world.clock.advance(Duration::from_secs(1));
+                let now = world.clock.monotonic();
+                for comeback in watch.comebacks.lock().values_mut() {
+                    if comeback.begin(now, true) {
+                        comeback.note_answer(now, true);
+                    }
+                }
+            }
+        };
+        prove();
+        assert_eq!(watch.proven(), [one], "the other one waits for an operator");
+        watch.note_refused(one);
+        assert!(watch.proven().is_empty());
+        prove();
+        assert_eq!(watch.proven(), [one]);
+        watch.note_taken(one);
+        prove();
+        assert!(watch.proven().is_empty());
+        // Later it fails otherwise.
+        watch.note_given_up(one, false);
+        prove();
+        assert!(watch.proven().is_empty());
     }
 }
