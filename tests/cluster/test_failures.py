@@ -17,6 +17,7 @@ from lib.worlds import content
 
 BLOCK_LEN_BYTES = 10_000
 TAKEOVER_SECONDS_MAX = 60
+MOVED_PAUSE_SECONDS_MAX = 8
 
 
 class Direct(threading.Thread):
@@ -124,6 +125,25 @@ class Failures(ClusterTest):
         load.await_progress(step_count=200)
         print(f"two that own nothing were killed: pause of {load.pause_seconds():.1f} s", flush=True)
         self.assertLess(load.pause_seconds(), OTHERS_PAUSE_SECONDS_MAX)
+        cluster.heal()
+        self.end(cluster, load, owner)
+
+    def test_a_volume_moves_while_another_node_stands_still(self):
+        cluster = self.cluster(6)
+        owner = cluster.owner()
+        still = self.other_than(cluster, owner, cluster.etcd_leader())
+        target = self.other_than(cluster, owner, still)
+        load = self.load(cluster, [owner, target])
+        load.await_progress()
+        cluster.pause(still)
+        load.await_progress()
+        load.forget_pauses()
+        cluster.cairn(target, "volume", "move", "main", "--to", target)
+        harness.wait_until(lambda: cluster.owner(without=[still]) == target, TAKEOVER_SECONDS_MAX, "that the volume moved")
+        load.await_progress()
+        print(f"moved while another node stood still: pause of {load.pause_seconds():.1f} s", flush=True)
+        # Less than it takes until connections to the silent node end.
+        self.assertLess(load.pause_seconds(), MOVED_PAUSE_SECONDS_MAX)
         cluster.heal()
         self.end(cluster, load, owner)
 

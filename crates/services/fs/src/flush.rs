@@ -244,8 +244,16 @@ impl Shared {
         true
     }
 
-    /// Flushes all that there is; background tasks have ended.
+    /// Flushes all that there is, and waits for background tasks, which end: what they wrote is durable as well.
     pub async fn flush_everything(self: &Arc<Self>) -> Result<(), FsError> {
+        let result = self.flush_written().await;
+        self.tasks.ended().await;
+        self.durable(self.meta.last_ticket()).await?;
+        result
+    }
+
+    /// Has all durable that clients wrote. It waits for no background task, which may hang on a disk.
+    pub async fn flush_written(self: &Arc<Self>) -> Result<(), FsError> {
         let mut result = Ok(());
         loop {
             let inodes: Vec<_> = self.queue.inodes.lock().drain(..).collect();
@@ -275,7 +283,6 @@ impl Shared {
                 break;
             }
         }
-        self.tasks.ended().await;
         self.durable(self.meta.last_ticket()).await?;
         result
     }

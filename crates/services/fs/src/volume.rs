@@ -596,6 +596,15 @@ impl Fs {
         self.shared.dirty.close();
     }
 
+    /// Stops background work, and has all durable that clients wrote: after that [`Fs::abandon`] loses nothing.
+    ///
+    /// It waits for nothing else, so that a disk that hangs under background work does not keep the next owner waiting. The
+    /// caller has stopped sending operations, and calls [`Fs::close`] or [`Fs::abandon`] next.
+    pub async fn end_writing(&self) -> Result<(), FsError> {
+        self.shared.stop();
+        self.shared.flush_written().await
+    }
+
     /// Stops background work, flushes everything, seals segments and closes the metadata.
     ///
     /// The caller has stopped sending operations. On an error the volume is closed all the same;

@@ -22,6 +22,8 @@ use crate::table::Condition;
 
 /// A volume whose metadata is on a disk that fails may take so long to close before it is left behind.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(15);
+/// What closing may take once all that clients wrote is durable, while they wait for the next owner.
+pub(crate) const TIDY_MAX: Duration = Duration::from_secs(1);
 /// A state that could not be had on another disk stays where it is for so long: each try costs clients a pause.
 const STAYED_REST: Duration = Duration::from_secs(3600);
 /// How often it is looked whether the disk with the metadata that somebody waits for works.

@@ -18,7 +18,7 @@ use cairn_shard::ShardService;
 
 use futures_util::future::{Either, select};
 
-use crate::metadata::CLOSE_MAX;
+use crate::metadata::{CLOSE_MAX, TIDY_MAX};
 use crate::pool::{MetaDisks, Pool, VolumeService};
 use crate::state_places::Kind;
 
@@ -143,27 +143,47 @@ impl Pool {
         self.end_succession(id);
     }
 
+    /// Has durable what clients wrote, within [`CLOSE_MAX`]. The rest of closing saves the next owner a replay of the log: it may
+    /// take [`TIDY_MAX`], for clients wait meanwhile, and a disk that hangs may take longer.
     async fn close_or_abandon(&self, fs: &Fs, over: impl Future<Output = ()>) {
         let volume = fs.name();
-        let closing = Box::pin(fs.close());
         let over = pin!(over);
         let patience = select(self.env.clock.sleep(CLOSE_MAX), over);
-        let why = match select(closing, patience).await {
-            Either::Left((Ok(()), _)) => return,
+        let writing = Box::pin(fs.end_writing());
+        let patience = match select(writing, patience).await {
+            Either::Left((Ok(()), patience)) => patience,
             Either::Left((Err(error), _)) => {
                 tracing::warn!(volume, %error, "the volume did not close cleanly; the next owner recovers it");
-                return;
+                return fs.abandon();
             }
             // Too few disks answer for what is still to be written; nothing of it was acknowledged.
-            Either::Right((Either::Left(_), _)) => "it takes too long",
-            Either::Right((Either::Right(_), _)) => "this node's lease is over",
+            Either::Right((ended, _)) => {
+                let why = match ended {
+                    Either::Left(_) => "it takes too long",
+                    Either::Right(_) => "this node's lease is over",
+                };
+                tracing::warn!(
+                    volume,
+                    why,
+                    "the volume does not close; the next owner recovers it"
+                );
+                return fs.abandon();
+            }
         };
-        tracing::warn!(
-            volume,
-            why,
-            "the volume does not close; the next owner recovers it"
-        );
-        fs.abandon();
+        let patience = select(self.env.clock.sleep(TIDY_MAX), patience);
+        match select(Box::pin(fs.close()), patience).await {
+            Either::Left((Ok(()), _)) => {}
+            Either::Left((Err(error), _)) => {
+                tracing::warn!(volume, %error, "the volume did not close cleanly; the next owner recovers it");
+            }
+            Either::Right(_) => {
+                tracing::info!(
+                    volume,
+                    "what clients wrote is durable, and the rest of closing waits for a disk; the next owner recovers the volume"
+                );
+                fs.abandon();
+            }
+        }
     }
 
     /// Takes over the pool's state as other nodes changed it, unless it was read before a change of this node
