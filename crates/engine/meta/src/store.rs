@@ -143,6 +143,20 @@ impl MetaStore {
         open::open(env, settings, volume, disks, draining).await
     }
 
+    /// As [`Self::open_without`], where no disk has room for what an opening writes, with nothing written: the volume can be read, in
+    /// all its views, and each batch is refused with [`MetaError::Full`] and `why`. What the log has beside the state is in memory.
+    /// To be closed with [`Self::abort`] before it is opened for writing.
+    pub async fn open_to_read(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+        draining: Vec<(DiskId, Arc<dyn Disk>)>,
+        why: String,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        open::open_to_read(env, settings, volume, disks, draining, why).await
+    }
+
     /// The last epoch of a volume whose log is on the disks of this server alone, if there is one. The first owner of the
     /// volume in a cluster needs a later one; [`Self::take_over`] goes on with that log.
     pub async fn mirrored_epoch(
@@ -608,6 +622,11 @@ impl<L: CommitLog> MetaStore<L> {
     /// deletions go on; nothing should be added meanwhile, for deletions may have to wait then, too.
     pub fn is_full(&self) -> bool {
         self.shared.is_full.load(Ordering::Acquire)
+    }
+
+    /// Why nothing can be changed, if the store was opened to be read alone ([`Self::open_to_read`]).
+    pub fn read_only(&self) -> Option<&str> {
+        self.shared.read_only.as_deref()
     }
 
     /// Waits while more bytes are submitted and not durable than the settings allow (Rule 6).
