@@ -355,6 +355,11 @@ impl Pool {
         self.give_room_up(0, Wanted::Opening).await;
     }
 
+    /// For another try to save the pool's state. Whether there is some more room.
+    pub(crate) async fn make_room_to_save(&self) -> bool {
+        self.give_room_up(PIECES_FOR_START, Wanted::IfUsedUp).await
+    }
+
     /// For another try to open a volume that found no room. Whether there is some more.
     pub(crate) async fn make_more_room_to_open(&self) -> bool {
         self.give_room_up(0, Wanted::One).await
