@@ -194,6 +194,10 @@ bench-metadata: setup-cluster build-test ## What it costs that metadata of a clu
 bench-small: setup-bench build ## What a million small files and objects take on disks, into docs/results/performance.md
 	scripts/bench-small --write $(BENCH_FLAGS)
 
+.PHONY: bench-space
+bench-space: setup-bench build ## How soon space comes back after overwrites and deleted snapshots, into docs/results/performance.md
+	scripts/bench-space --write $(BENCH_FLAGS)
+
 .PHONY: bench-reliability
 bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load

@@ -212,6 +212,11 @@ impl SegmentStore {
         self.volumes.write().insert(volume, opened);
     }
 
+    /// How many volumes are open.
+    pub fn volume_count(&self) -> usize {
+        self.volumes.read().len()
+    }
+
     /// The volumes that are open, with their epochs.
     pub(crate) fn epochs(&self) -> Vec<(VolumeId, Epoch)> {
         let volumes = self.volumes.read();

@@ -215,7 +215,7 @@ impl Fs {
         backlog.dead_segments = totals.dead_segments;
         backlog.dead_bytes = totals.dead_bytes;
         backlog.sparse_bytes = totals.sparse_bytes;
-        let is_volume_idle = self.shared.is_volume_idle();
+        let is_volume_idle = self.shared.is_volume_idle(totals.sparse_bytes);
         let (limits, _) = self.shared.limits_when(totals.live_bytes, is_volume_idle);
         backlog.sparse_bytes_allowed = limits.allowed_bytes;
         backlog
@@ -264,7 +264,8 @@ impl Shared {
         }
         let (usual, room) = self.limits(totals.live_bytes);
         // What is above the usual goes as usual, also when nobody writes.
-        let is_volume_idle = totals.sparse_bytes <= usual.allowed_bytes && self.is_volume_idle();
+        let is_volume_idle =
+            totals.sparse_bytes <= usual.allowed_bytes && self.is_volume_idle(totals.sparse_bytes);
         let limits = match is_volume_idle {
             true => self.limits_when(totals.live_bytes, true).0,
             false => usual,
@@ -302,7 +303,9 @@ impl Shared {
             self.collector.let_all_go();
             if is_volume_idle && has_too_much {
                 let now = self.env.clock.monotonic();
-                self.collector.idle.lock().rest(now);
+                let stuck = (!self.collector.stuck.lock().is_empty()).then_some(STUCK_PAUSE);
+                let mut idle = self.collector.idle.lock();
+                idle.rest(totals.sparse_bytes, stuck, now);
             }
             return Ok(());
         }
@@ -379,10 +382,11 @@ impl Shared {
     }
 
     /// Whether nobody has written for a while, and more can be given back.
-    fn is_volume_idle(&self) -> bool {
+    fn is_volume_idle(&self, garbage_bytes: u64) -> bool {
         let flushed_bytes = self.counters.flushed_bytes.load(Ordering::Relaxed);
         let now = self.env.clock.monotonic();
-        self.collector.idle.lock().look(flushed_bytes, now)
+        let mut idle = self.collector.idle.lock();
+        idle.look(flushed_bytes, garbage_bytes, now)
     }
 
     fn limits_when(&self, live_bytes: u64, is_volume_idle: bool) -> (Limits, Room) {
@@ -400,7 +404,10 @@ impl Shared {
             reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 4
         });
         let (garbage_percent, garbage_bytes) = match is_volume_idle {
-            true => idle_garbage(settings.garbage_percent, garbage_bytes),
+            true => {
+                let volume_count = self.segments.volume_count();
+                idle_garbage(settings.garbage_percent, garbage_bytes, volume_count)
+            }
             false => (settings.garbage_percent, garbage_bytes),
         };
         let limits = Limits::of(live_bytes, room, garbage_percent, garbage_bytes);
