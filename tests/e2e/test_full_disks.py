@@ -13,8 +13,8 @@ from lib.worlds import WorldTest, content
 
 MIB = 1024 * 1024
 DISKS = 6
-# In memory. Each log file takes 32 MiB of three of them, and up to three are there.
-DISK_MIB = 160
+# In memory. Each log file takes 32 MiB of three of them, and up to four are there.
+DISK_MIB = 224
 FILE_LEN_BYTES = 2 * MIB
 # Files that stay, and files that are deleted while the disks are full: the latter are alone in their segments.
 KEPT_COUNT = 3

@@ -413,6 +413,12 @@ impl Pool {
         let now = self.env.clock.monotonic();
         let lacks = |fs: &Fs| fs.meta().stats().is_degraded();
         let lacking: Vec<Fs> = self.serving_all().into_iter().filter(lacks).collect();
+        // What is missing because a disk is away others see to.
+        let found_no_room = |fs: &Fs| {
+            let stats = fs.meta().stats();
+            stats.log_is_short || stats.ship_errors > 0
+        };
+        let found_none = lacking.iter().any(found_no_room);
         {
             let mut room = self.room.lock();
             if lacking.is_empty() {
@@ -420,7 +426,7 @@ impl Pool {
                 return;
             }
             // Room may have come while the server was not there to see it, or in steps that are too small to be noted.
-            if room.copies.is_none() && room.short.is_empty() {
+            if room.copies.is_none() && room.short.is_empty() && found_none {
                 room.copies = Some(CopiesAgain::new(now));
             }
             if room.copies.as_mut().is_none_or(|it| !it.take_turn(now)) {
