@@ -849,6 +849,7 @@ impl Start {
             is_ship_wanted: AtomicBool::new(false),
             refused_states: Mutex::default(),
             is_full: AtomicBool::new(is_full),
+            are_spares_unwanted: AtomicBool::new(false),
             read_only,
         });
         Started {

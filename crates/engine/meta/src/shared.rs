@@ -134,6 +134,8 @@ pub(crate) struct Shared {
     pub refused_states: Mutex<BTreeSet<usize>>,
     /// The state, or the log, had no space when it was last needed.
     pub is_full: AtomicBool,
+    /// The committer is to have the log do without its spare files.
+    pub are_spares_unwanted: AtomicBool,
     /// Why nothing can be changed, if the store was opened to be read alone. It has no committer then.
     pub read_only: Option<String>,
 }

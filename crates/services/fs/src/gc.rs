@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Room, Survey, idle_garbage};
+use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Quiet, Room, Survey, idle_garbage};
 use crate::tasks::let_others_run;
 use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
@@ -116,6 +116,7 @@ pub(crate) struct Collector {
     stuck: Mutex<FxHashMap<SegmentId, Duration>>,
     budget: Mutex<Budget>,
     idle: Mutex<Idle>,
+    quiet: Mutex<Quiet>,
 }
 
 impl Collector {
@@ -131,6 +132,7 @@ impl Collector {
             stuck: Mutex::default(),
             budget: Mutex::default(),
             idle: Mutex::default(),
+            quiet: Mutex::default(),
         }
     }
 
@@ -355,6 +357,10 @@ impl Shared {
         let (limits, _) = self.limits(totals.live_bytes);
         self.collector.note_look(&limits, totals.sparse_bytes);
         self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
+        let (change, now) = (self.meta.last_ticket().0.0, self.env.clock.monotonic());
+        if self.collector.quiet.lock().begins(change, now) {
+            self.meta.give_back_log();
+        }
         Ok(totals)
     }
 

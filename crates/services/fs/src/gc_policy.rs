@@ -171,6 +171,32 @@ impl Idle {
     }
 }
 
+/// Since when nobody has changed a volume at all, its metadata included.
+#[derive(Debug, Default)]
+pub(crate) struct Quiet {
+    /// The last change then, and when that was.
+    last: Option<(u64, Duration)>,
+    was_told: bool,
+}
+
+impl Quiet {
+    /// Whether it is quiet for so long, as is said once until the next change; `change` is the number of the last one.
+    pub fn begins(&mut self, change: u64, now: Duration) -> bool {
+        match self.last {
+            Some((last, since)) if last == change => {
+                let begins = !self.was_told && now.saturating_sub(since) >= IDLE_AFTER;
+                self.was_told |= begins;
+                begins
+            }
+            _ => {
+                self.last = Some((change, now));
+                self.was_told = false;
+                false
+            }
+        }
+    }
+}
+
 /// How many bytes may still be moved: what is written and deleted earns it. So a pool that cannot be packed
 /// more tightly is not packed again and again.
 #[derive(Debug, Default)]
@@ -413,6 +439,27 @@ mod tests {
         idle.rest(100 * MIB, None, at(600));
         assert!(!idle.look(2, 100 * MIB + IDLE_NEWS_BYTES - 1, at(601)));
         assert!(idle.look(2, 100 * MIB + IDLE_NEWS_BYTES, at(602)));
+    }
+
+    #[test]
+    fn that_a_volume_is_quiet_is_said_once() {
+        let mut quiet = Quiet::default();
+        // The last change, when it is looked, and whether it begins to be quiet.
+        let looks = [
+            (7, 0, false),
+            (7, 59, false),
+            (7, 60, true),
+            (7, 61, false),
+            (7, 600, false),
+            (8, 601, false),
+            (8, 660, false),
+            (8, 661, true),
+            (8, 700, false),
+        ];
+        for (change, seconds, want) in looks {
+            let got = quiet.begins(change, Duration::from_secs(seconds));
+            assert_eq!(got, want, "after {seconds} s");
+        }
     }
 
     /// However large the segments of a small volume are: one after the other is emptied until there is little garbage.
