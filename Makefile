@@ -199,6 +199,10 @@ bench-overwrites: setup-bench build ## What random overwrites leave of a file's 
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
 	scripts/bench-overwrites --write $(BENCH_FLAGS)
 
+.PHONY: bench-space
+bench-space: setup-bench build ## How soon space comes back after overwrites and deleted snapshots, into docs/results/performance.md
+	scripts/bench-space --write $(BENCH_FLAGS)
+
 .PHONY: bench-reliability
 bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load

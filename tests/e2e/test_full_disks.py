@@ -1,6 +1,7 @@
 """Disks whose file systems another program fills: the server starts on them, and goes on by itself when there is room."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import subprocess
@@ -11,16 +12,23 @@ from lib import harness, libnfs
 from lib.worlds import WorldTest, content
 
 MIB = 1024 * 1024
-DISKS = 3
-# In memory. Each log file takes 32 MiB of it, and up to three are there.
+DISKS = 6
+# In memory. Each log file takes 32 MiB of three of them, and up to four are there.
 DISK_MIB = 224
 FILE_LEN_BYTES = 2 * MIB
-FILES_COUNT = 8
-KILLS_COUNT = 3
+# Files that stay, and files that are deleted while the disks are full: the latter are alone in their segments.
+KEPT_COUNT = 3
+DOOMED_COUNT = 6
+# What deleting the latter gives back at least: less than they take, for the log goes on meanwhile.
+FREED_BYTES_MIN = 4 * MIB
+# Kills while there is no room: each start has less than the one before.
+KILLS_COUNT = 4
+BALLAST_COUNT = 4
 # What a client sees when there is room again, on a busy machine.
 WRITES_SECONDS_MAX = 30
 WELL_SECONDS_MAX = 180
 SERVED_SECONDS_MAX = 30
+FREED_SECONDS_MAX = 120
 
 
 class FileSystems:
@@ -64,6 +72,15 @@ class FileSystems:
         for folder in self.folders:
             (folder / "other").unlink()
 
+    def free_bytes(self):
+        stats = [os.statvfs(folder) for folder in self.folders]
+        return sum(stat.f_bavail * stat.f_frsize for stat in stats)
+
+    def ballast(self):
+        """The files of each disk that keep room for a start."""
+        folders = [folder / "ballast" for folder in self.folders]
+        return [sorted(folder.iterdir()) if folder.is_dir() else [] for folder in folders]
+
 
 class FullDisks(WorldTest):
     def mounted(self, server):
@@ -78,29 +95,26 @@ class FullDisks(WorldTest):
         harness.wait_until(mounts, SERVED_SECONDS_MAX, "that the volume is served")
         return found[0]
 
-    def test_disks_that_another_program_fills(self):
+    def filled_pool(self):
         root = self.scratch / "pool"
         disks = FileSystems([root / f"disk{index}" for index in range(DISKS)])
         self.addCleanup(disks.close)
-        server = self.enterContextHere(harness.Server(root, DISKS, wrapper=disks.wrapper))
-        files = {f"/file{index}": content(f"file {index}", FILE_LEN_BYTES) for index in range(FILES_COUNT)}
+        return disks, self.enterContextHere(harness.Server(root, DISKS, wrapper=disks.wrapper))
+
+    def write_files(self, server, prefix, count):
+        files = {f"/{prefix}{index}": content(f"{prefix} {index}", FILE_LEN_BYTES) for index in range(count)}
         with libnfs.Mount(server.libnfs_url()) as mount:
             for name, data in files.items():
                 mount.write_file(name, data)
-        harness.wait_until(server.is_well, WELL_SECONDS_MAX, "a pool without warnings")
-        for nth in range(KILLS_COUNT):
-            # Also what the pool gave back meanwhile.
-            disks.fill()
-            server.kill()
-            server.start()
-            # Small disks have too little of their own for a start; it goes on by itself when there is room.
-            disks.empty()
-            doomed = f"/file{nth}"
-            with self.mounted(server) as mount:
-                for name, data in files.items():
-                    self.assertTrue(mount.read_file(name) == data, name)
-                mount.unlink(doomed)
-                del files[doomed]
+        return files
+
+    def is_read(self, mount, files):
+        for name, data in files.items():
+            self.assertTrue(mount.read_file(name) == data, name)
+        self.assertEqual({name.lstrip("/") for name in files}, set(mount.names("/")))
+
+    def goes_on(self, server, disks, files):
+        """There is room again: nobody does anything, and all is as it was."""
 
         def writes():
             try:
@@ -111,13 +125,90 @@ class FullDisks(WorldTest):
             return True
 
         harness.wait_until(writes, WRITES_SECONDS_MAX, "room for writes")
+        files["/after"] = content("after", FILE_LEN_BYTES)
         harness.wait_until(server.is_well, WELL_SECONDS_MAX, "a pool without warnings")
-        # What was kept for this is there once more.
-        ballast = [folder / "ballast" for folder in disks.folders]
-        is_kept = lambda: all(folder.is_dir() and len(list(folder.iterdir())) == 4 for folder in ballast)
+        is_kept = lambda: all(len(pieces) == BALLAST_COUNT for pieces in disks.ballast())
         harness.wait_until(is_kept, WELL_SECONDS_MAX, "the room that is kept on full disks")
+        with self.mounted(server) as mount:
+            self.is_read(mount, files)
+
+    def is_refused(self, mount, server):
+        """A change is refused at once, and whoever is only read says so."""
+        with self.assertRaises(OSError) as refused:
+            mount.write_file("/new", content("new", FILE_LEN_BYTES))
+        self.assertEqual(refused.exception.errno, errno.ENOSPC)
+        warnings = {warning["kind"]: warning for warning in server.status()["warnings"]}
+        self.assertNotIn("volume_not_served", warnings)
+        if told := warnings.get("volume_read_only"):
+            self.assertEqual(told["volume"], "main")
+            self.assertIn("read-only until its disks have room", told["message"])
+            self.assertTrue(told["next"])
+
+    def test_a_killed_server_reads_and_deletes_on_full_disks(self):
+        disks, server = self.filled_pool()
+        kept = self.write_files(server, "kept", KEPT_COUNT)
+        # What is killed first: the disks are full before the server is, or while it is away.
+        for order in ("fill first", "kill first", "fill first"):
+            with self.subTest(order):
+                # What is written by another start is in other segments.
+                server.kill()
+                server.start()
+                doomed = self.write_files(server, "doomed", DOOMED_COUNT)
+                harness.wait_until(server.is_well, WELL_SECONDS_MAX, "a pool without warnings")
+                is_kept = lambda: all(len(pieces) == BALLAST_COUNT for pieces in disks.ballast())
+                harness.wait_until(is_kept, WELL_SECONDS_MAX, "the room that is kept on full disks")
+                if order == "fill first":
+                    disks.fill()
+                    server.kill()
+                    # Also what the pool gave back meanwhile.
+                    disks.fill()
+                else:
+                    server.kill()
+                    disks.fill()
+                server.start()
+                with self.mounted(server) as mount:
+                    self.is_read(mount, kept | doomed)
+                    for name in doomed:
+                        mount.unlink(name)
+                    self.is_read(mount, kept)
+                freed = lambda: disks.free_bytes() >= FREED_BYTES_MIN
+                harness.wait_until(freed, FREED_SECONDS_MAX, "room that deleting gives back")
+                disks.empty()
+                self.goes_on(server, disks, kept)
+
+    def test_reads_go_on_however_often_a_server_is_killed_on_full_disks(self):
+        disks, server = self.filled_pool()
+        files = self.write_files(server, "kept", KEPT_COUNT)
+        harness.wait_until(server.is_well, WELL_SECONDS_MAX, "a pool without warnings")
+        for _ in range(KILLS_COUNT):
+            # The other program takes what the server gives up for its start, too.
+            disks.fill()
+            server.kill()
+            disks.fill()
+            server.start()
+            with self.mounted(server) as mount:
+                self.is_read(mount, files)
+                self.is_refused(mount, server)
+                self.is_read(mount, files)
+        disks.empty()
+        self.goes_on(server, disks, files)
         server.restart()
         with libnfs.Mount(server.libnfs_url()) as mount:
-            for name, data in files.items():
-                self.assertTrue(mount.read_file(name) == data, name)
-            self.assertTrue(mount.read_file("/after") == content("after", FILE_LEN_BYTES))
+            self.is_read(mount, files)
+
+    def test_a_start_without_any_room_serves_reads(self):
+        disks, server = self.filled_pool()
+        files = self.write_files(server, "kept", KEPT_COUNT)
+        harness.wait_until(server.is_well, WELL_SECONDS_MAX, "a pool without warnings")
+        server.kill()
+        # Others had what was kept for it.
+        for pieces in disks.ballast():
+            for piece in pieces:
+                piece.unlink()
+        disks.fill()
+        server.start()
+        with self.mounted(server) as mount:
+            self.is_read(mount, files)
+            self.is_refused(mount, server)
+        disks.empty()
+        self.goes_on(server, disks, files)

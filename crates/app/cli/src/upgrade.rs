@@ -86,6 +86,7 @@ pub fn in_the_way(view: &ClusterView) -> Vec<String> {
 fn keeps_from_stopping(kind: WarningKind) -> bool {
     match kind {
         WarningKind::VolumeNotServed
+        | WarningKind::VolumeReadOnly
         | WarningKind::NoLease
         | WarningKind::SegmentsUnreadable
         | WarningKind::SegmentsShort

@@ -362,10 +362,18 @@ impl<E: Entry> EntryLog<E> {
     }
 
     /// Adds entries, which get their ids; they are durable when it is done. Fails when no disk has them in time: they are
-    /// kept in memory nevertheless, and written with the next ones.
+    /// kept in memory nevertheless, and written with the next ones. A disk with little room gets none.
     pub async fn append(&self, inner: &Inner, entries: Vec<E>) -> Result<(), String> {
         let mut folders = self.folders(inner, false);
+        let is_any = !folders.is_empty();
+        folders.retain(|folder| inner.has_room_at(folder));
         folders.truncate(COPIES_MAX);
+        let without = match is_any && folders.is_empty() {
+            true => {
+                "the disks of this server have no room: entries are in memory until there is some"
+            }
+            false => "no disk of this server works",
+        };
         let waiting = self.0.lock().append(entries, &folders);
         let waiting = waiting.into_iter().map(|waits| async move {
             match tokio::time::timeout(DURABLE_MAX, waits).await {
@@ -397,10 +405,7 @@ impl<E: Entry> EntryLog<E> {
                 }
             }
         }
-        let problem = failed.or_else(|| {
-            let none = "no disk of this server works".to_owned();
-            (!is_durable).then_some(none)
-        });
+        let problem = failed.or_else(|| (!is_durable).then(|| without.to_owned()));
         self.0.lock().problem.clone_from(&problem);
         match problem {
             Some(problem) if !is_durable => Err(problem),

@@ -19,6 +19,7 @@ use cairn_admin::live::{
 use cairn_admin::{Answer, ControlError};
 use cairn_base::Timestamp;
 use cairn_history::{Kind, Query, Row, Series, Settings, Store, Table};
+use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
 use prometheus::proto::{MetricFamily, MetricType};
 use tokio::sync::oneshot;
@@ -49,6 +50,11 @@ const ASKS_MAX: usize = 16;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A store that failed is opened again after so long.
 const REOPEN_AFTER: Duration = Duration::from_secs(60);
+/// Numbers and entries are written only where so much room is left beside what starts and deletes need.
+const SPARE_BYTES: u64 = 256 << 10;
+/// Rows that are kept in memory while their disk has no room for them: those of an hour.
+const WAITING_ROWS_MAX: usize = 360;
+const FULL: &str = "its disk has no room: the numbers of the last hour are in memory, and are written when there is some";
 /// Volumes and disks that have series of their own; of more, the first ones by name have.
 const VOLUMES_MAX: usize = 32;
 const DISKS_MAX: usize = 64;
@@ -550,6 +556,8 @@ struct Keeper {
     problem: Option<String>,
     /// When the last try to open a store was.
     tried: Option<std::time::Instant>,
+    /// What is not in the store yet, the oldest first.
+    waiting: VecDeque<(Table, Row)>,
 }
 
 impl Keeper {
@@ -559,6 +567,7 @@ impl Keeper {
             store: None,
             problem: None,
             tried: None,
+            waiting: VecDeque::new(),
         }
     }
 
@@ -571,7 +580,7 @@ impl Keeper {
             };
             self.open_if_due();
             match ask {
-                Ask::Row(table, row) => self.keep(&table, row),
+                Ask::Row(table, row) => self.keep(table, row),
                 Ask::List(answer) => {
                     let _ = answer.send(self.list());
                 }
@@ -591,12 +600,30 @@ impl Keeper {
         }
     }
 
-    fn keep(&mut self, table: &Table, row: Row) {
+    fn keep(&mut self, table: Table, row: Row) {
+        if self.waiting.len() >= WAITING_ROWS_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((table, row));
         let Some(store) = &mut self.store else { return };
-        if let Err(error) = store.push(table, row) {
-            tracing::warn!(%error, "the history cannot be written");
-            self.problem = Some(error.to_string());
-            self.store = None;
+        let node = self.node.upgrade();
+        if node.is_some_and(|inner| !inner.has_room_at(store.folder())) {
+            if self.problem.is_none() {
+                tracing::warn!(folder = %store.folder().display(), "the history is kept in memory: its disk has no room");
+                self.problem = Some(FULL.to_owned());
+            }
+            return;
+        }
+        if self.problem.take().is_some() {
+            tracing::info!(folder = %store.folder().display(), "there is room for the history again");
+        }
+        while let Some((table, row)) = self.waiting.pop_front() {
+            if let Err(error) = store.push(&table, row) {
+                tracing::warn!(%error, "the history cannot be written");
+                self.problem = Some(error.to_string());
+                self.store = None;
+                return;
+            }
         }
     }
 
@@ -779,6 +806,21 @@ impl Inner {
         folders
             .map(|folder| folder.join(HISTORY_NAME).join(BELOW))
             .collect()
+    }
+
+    /// Whether the disk with this path has room for what can wait: the last of it is for starts, takeovers and deletes.
+    pub(crate) fn has_room_at(&self, path: &Path) -> bool {
+        let disks = self.pool.disks();
+        let holds = |disk: &&Arc<ShardDisk>| {
+            let folder = disk.disk().folder();
+            folder.is_some_and(|folder| path.starts_with(folder))
+        };
+        // One that hangs would keep whoever asks it.
+        let Some(disk) = disks.iter().find(holds).filter(|disk| !disk.is_silent()) else {
+            return true;
+        };
+        let space = disk.disk().space();
+        space.is_ok_and(|space| cairn_pool::has_room_to_spare(space, SPARE_BYTES))
     }
 
     /// Folders of disks of this server that work and, unless asked `with_leaving`, stay; those that the configuration

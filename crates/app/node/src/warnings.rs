@@ -183,6 +183,12 @@ fn text(warning: &Warning) -> Told {
             format!("volume {volume} is not served: {why}"),
             "bring back the disks or nodes that are missing; the server's log says more",
         ),
+        Warning::VolumeReadOnly { volume, why } => told(
+            WarningKind::VolumeReadOnly,
+            of_volume(volume),
+            format!("volume {volume} is read-only until its disks have room: {why}"),
+            "free some MiB in the file systems of the disks, which other programs may have filled: it is opened again by itself",
+        ),
         Warning::VolumeWithoutOwner { volume, tries } => {
             let tries: Vec<String> = tries
                 .iter()
@@ -558,6 +564,7 @@ pub fn view(warning: &Warning) -> WarningView {
             volume: of,
         } => (node, volume) = (Some(name), Some(of)),
         Warning::VolumeNotServed { volume: name, .. }
+        | Warning::VolumeReadOnly { volume: name, .. }
         | Warning::VolumeWithoutOwner { volume: name, .. }
         | Warning::MetadataShort { volume: name }
         | Warning::AddressNotHere { volume: name, .. }

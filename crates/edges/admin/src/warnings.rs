@@ -14,6 +14,7 @@ use crate::events::Severity;
 #[serde(rename_all = "snake_case")]
 pub enum WarningKind {
     VolumeNotServed,
+    VolumeReadOnly,
     VolumeWithoutOwner,
     NoLease,
     EtcdNoQuorum,

@@ -133,6 +133,13 @@ impl Committer {
             if self.shared.stop() == Stop::Now {
                 return Ok(());
             }
+            if self
+                .shared
+                .are_spares_unwanted
+                .swap(false, Ordering::AcqRel)
+            {
+                self.log.give_back_spares();
+            }
             if !self.backlog.is_empty() && self.backlog.is_small() {
                 self.backlog.apply(&self.shared)?;
             }

@@ -32,7 +32,7 @@ use crate::journal_rewrite::forget_earlier_starts;
 use crate::log::begin::{FoundMirror, Mirrored};
 use crate::log::ensemble::list::AgreedList;
 use crate::log::ensemble::{EnsembleLog, FoundEnsembles, Seat};
-use crate::log::{CommitLog, FoundLog, History, LogRecord, LogWriter};
+use crate::log::{CommitLog, FoundLog, History, LogRecord, LogStatus, LogWriter};
 use crate::mirrored_log::MirroredLog;
 use crate::progress::Progress;
 use crate::segments::Segments;
@@ -97,6 +97,71 @@ pub(crate) async fn open(
     };
     let log = |shared| VolumeLog::Mirrored(MirroredLog::new(shared));
     parts.open(Box::new(found), log).await
+}
+
+/// Opens a volume so that nothing is written: it can be read, and every change is refused with `why`. What the log has is replayed
+/// in memory. Begins no term, so what was found may be on fewer disks than it should.
+pub(crate) async fn open_to_read(
+    env: Env,
+    settings: MetaSettings,
+    volume: VolumeId,
+    disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    draining: Vec<(DiskId, Arc<dyn Disk>)>,
+    why: String,
+) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
+    let settings = within_limits(settings);
+    let disks = DiskSet::new(volume, disks, settings.copies);
+    disks.add_draining(draining);
+    let tasks = Tasks::new(env.spawner.clone());
+    let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
+    let history = found.history();
+    let (state, applied) = choose_state_to_read(&settings, &disks, history).await?;
+    let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
+    let mut journal = JournalIndex::default();
+    for entry in &entries {
+        journal.insert(entry);
+    }
+    let replay = replay(&*state, applied, history)?;
+    let counters = load_counters(&*state, &replay.backlog)?;
+    // That of the last owner: disks need promise nothing to read for it.
+    let term = Term {
+        epoch: history.epoch_max,
+        nonce: history.terms.last().map_or(0, |term| term.nonce),
+        start: LogPosition(history.end.0 + 1),
+    };
+    let start = Start {
+        clock: env.clock,
+        entropy: env.entropy,
+        ships: false,
+        remote: None,
+        term_count: history.terms.len(),
+        log_start: history.retained_from,
+        position_next: term.start,
+        tasks,
+        settings,
+        disks,
+        term,
+        state,
+        states: Vec::new(),
+        superseded: Vec::new(),
+        applied: replay.applied,
+        flushed: applied.position,
+        counters,
+        journal,
+        backlog: replay.backlog,
+    };
+    let shared = start.share(found.status(), Some(why)).shared;
+    shared.log_start.fetch_max(1, Ordering::AcqRel);
+    let store = Arc::new(MetaStore {
+        log: VolumeLog::Mirrored(MirroredLog::new(shared.clone())),
+        shared,
+    });
+    let recovered = Recovered {
+        epoch: term.epoch,
+        replayed_entries: replay.entries,
+        journal: entries,
+    };
+    Ok((store, recovered))
 }
 
 /// Opens a volume that this node has taken over, or makes it if nothing was agreed on yet. `disks` are this node's: the
@@ -486,6 +551,39 @@ async fn choose_state(
     }
 }
 
+/// As [`choose_state`], where nothing may be written.
+async fn choose_state_to_read(
+    settings: &MetaSettings,
+    disks: &DiskSet,
+    history: &History,
+) -> Result<(Arc<dyn StateStore>, AppliedRecord), MetaError> {
+    let mut found = state::discover_to_read(disks, settings).await;
+    found.retain(|(applied, _)| history.continues(applied));
+    found.sort_by_key(|(applied, _)| applied.position);
+    let mut damage = None;
+    while let Some((_, state)) = found.pop() {
+        match read_for_start(&*state) {
+            Ok(applied) if history.continues(&applied) => return Ok((state, applied)),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!("{error}; trying another copy of the state");
+                damage = Some(error);
+            }
+        }
+    }
+    match disks.healthy().first() {
+        // The log is whole: it can be replayed from nothing.
+        Some(first) if history.retained_from.0 <= 1 => Ok((
+            state::empty_to_read(disks, *first),
+            AppliedRecord::default(),
+        )),
+        _ => Err(damage.unwrap_or(MetaError::StateMissing {
+            volume: disks.volume,
+            position: history.retained_from,
+        })),
+    }
+}
+
 /// Gets the state from other nodes to the first disk that takes it.
 pub(crate) async fn fetch(
     remote: &RemoteCopies,
@@ -661,13 +759,18 @@ struct Start {
     remote: Option<Arc<RemoteCopies>>,
 }
 
+/// What all parts of a store share, and what its committer begins with.
+struct Started {
+    shared: Arc<Shared>,
+    backlog: Backlog,
+    counters: Counters,
+    /// Copies of the state are to be made at once.
+    ships: bool,
+}
+
 impl Start {
-    /// Starts the committer, and returns when the reserved ids are durable.
-    async fn run<L: CommitLog>(
-        self,
-        log: Box<dyn LogWriter>,
-        handle: impl FnOnce(Arc<Shared>) -> L,
-    ) -> Result<Arc<MetaStore<L>>, MetaError> {
+    /// `read_only`: why nothing can be changed, if that is so.
+    fn share(self, log: LogStatus, read_only: Option<String>) -> Started {
         let batch_bytes_max = self.settings.batch_bytes_max();
         let mut visible = self.counters.clone();
         let mut ino_next = visible.record.ino_reserved;
@@ -702,11 +805,9 @@ impl Start {
         let taken = generations.filter_map(|at| Some((*at, last?))).collect();
         let progress = Arc::new(Progress::default());
         progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
-        if let Some(succession) = &self.settings.succession {
-            succession.enter(self.term, &progress);
-        }
+        let is_full = !self.backlog.is_empty() || read_only.is_some();
         let shared = Arc::new(Shared {
-            clock: self.clock.clone(),
+            clock: self.clock,
             entropy: self.entropy,
             ship: Mutex::new(BackgroundShip {
                 healthy_count: self.disks.healthy().len(),
@@ -720,8 +821,8 @@ impl Start {
                 segment_next,
             }),
             group_bytes_max: batch_bytes_max.min(GROUP_BYTES_MAX),
-            log_status: Mutex::new(log.status()),
-            tasks: self.tasks.clone(),
+            log_status: Mutex::new(log),
+            tasks: self.tasks,
             settings: self.settings,
             disks: self.disks,
             term: self.term,
@@ -748,18 +849,43 @@ impl Start {
             is_ship_running: AtomicBool::new(false),
             is_ship_wanted: AtomicBool::new(false),
             refused_states: Mutex::default(),
-            is_full: AtomicBool::new(!self.backlog.is_empty()),
+            is_full: AtomicBool::new(is_full),
+            are_spares_unwanted: AtomicBool::new(false),
+            read_only,
         });
+        Started {
+            shared,
+            backlog: self.backlog,
+            counters: self.counters,
+            ships,
+        }
+    }
+
+    /// Starts the committer, and returns when the reserved ids are durable.
+    async fn run<L: CommitLog>(
+        self,
+        log: Box<dyn LogWriter>,
+        handle: impl FnOnce(Arc<Shared>) -> L,
+    ) -> Result<Arc<MetaStore<L>>, MetaError> {
+        let Started {
+            shared,
+            backlog,
+            counters,
+            ships,
+        } = self.share(log.status(), None);
+        if let Some(succession) = &shared.settings.succession {
+            succession.enter(shared.term, &shared.progress);
+        }
         let committer = Committer {
             shared: shared.clone(),
-            clock: self.clock,
-            backlog: self.backlog,
+            clock: shared.clock.clone(),
+            backlog,
             log,
-            counters: self.counters,
+            counters,
             is_first: true,
             gathering: Gathering::default(),
         };
-        self.tasks.spawn_thread("meta-commit", committer.run());
+        shared.tasks.spawn_thread("meta-commit", committer.run());
         let store = Arc::new(MetaStore {
             log: handle(shared.clone()),
             shared: shared.clone(),

@@ -134,6 +134,10 @@ pub(crate) struct Shared {
     pub refused_states: Mutex<BTreeSet<usize>>,
     /// The state, or the log, had no space when it was last needed.
     pub is_full: AtomicBool,
+    /// The committer is to have the log do without its spare files.
+    pub are_spares_unwanted: AtomicBool,
+    /// Why nothing can be changed, if the store was opened to be read alone. It has no committer then.
+    pub read_only: Option<String>,
 }
 
 #[derive(Default)]
@@ -296,7 +300,7 @@ impl Shared {
                 || batch.journal.iter().all(|entry| entry.encryption.is_some())
         );
         let len_bytes = batch.len_bytes();
-        if self.stop() != Stop::No {
+        if self.stop() != Stop::No || self.read_only.is_some() {
             return Ticket::REFUSED;
         }
         let generation = pending.counters.record.generation;
@@ -343,12 +347,13 @@ impl Shared {
             return self.progress.wait(ticket.0);
         }
         let reason = self.progress.stop_reason();
-        let reason = reason.unwrap_or_else(|| match self.stop() {
-            Stop::No => MetaError::BatchTooLarge {
+        let reason = reason.unwrap_or_else(|| match (self.stop(), &self.read_only) {
+            (Stop::No, Some(why)) => MetaError::Full(why.clone()),
+            (Stop::No, None) => MetaError::BatchTooLarge {
                 len_bytes: self.refused_len_bytes.load(Ordering::Relaxed),
                 len_bytes_max: self.settings.batch_bytes_max(),
             },
-            Stop::Drained | Stop::Now => MetaError::Closed,
+            (Stop::Drained | Stop::Now, _) => MetaError::Closed,
         });
         self.progress.refuse(reason)
     }

@@ -42,6 +42,8 @@ const FOLD_PERCENT: u64 = 50;
 const BRING_COUNT_MAX: usize = 64;
 /// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
 const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
+/// The log of a volume that nobody changes may take the room of so many of its files.
+const QUIET_LOG_FILES: u64 = 2;
 /// A copy of the state is fetched so often at most while newer ones are made meanwhile.
 const FETCH_ROUNDS: usize = 3;
 
@@ -143,6 +145,20 @@ impl MetaStore {
         open::open(env, settings, volume, disks, draining).await
     }
 
+    /// As [`Self::open_without`], where no disk has room for what an opening writes, with nothing written: the volume can be read, in
+    /// all its views, and each batch is refused with [`MetaError::Full`] and `why`. What the log has beside the state is in memory.
+    /// To be closed with [`Self::abort`] before it is opened for writing.
+    pub async fn open_to_read(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+        draining: Vec<(DiskId, Arc<dyn Disk>)>,
+        why: String,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        open::open_to_read(env, settings, volume, disks, draining, why).await
+    }
+
     /// The last epoch of a volume whose log is on the disks of this server alone, if there is one. The first owner of the
     /// volume in a cluster needs a later one; [`Self::take_over`] goes on with that log.
     pub async fn mirrored_epoch(
@@ -161,6 +177,33 @@ impl MetaStore {
         disks: Vec<(DiskId, Arc<dyn Disk>)>,
     ) -> Result<(Arc<Self>, Recovered), MetaError> {
         open::take_over(env, settings, seat, disks).await
+    }
+
+    /// Gives back, in the background, what the log of a volume takes on disks that nobody has changed for a while: the state is made
+    /// durable with its copies, so that the log can be cut, and files that wait to be used again go. On several nodes the disks
+    /// see to that.
+    pub fn give_back_log(&self) {
+        let shared = self.shared.clone();
+        if !matches!(self.log, VolumeLog::Mirrored(_))
+            || shared.stop() != Stop::No
+            || shared.read_only.is_some()
+        {
+            return;
+        }
+        self.shared.tasks.spawn("meta-quiet", async move {
+            let retained_bytes = shared.log_status.lock().retained_bytes;
+            if retained_bytes > QUIET_LOG_FILES * shared.settings.log_file_bytes {
+                if let Err(error) = shared.ship_now().await {
+                    tracing::debug!("the log of a volume that nobody changes is not cut: {error}");
+                    return;
+                }
+                // It says that nothing before it is needed. An error ends the store, and is told then.
+                let (ticket, _) = shared.submit(Batch::new());
+                let _ = shared.durable(ticket).await;
+            }
+            shared.are_spares_unwanted.store(true, Ordering::Release);
+            shared.work.notify_one();
+        });
     }
 
     /// Gets ready to take a volume over that another node owns and is about to give away: the copy of the state that `seat`'s list
@@ -608,6 +651,11 @@ impl<L: CommitLog> MetaStore<L> {
     /// deletions go on; nothing should be added meanwhile, for deletions may have to wait then, too.
     pub fn is_full(&self) -> bool {
         self.shared.is_full.load(Ordering::Acquire)
+    }
+
+    /// Why nothing can be changed, if the store was opened to be read alone ([`Self::open_to_read`]).
+    pub fn read_only(&self) -> Option<&str> {
+        self.shared.read_only.as_deref()
     }
 
     /// Waits while more bytes are submitted and not durable than the settings allow (Rule 6).

@@ -16,6 +16,7 @@ mod starts;
 mod state_copies;
 mod succession;
 mod superseded;
+mod to_read;
 mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -203,6 +203,25 @@ impl SegmentStore {
         Ok(())
     }
 
+    /// As [`Self::open_volume_with`], to be read alone: no disk is asked to promise anything, for that is written. Nothing may be
+    /// appended, changed or swept.
+    pub fn open_volume_to_read(
+        &self,
+        volume: VolumeId,
+        epoch: Epoch,
+        key: Option<Arc<VolumeKey>>,
+        allocate: Allocate,
+        segments: Vec<SegmentInfo>,
+    ) {
+        let opened = Arc::new(Volume::new(volume, epoch, key, allocate, segments));
+        self.volumes.write().insert(volume, opened);
+    }
+
+    /// How many volumes are open.
+    pub fn volume_count(&self) -> usize {
+        self.volumes.read().len()
+    }
+
     /// The volumes that are open, with their epochs.
     pub(crate) fn epochs(&self) -> Vec<(VolumeId, Epoch)> {
         let volumes = self.volumes.read();

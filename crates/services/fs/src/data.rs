@@ -191,7 +191,7 @@ impl FsView {
                 }
                 Err(error) if error.kind() == ErrorKind::Unreachable => {
                     drop(turn);
-                    shared.require_serving()?;
+                    shared.require_open()?;
                     let held = held.get_or_insert_with(|| Held::new(shared));
                     if !held.pause(shared).await {
                         tracing::debug!(volume = %shared.volume, %ino, offset, len, %error, "read is put off");
@@ -200,7 +200,7 @@ impl FsView {
                 }
                 Err(error) => {
                     // The volume is opened anew meanwhile, and its segments are no more what is known of them here.
-                    shared.require_serving()?;
+                    shared.require_open()?;
                     // Whoever asked says so, and not as often as a client asks again.
                     tracing::debug!(volume = %shared.volume, %ino, offset, len, %error, "read failed");
                     return Err(segment_error(error));
@@ -367,7 +367,9 @@ impl Fs {
     ) -> Result<Wcc, FsError> {
         let inode = self.shared.reading(|| self.shared.inode(ino)).await?;
         require_file(&inode.lock())?;
-        self.shared.commit(&inode).await?;
+        if self.read_only().is_none() {
+            self.shared.commit(&inode).await?;
+        }
         // It changes no attribute. Others may have meanwhile, and a client that was told of that as its own doing
         // would believe what it has cached.
         let (wcc, ticket) = {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Room, Survey, idle_garbage};
+use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Quiet, Room, Survey, idle_garbage};
 use crate::tasks::let_others_run;
 use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
@@ -116,6 +116,7 @@ pub(crate) struct Collector {
     stuck: Mutex<FxHashMap<SegmentId, Duration>>,
     budget: Mutex<Budget>,
     idle: Mutex<Idle>,
+    quiet: Mutex<Quiet>,
 }
 
 impl Collector {
@@ -131,6 +132,7 @@ impl Collector {
             stuck: Mutex::default(),
             budget: Mutex::default(),
             idle: Mutex::default(),
+            quiet: Mutex::default(),
         }
     }
 
@@ -215,7 +217,7 @@ impl Fs {
         backlog.dead_segments = totals.dead_segments;
         backlog.dead_bytes = totals.dead_bytes;
         backlog.sparse_bytes = totals.sparse_bytes;
-        let is_volume_idle = self.shared.is_volume_idle();
+        let is_volume_idle = self.shared.is_volume_idle(totals.sparse_bytes);
         let (limits, _) = self.shared.limits_when(totals.live_bytes, is_volume_idle);
         backlog.sparse_bytes_allowed = limits.allowed_bytes;
         backlog
@@ -264,7 +266,8 @@ impl Shared {
         }
         let (usual, room) = self.limits(totals.live_bytes);
         // What is above the usual goes as usual, also when nobody writes.
-        let is_volume_idle = totals.sparse_bytes <= usual.allowed_bytes && self.is_volume_idle();
+        let is_volume_idle =
+            totals.sparse_bytes <= usual.allowed_bytes && self.is_volume_idle(totals.sparse_bytes);
         let limits = match is_volume_idle {
             true => self.limits_when(totals.live_bytes, true).0,
             false => usual,
@@ -302,7 +305,9 @@ impl Shared {
             self.collector.let_all_go();
             if is_volume_idle && has_too_much {
                 let now = self.env.clock.monotonic();
-                self.collector.idle.lock().rest(now);
+                let stuck = (!self.collector.stuck.lock().is_empty()).then_some(STUCK_PAUSE);
+                let mut idle = self.collector.idle.lock();
+                idle.rest(totals.sparse_bytes, stuck, now);
             }
             return Ok(());
         }
@@ -352,6 +357,10 @@ impl Shared {
         let (limits, _) = self.limits(totals.live_bytes);
         self.collector.note_look(&limits, totals.sparse_bytes);
         self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
+        let (change, now) = (self.meta.last_ticket().0.0, self.env.clock.monotonic());
+        if self.collector.quiet.lock().begins(change, now) {
+            self.meta.give_back_log();
+        }
         Ok(totals)
     }
 
@@ -379,10 +388,11 @@ impl Shared {
     }
 
     /// Whether nobody has written for a while, and more can be given back.
-    fn is_volume_idle(&self) -> bool {
+    fn is_volume_idle(&self, garbage_bytes: u64) -> bool {
         let flushed_bytes = self.counters.flushed_bytes.load(Ordering::Relaxed);
         let now = self.env.clock.monotonic();
-        self.collector.idle.lock().look(flushed_bytes, now)
+        let mut idle = self.collector.idle.lock();
+        idle.look(flushed_bytes, garbage_bytes, now)
     }
 
     fn limits_when(&self, live_bytes: u64, is_volume_idle: bool) -> (Limits, Room) {
@@ -400,7 +410,10 @@ impl Shared {
             reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 4
         });
         let (garbage_percent, garbage_bytes) = match is_volume_idle {
-            true => idle_garbage(settings.garbage_percent, garbage_bytes),
+            true => {
+                let volume_count = self.segments.volume_count();
+                idle_garbage(settings.garbage_percent, garbage_bytes, volume_count)
+            }
             false => (settings.garbage_percent, garbage_bytes),
         };
         let limits = Limits::of(live_bytes, room, garbage_percent, garbage_bytes);

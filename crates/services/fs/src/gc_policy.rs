@@ -42,10 +42,16 @@ const NARROW_PERCENT: u64 = 90;
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 /// Of an idle volume garbage may be no more than this share of the live bytes, in percent,
 const IDLE_GARBAGE_PERCENT: u64 = 20;
-/// and so much beside.
+/// and so much beside,
 const IDLE_GARBAGE_BYTES: u64 = 128 << 20;
+/// or an equal part of this, where there are many volumes,
+const IDLE_GARBAGE_OF_ALL_BYTES: u64 = 256 << 20;
+/// but this in any case.
+const IDLE_GARBAGE_BYTES_MIN: u64 = 8 << 20;
 /// Where no more can be given back, an idle volume is looked at again after so long: a look takes all segments.
 const IDLE_REST: Duration = Duration::from_secs(300);
+/// Or when so much garbage came: by deletions, which write nothing.
+const IDLE_NEWS_BYTES: u64 = 16 << 20;
 /// Bytes that may be moved for each that was written or deleted.
 const MOVED_PER_CHANGED_BYTE: u64 = 8;
 /// A rewrite gives back at least this part of the room that it empties.
@@ -113,11 +119,18 @@ impl Limits {
     }
 }
 
-/// How much garbage there may be of what there may usually be, in percent of the live bytes and beside, when a volume is idle.
-pub(crate) fn idle_garbage(garbage_percent: u64, garbage_bytes: u64) -> (u64, u64) {
+/// How much garbage there may be of what there may usually be, in percent of the live bytes and beside, when one of so many
+/// volumes is idle.
+pub(crate) fn idle_garbage(
+    garbage_percent: u64,
+    garbage_bytes: u64,
+    volume_count: usize,
+) -> (u64, u64) {
+    let each = IDLE_GARBAGE_OF_ALL_BYTES / volume_count.max(1) as u64;
+    let most = each.clamp(IDLE_GARBAGE_BYTES_MIN, IDLE_GARBAGE_BYTES);
     (
         garbage_percent.min(IDLE_GARBAGE_PERCENT),
-        garbage_bytes.min(IDLE_GARBAGE_BYTES),
+        garbage_bytes.min(most),
     )
 }
 
@@ -127,13 +140,18 @@ pub(crate) struct Idle {
     /// Bytes that were flushed until then, and when that was.
     last: Option<(u64, Duration)>,
     rests_until: Duration,
+    /// The garbage that there was when it began to rest.
+    rests_with: u64,
 }
 
 impl Idle {
     /// Whether it is to be packed more tightly; `flushed_bytes` is counted from the start on.
-    pub fn look(&mut self, flushed_bytes: u64, now: Duration) -> bool {
+    pub fn look(&mut self, flushed_bytes: u64, garbage_bytes: u64, now: Duration) -> bool {
         match self.last {
             Some((last_bytes, since)) if last_bytes == flushed_bytes => {
+                if garbage_bytes >= self.rests_with.saturating_add(IDLE_NEWS_BYTES) {
+                    self.rests_until = self.rests_until.min(now);
+                }
                 now.saturating_sub(since) >= IDLE_AFTER && now >= self.rests_until
             }
             _ => {
@@ -144,9 +162,38 @@ impl Idle {
         }
     }
 
-    /// Nothing more can be given back for now.
-    pub fn rest(&mut self, now: Duration) {
-        self.rests_until = now.saturating_add(IDLE_REST);
+    /// Nothing more of this garbage can be given back for now; `stuck`: for so long some segments cannot be, which could be
+    /// after that.
+    pub fn rest(&mut self, garbage_bytes: u64, stuck: Option<Duration>, now: Duration) {
+        let rest = stuck.map_or(IDLE_REST, |stuck| stuck.min(IDLE_REST));
+        self.rests_until = now.saturating_add(rest);
+        self.rests_with = garbage_bytes;
+    }
+}
+
+/// Since when nobody has changed a volume at all, its metadata included.
+#[derive(Debug, Default)]
+pub(crate) struct Quiet {
+    /// The last change then, and when that was.
+    last: Option<(u64, Duration)>,
+    was_told: bool,
+}
+
+impl Quiet {
+    /// Whether it is quiet for so long, as is said once until the next change; `change` is the number of the last one.
+    pub fn begins(&mut self, change: u64, now: Duration) -> bool {
+        match self.last {
+            Some((last, since)) if last == change => {
+                let begins = !self.was_told && now.saturating_sub(since) >= IDLE_AFTER;
+                self.was_told |= begins;
+                begins
+            }
+            _ => {
+                self.last = Some((change, now));
+                self.was_told = false;
+                false
+            }
+        }
     }
 }
 
@@ -246,10 +293,11 @@ impl Survey {
         }
         // The copies are there before what they were copied from is gone.
         let room_bytes = percent(room.rewrite_bytes, ROOM_PERCENT);
+        // One segment in any case: in a small volume each may have more than a pass usually moves.
+        let first_max = room_bytes.min(budget_bytes);
         let live_max = (self.live_bytes / PASS_LIVE_PART)
             .max(PASS_LIVE_BYTES_MIN)
-            .min(room_bytes)
-            .min(budget_bytes);
+            .min(first_max);
         let wanted_bytes = self.garbage_bytes - limits.enough_bytes;
         let mut candidates: Vec<Candidate> =
             self.candidates.into_iter().map(|Reverse(it)| it).collect();
@@ -260,7 +308,11 @@ impl Survey {
             if data_bytes - live_bytes >= wanted_bytes {
                 break;
             }
-            if live_bytes + candidate.live_bytes > live_max || !is_free(candidate.id.0) {
+            let most = match chosen.is_empty() {
+                true => first_max,
+                false => live_max,
+            };
+            if live_bytes + candidate.live_bytes > most || !is_free(candidate.id.0) {
                 continue;
             }
             live_bytes += candidate.live_bytes;
@@ -371,14 +423,77 @@ mod tests {
             (1, 161, true),
         ];
         for (flushed_bytes, seconds, want) in looks {
-            let got = idle.look(flushed_bytes, Duration::from_secs(seconds));
+            let got = idle.look(flushed_bytes, 0, Duration::from_secs(seconds));
             assert_eq!(got, want, "after {seconds} s");
         }
-        idle.rest(Duration::from_secs(170));
-        assert!(!idle.look(1, Duration::from_secs(469)), "it rests");
-        assert!(idle.look(1, Duration::from_secs(470)));
-        assert!(!idle.look(2, Duration::from_secs(480)));
-        assert!(idle.look(2, Duration::from_secs(540)), "it rests no more");
+        let at = Duration::from_secs;
+        idle.rest(100 * MIB, None, at(170));
+        assert!(!idle.look(1, 100 * MIB, at(469)), "it rests");
+        assert!(idle.look(1, 100 * MIB, at(470)));
+        assert!(!idle.look(2, 100 * MIB, at(480)));
+        assert!(idle.look(2, 100 * MIB, at(540)), "it rests no more");
+        idle.rest(100 * MIB, Some(at(30)), at(550));
+        assert!(!idle.look(2, 100 * MIB, at(579)));
+        assert!(idle.look(2, 100 * MIB, at(580)), "what was stuck is free");
+        // Snapshots and files that are deleted meanwhile.
+        idle.rest(100 * MIB, None, at(600));
+        assert!(!idle.look(2, 100 * MIB + IDLE_NEWS_BYTES - 1, at(601)));
+        assert!(idle.look(2, 100 * MIB + IDLE_NEWS_BYTES, at(602)));
+    }
+
+    #[test]
+    fn that_a_volume_is_quiet_is_said_once() {
+        let mut quiet = Quiet::default();
+        // The last change, when it is looked, and whether it begins to be quiet.
+        let looks = [
+            (7, 0, false),
+            (7, 59, false),
+            (7, 60, true),
+            (7, 61, false),
+            (7, 600, false),
+            (8, 601, false),
+            (8, 660, false),
+            (8, 661, true),
+            (8, 700, false),
+        ];
+        for (change, seconds, want) in looks {
+            let got = quiet.begins(change, Duration::from_secs(seconds));
+            assert_eq!(got, want, "after {seconds} s");
+        }
+    }
+
+    /// However large the segments of a small volume are: one after the other is emptied until there is little garbage.
+    #[test]
+    fn segments_of_a_small_volume_are_not_too_large_to_be_emptied() {
+        let room = Room {
+            total_bytes: 100_000 * MIB,
+            free_bytes: 90_000 * MIB,
+            rewrite_bytes: 90_000 * MIB,
+        };
+        for (data_mib, live_mib, count) in [(256, 85, 3), (256, 128, 8), (1024, 300, 2)] {
+            let mut all: Vec<SegmentUsage> = (1..=count)
+                .map(|id| usage(id, data_mib * MIB, live_mib * MIB))
+                .collect();
+            let mut rounds = 0;
+            loop {
+                let survey = survey(&all);
+                let (percent, bytes) = idle_garbage(25, 1 << 40, 1);
+                let limits = Limits::of(survey.live_bytes, room, percent, bytes);
+                let garbage_bytes = survey.garbage_bytes;
+                if garbage_bytes <= limits.allowed_bytes {
+                    break;
+                }
+                let chosen = survey.choose(&limits, room, u64::MAX, |_| true);
+                assert!(!chosen.is_empty(), "{garbage_bytes} of {limits:?}");
+                let moved: u64 = all
+                    .extract_if(.., |usage| chosen.contains(&usage.id))
+                    .map(|usage| usage.live_bytes)
+                    .sum();
+                all.push(usage(1000 + rounds, moved, moved));
+                rounds += 1;
+            }
+            assert!(rounds <= count, "{rounds}");
+        }
     }
 
     /// 1.2 of what lives and 1 GiB: a third copy of what is beside takes three times the bytes.
@@ -392,13 +507,18 @@ mod tests {
         };
         for (live_bytes, reserve_part) in [(gib / 4, 5 * gib), (100 * gib, 5 * gib), (0, 0)] {
             let usual = Limits::of(live_bytes, room, 25, reserve_part);
-            let (percent, bytes) = idle_garbage(25, reserve_part);
+            let (percent, bytes) = idle_garbage(25, reserve_part, 1);
             let idle = Limits::of(live_bytes, room, percent, bytes);
             assert!(idle.allowed_bytes <= live_bytes / 5 + gib / 3, "{idle:?}");
             assert!(idle.allowed_bytes <= usual.allowed_bytes, "{idle:?}");
         }
         // Who allows less anyway is not given more.
-        assert_eq!(idle_garbage(5, 10), (5, 10));
+        assert_eq!(idle_garbage(5, 10, 1), (5, 10));
+        // Nor do many volumes have much more together.
+        for (volumes, want) in [(0, 128), (1, 128), (2, 128), (4, 64), (1000, 8)] {
+            let (_, bytes) = idle_garbage(25, 1 << 40, volumes);
+            assert_eq!(bytes, want * MIB, "{volumes} volumes");
+        }
     }
 
     #[test]

@@ -385,13 +385,19 @@ impl Fs {
         meta.counters().inodes == 0 && meta.snapshots().is_empty()
     }
 
-    /// Opens a volume. `journal` is what recovery found of small stable writes.
+    /// Opens a volume. `journal` is what recovery found of small stable writes. One whose metadata was opened to be read alone
+    /// ([`MetaStore::open_to_read`]) does no work of its own, and refuses every change with [`FsError::NoSpace`].
     pub async fn open(
         settings: FsSettings,
         meta: Arc<MetaStore>,
         mut journal: Vec<JournalEntry>,
         segments: Arc<SegmentStore>,
     ) -> Result<Self, FsError> {
+        let is_read_only = meta.read_only().is_some();
+        if is_read_only && meta.restoring().is_some() {
+            // Nobody may see it before that is done.
+            return Err(FsError::NoSpace);
+        }
         revert::carry_out(&meta, settings.env.clock.now(), &mut journal).await?;
         let FsSettings {
             env,
@@ -430,14 +436,14 @@ impl Fs {
             .collect::<Result<Vec<_>, FsError>>()?;
         let xattr_values = XattrValues::new(key.clone(), Arc::clone(&env.entropy));
         let allocator = meta.clone();
-        let opened = segments.open_volume_with(
-            volume,
-            meta.epoch(),
-            key,
-            Arc::new(move || allocator.allocate_segment()),
-            known,
-        );
-        opened.await.map_err(segment_error)?;
+        let allocate = Arc::new(move || allocator.allocate_segment());
+        let epoch = meta.epoch();
+        if is_read_only {
+            segments.open_volume_to_read(volume, epoch, key, allocate, known);
+        } else {
+            let opened = segments.open_volume_with(volume, epoch, key, allocate, known);
+            opened.await.map_err(segment_error)?;
+        }
         let requests = Requests::open(&env, &meta).map_err(meta_error)?;
         let keeping = Keeping::open(&meta, &xattr_values)?;
         let mut verifier = [0; 8];
@@ -515,6 +521,9 @@ impl Fs {
             // It holds the metadata open, which could not be opened again then.
             fs.shared.segments.close_volume(volume);
             return Err(error);
+        }
+        if is_read_only {
+            return Ok(fs);
         }
         for (name, task) in [
             (
@@ -612,6 +621,13 @@ impl Fs {
     pub async fn close(&self) -> Result<(), FsError> {
         self.shared.stop();
         self.shared.tasks.ended().await;
+        if self.read_only().is_some() {
+            // What is in memory came from the journal, and is in the log.
+            self.shared.segments.close_volume(self.shared.volume);
+            self.shared.meta.abort().await;
+            self.shared.dirty.close();
+            return Ok(());
+        }
         let flushed = self.shared.flush_everything().await;
         self.shared.segments.seal_all(self.shared.volume).await;
         // What sealing gave back is known at the next start.
@@ -662,6 +678,11 @@ impl Fs {
 
     pub fn meta(&self) -> &Arc<MetaStore> {
         &self.shared.meta
+    }
+
+    /// Why nothing of the volume can be changed now, if it was opened to be read alone.
+    pub fn read_only(&self) -> Option<&str> {
+        self.shared.meta.read_only()
     }
 
     /// Has the volume keep so many inodes and extents in memory from now on, as in [`FsSettings`]: volumes that are opened beside
@@ -756,8 +777,18 @@ impl Shared {
         self.env.clock.now()
     }
 
-    /// What is changed in memory while the volume closes may be refused afterwards, and others would see it until then.
+    /// Before a change. What is changed in memory while the volume closes may be refused afterwards, and others would see it until
+    /// then; so would they what is changed in one that is only read.
     pub fn require_serving(&self) -> Result<(), FsError> {
+        self.require_open()?;
+        match self.meta.read_only() {
+            Some(_) => Err(FsError::NoSpace),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the volume does not close, which puts an end to reads, too.
+    pub fn require_open(&self) -> Result<(), FsError> {
         match self.tasks.is_stopping() {
             true => Err(FsError::Fenced),
             false => Ok(()),

@@ -1,8 +1,8 @@
 //! Room that each disk of this server keeps for what a start, a takeover and a delete need, where other programs fill its
 //! file system.
 //!
-//! Owns: the files that take that room beforehand, when one of them is given up and when it is made again; that what found
-//! no room is tried again as soon as there is some.
+//! Owns: the files that take that room beforehand, how large they are, who gets what of it, and when it is made again; that what
+//! found no room is tried again as soon as there is some.
 //! Must not know: what is written into that room; how a volume is opened, or copies of its metadata are made.
 //!
 //! On disk: `ballast/0` to `ballast/3`, whole and empty. Nothing is ever read from them, and a crash may lose them.
@@ -28,17 +28,28 @@ pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const PIECE_COUNT: usize = 4;
 /// So many of them are only given up to open a volume: a server that found no room for long may be killed at any time.
 const PIECES_FOR_START: usize = 2;
-/// A file of the log, made shorter where there is little room, with what the state makes when it is opened.
+/// What a start writes on a disk whatever volumes there are: the pool file and its identity beside what they replace, folders.
+const START_BYTES: u64 = 512 << 10;
+/// And for each volume: a short file of the log, copies of what of it has too few, RocksDB's list of files, options and own log, each
+/// beside the one that it replaces, and the promise of the disk.
+const VOLUME_BYTES: u64 = 1 << 20;
+/// More volumes than so many have not all their metadata on one disk.
+const VOLUMES_MAX: u64 = 64;
+/// A large disk keeps a longer file of the log for what goes on.
 const PIECE_BYTES_MAX: u64 = 8 << 20;
 /// Less than this is no help.
 const PIECE_BYTES_MIN: u64 = 64 << 10;
-/// All of them take no more than this part of a disk.
+/// All of them take this part of a disk,
 const DISK_PART: u64 = 128;
+/// and where starts write more, that, but no more than this part.
+const DISK_PART_MAX: u64 = 32;
 /// One is made only where so many times its size is free: others must not find the disk full because of it.
 const FREE_PIECES_MIN: u64 = 3 * PIECE_COUNT as u64;
+/// An opening is given no more than this part of a disk.
+const OPENING_PART: u64 = 16;
 /// A disk with less than this free is short of room,
 const SHORT_BYTES_MAX: u64 = 32 << 20;
-/// or with less than this part of it.
+/// or with less than this part of it, if that is enough for an opening.
 const SHORT_PART: u64 = 64;
 /// So much more room on a disk that was short is worth another try.
 const ROOM_CAME_BYTES: u64 = 1 << 20;
@@ -54,8 +65,8 @@ const COPIES_TRIES_MAX: u32 = 10;
 pub(crate) struct RoomSeen {
     /// Disks that are short of room, and how much they had when that was least.
     short: BTreeMap<DiskId, u64>,
-    /// Disks that have all their ballast.
-    whole: BTreeSet<DiskId>,
+    /// Disks that have all their ballast, and how large each file of it was wanted.
+    whole: BTreeMap<DiskId, u64>,
     /// How often metadata of whichever node found no room on each disk.
     fulls: BTreeMap<DiskId, u64>,
     copies: Option<CopiesAgain>,
@@ -127,24 +138,59 @@ fn piece_name(index: usize) -> String {
     format!("{BALLAST_FOLDER}/{index}")
 }
 
-/// The size of one file on a disk of so many bytes.
-fn piece_bytes(total_bytes: u64) -> u64 {
+/// The size of one file on a disk of so many bytes, in a pool of so many volumes: those for starts alone are enough for one start.
+fn piece_bytes(total_bytes: u64, volume_count: u64) -> u64 {
+    let volumes = volume_count.clamp(1, VOLUMES_MAX);
+    let start = START_BYTES + volumes * VOLUME_BYTES;
+    let wanted = start / PIECES_FOR_START as u64;
     let part = total_bytes / DISK_PART / PIECE_COUNT as u64;
+    let most = total_bytes / DISK_PART_MAX / PIECE_COUNT as u64;
     let align = IO_ALIGN_BYTES as u64;
-    part.min(PIECE_BYTES_MAX) / align * align
+    wanted.max(part.min(PIECE_BYTES_MAX)).min(most) / align * align
+}
+
+/// What is to be free on a disk of so many bytes when a volume is opened.
+fn opening_bytes(total_bytes: u64) -> u64 {
+    (START_BYTES + VOLUME_BYTES).min(total_bytes / OPENING_PART)
+}
+
+/// With less than this free a disk of so many bytes is short of room.
+fn least_bytes(total_bytes: u64) -> u64 {
+    let least = SHORT_BYTES_MAX.min(total_bytes / SHORT_PART);
+    least.max(opening_bytes(total_bytes))
+}
+
+/// Whether a disk has room for so many bytes that can wait: the last of it is for starts, takeovers and deletes.
+pub fn has_room_to_spare(space: DiskSpace, len_bytes: u64) -> bool {
+    space.free_bytes >= least_bytes(space.total_bytes).saturating_add(len_bytes)
 }
 
 /// The free bytes of a disk that is short of room.
 fn short_bytes(disk: &dyn Disk) -> Option<u64> {
     let space = disk.space().ok()?;
-    let least = SHORT_BYTES_MAX.min(space.total_bytes / SHORT_PART);
-    (space.free_bytes < least).then_some(space.free_bytes)
+    (space.free_bytes < least_bytes(space.total_bytes)).then_some(space.free_bytes)
 }
 
-/// Whether a disk has not even as much free as one of the files gives: what was given up before is used, or others have it.
-fn is_used_up(disk: &dyn Disk) -> bool {
-    let is_used_up = |space: DiskSpace| space.free_bytes < piece_bytes(space.total_bytes);
-    disk.space().is_ok_and(is_used_up)
+/// How much of its ballast a disk gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// As much as makes an opening possible.
+    Opening,
+    /// One file, where not even so much is free as one of them gives: what was given up before is used, or others have it.
+    IfUsedUp,
+    /// One file.
+    One,
+}
+
+impl Wanted {
+    /// Whether a disk has it already.
+    fn is_there(self, space: DiskSpace, piece_bytes: u64) -> bool {
+        match self {
+            Self::Opening => space.free_bytes >= opening_bytes(space.total_bytes),
+            Self::IfUsedUp => space.free_bytes >= piece_bytes,
+            Self::One => false,
+        }
+    }
 }
 
 /// Which of the files are there.
@@ -154,9 +200,9 @@ async fn pieces(disk: &dyn Disk) -> Result<BTreeSet<usize>, DiskError> {
     Ok(indices.filter(|index| *index < PIECE_COUNT).collect())
 }
 
-/// Makes those files that are missing, as far as there is ample room. Whether all are there then, or none is wanted.
-async fn make(disk: &dyn Disk) -> Result<bool, DiskError> {
-    let len_bytes = piece_bytes(disk.space()?.total_bytes);
+/// Makes those files that are missing or shorter than wanted, as far as there is ample room. Whether all are there then, or none is
+/// wanted.
+async fn make(disk: &dyn Disk, len_bytes: u64) -> Result<bool, DiskError> {
     if len_bytes < PIECE_BYTES_MIN {
         return Ok(true);
     }
@@ -166,12 +212,27 @@ async fn make(disk: &dyn Disk) -> Result<bool, DiskError> {
         return Ok(false);
     }
     let there = pieces(disk).await?;
-    for index in (0..PIECE_COUNT).filter(|index| !there.contains(index)) {
+    for index in 0..PIECE_COUNT {
+        let name = piece_name(index);
+        if there.contains(&index) {
+            let is_long = match disk.open(&name, OpenMode::Existing).await {
+                Ok(file) => file.len_bytes() >= len_bytes,
+                Err(DiskError::NotFound { .. }) => false,
+                Err(error) => return Err(error),
+            };
+            if is_long {
+                continue;
+            }
+        }
         if !has_room(disk.space()?.free_bytes) {
             return Ok(false);
         }
+        match disk.remove(&name).await {
+            Ok(()) | Err(DiskError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let mode = OpenMode::CreateNew { len_bytes };
-        match disk.open(&piece_name(index), mode).await {
+        match disk.open(&name, mode).await {
             Ok(_) | Err(DiskError::Exists { .. }) => {}
             Err(DiskError::Full { .. }) => return Ok(false),
             Err(error) => return Err(error),
@@ -208,24 +269,38 @@ impl Pool {
         disks
     }
 
+    /// The size of one file of a disk's ballast.
+    fn piece_bytes(&self, disk: &dyn Disk) -> Result<u64, DiskError> {
+        let volumes = self.state().volumes.len() as u64;
+        Ok(piece_bytes(disk.space()?.total_bytes, volumes))
+    }
+
     /// Keeps room on each disk for what must go on where others fill it.
     async fn keep_room(&self) {
         for disk in self.answering_disks() {
             // Others can only fill what is a folder of this machine.
-            if disk.disk().folder().is_none() || self.room.lock().whole.contains(&disk.id()) {
+            if disk.disk().folder().is_none() {
                 continue;
             }
-            match make(&**disk.disk()).await {
-                Ok(true) => drop(self.room.lock().whole.insert(disk.id())),
-                Ok(false) => {}
-                Err(error) => tracing::debug!(%error, "no room is kept on this disk"),
+            let made = async {
+                let len_bytes = self.piece_bytes(&**disk.disk())?;
+                if self.room.lock().whole.get(&disk.id()) == Some(&len_bytes) {
+                    return Ok(());
+                }
+                if make(&**disk.disk(), len_bytes).await? {
+                    self.room.lock().whole.insert(disk.id(), len_bytes);
+                }
+                Ok::<_, DiskError>(())
+            };
+            if let Err(error) = made.await {
+                tracing::debug!(%error, "no room is kept on this disk");
             }
         }
     }
 
-    /// Gives some of the room up that disks keep which are short of it, as long as more than `kept` parts are there; `anyway`:
-    /// also where what was given up before is still free. Whether there is some more now.
-    async fn give_room_up(&self, kept: usize, anyway: bool) -> bool {
+    /// Gives some of the room up that disks keep which are short of it, as long as more than `kept` parts are there. Whether
+    /// there is some more now.
+    async fn give_room_up(&self, kept: usize, wanted: Wanted) -> bool {
         let mut is_any = false;
         for disk in self.answering_disks() {
             if disk.disk().folder().is_none() {
@@ -240,36 +315,63 @@ impl Pool {
                 // Also before the first look: what a start found no room for is tried again when some comes.
                 room.short.entry(disk.id()).or_insert(free_bytes);
             }
-            if !anyway && !is_used_up(&**disk.disk()) {
-                continue;
-            }
-            match give_up(&**disk.disk(), kept).await {
-                Ok(true) => {
-                    is_any = true;
-                    // What it gave up itself is no room that came.
-                    if let Some(free_bytes) = short_bytes(&**disk.disk()) {
-                        self.room.lock().short.insert(disk.id(), free_bytes);
+            // Each time there is one file less, so this ends.
+            while !self.has_wanted(&**disk.disk(), wanted) {
+                match give_up(&**disk.disk(), kept).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "the room that is kept cannot be used");
+                        break;
                     }
-                    tracing::warn!(
-                        disk = disk.label(),
-                        "this disk is full; some of the room that is kept on it is used now"
-                    );
                 }
-                Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "the room that is kept cannot be used"),
+                is_any = true;
+                // What it gave up itself is no room that came.
+                if let Some(free_bytes) = short_bytes(&**disk.disk()) {
+                    self.room.lock().short.insert(disk.id(), free_bytes);
+                }
+                tracing::warn!(
+                    disk = disk.label(),
+                    "this disk is full; some of the room that is kept on it is used now"
+                );
+                if wanted == Wanted::One {
+                    break;
+                }
             }
         }
         is_any
     }
 
+    /// One that does not tell its space is asked for nothing.
+    fn has_wanted(&self, disk: &dyn Disk, wanted: Wanted) -> bool {
+        let (Ok(space), Ok(piece_bytes)) = (disk.space(), self.piece_bytes(disk)) else {
+            return true;
+        };
+        wanted.is_there(space, piece_bytes)
+    }
+
     /// Before a volume is opened: all that there is may be used for it, and each of many volumes must find some.
     pub(crate) async fn make_room_to_open(&self) {
-        self.give_room_up(0, false).await;
+        self.give_room_up(0, Wanted::Opening).await;
+    }
+
+    /// For another try to save the pool's state. Whether there is some more room.
+    pub(crate) async fn make_room_to_save(&self) -> bool {
+        self.give_room_up(PIECES_FOR_START, Wanted::IfUsedUp).await
     }
 
     /// For another try to open a volume that found no room. Whether there is some more.
     pub(crate) async fn make_more_room_to_open(&self) -> bool {
-        self.give_room_up(0, true).await
+        self.give_room_up(0, Wanted::One).await
+    }
+
+    /// Whether some disk has room for what an opening writes.
+    pub(crate) fn has_room_to_open(&self) -> bool {
+        let room = |disk: &Arc<ShardDisk>| {
+            let space = disk.disk().space();
+            space.is_ok_and(|space| space.free_bytes >= opening_bytes(space.total_bytes))
+        };
+        self.answering_disks().iter().any(room)
     }
 
     /// One look, each [`LOOK_INTERVAL`].
@@ -295,7 +397,7 @@ impl Pool {
         }
         // Volumes of this node, and files of those of others.
         if is_asked_for || self.serving_all().iter().any(|fs| fs.meta().is_full()) {
-            self.give_room_up(PIECES_FOR_START, false).await;
+            self.give_room_up(PIECES_FOR_START, Wanted::IfUsedUp).await;
         } else {
             self.keep_room().await;
         }
@@ -305,20 +407,27 @@ impl Pool {
     /// [`Self::tend_room`]: another change of the pool, which this waits for, may itself wait for room.
     pub(crate) async fn copy_where_room_came(&self) {
         let is_full = |fs: &Fs| fs.meta().is_full();
-        if self.seats.is_some()
-            || self.room.lock().copies.is_none()
-            || self.serving_all().iter().any(is_full)
-        {
+        if self.seats.is_some() || self.serving_all().iter().any(is_full) {
             return;
         }
         let now = self.env.clock.monotonic();
         let lacks = |fs: &Fs| fs.meta().stats().is_degraded();
         let lacking: Vec<Fs> = self.serving_all().into_iter().filter(lacks).collect();
+        // What is missing because a disk is away others see to.
+        let found_no_room = |fs: &Fs| {
+            let stats = fs.meta().stats();
+            stats.log_is_short || stats.ship_errors > 0
+        };
+        let found_none = lacking.iter().any(found_no_room);
         {
             let mut room = self.room.lock();
             if lacking.is_empty() {
                 room.copies = None;
                 return;
+            }
+            // Room may have come while the server was not there to see it, or in steps that are too small to be noted.
+            if room.copies.is_none() && room.short.is_empty() && found_none {
+                room.copies = Some(CopiesAgain::new(now));
             }
             if room.copies.as_mut().is_none_or(|it| !it.take_turn(now)) {
                 return;
@@ -353,48 +462,91 @@ mod tests {
         runtime.unwrap().block_on(work)
     }
 
+    /// What one file takes, of four.
     #[test]
-    fn it_takes_a_small_part_of_a_disk() {
-        // The disk, and one of the four files.
+    fn it_is_as_large_as_starts_need_and_a_small_part_of_a_disk() {
+        const KIB: u64 = 1 << 10;
+        // The disk, volumes, and one of the four files.
         let cases = [
-            (16 * MIB, 32 << 10),
-            (384 * MIB, 768 << 10),
-            (DISK_BYTES, 2 * MIB),
-            (1 << 40, PIECE_BYTES_MAX),
+            (16 * MIB, 1, 128 * KIB),
+            (224 * MIB, 0, 768 * KIB),
+            (224 * MIB, 1, 768 * KIB),
+            (384 * MIB, 4, 9 * MIB / 4),
+            (384 * MIB, 100, 3 * MIB),
+            (DISK_BYTES, 1, 2 * MIB),
+            (1 << 40, 1, PIECE_BYTES_MAX),
+            (1 << 40, 32, 65 * MIB / 4),
+            (1 << 40, 1000, 129 * MIB / 4),
         ];
-        for (total_bytes, want) in cases {
-            assert_eq!(piece_bytes(total_bytes), want, "{total_bytes}");
+        for (total_bytes, volumes, want) in cases {
+            let got = piece_bytes(total_bytes, volumes);
+            assert_eq!(got, want, "{total_bytes} {volumes}");
+            assert!(PIECE_COUNT as u64 * got <= total_bytes / DISK_PART_MAX);
+        }
+    }
+
+    #[test]
+    fn what_can_wait_leaves_what_an_opening_needs() {
+        for total_bytes in [8 * MIB, 64 * MIB, DISK_BYTES, 1 << 40] {
+            let space = |free_bytes| DiskSpace {
+                total_bytes,
+                free_bytes,
+            };
+            let least = least_bytes(total_bytes);
+            assert!(least >= opening_bytes(total_bytes), "{total_bytes}");
+            assert!(has_room_to_spare(space(least + 4096), 4096));
+            assert!(!has_room_to_spare(space(least + 4095), 4096));
+            assert!(!Wanted::Opening.is_there(space(0), 4096));
+            assert!(Wanted::Opening.is_there(space(least), 4096));
         }
     }
 
     #[test]
     fn it_is_given_up_where_others_fill_the_disk_and_made_again() {
         block_on(async {
+            let len_bytes = piece_bytes(DISK_BYTES, 1);
             let disk = MemDisk::new("disk", DISK_BYTES);
-            assert!(make(&*disk).await.unwrap());
-            assert!(make(&*disk).await.unwrap(), "all is there");
-            let ballast_bytes = PIECE_COUNT as u64 * piece_bytes(DISK_BYTES);
+            assert!(make(&*disk, len_bytes).await.unwrap());
+            assert!(make(&*disk, len_bytes).await.unwrap(), "all is there");
+            let ballast_bytes = PIECE_COUNT as u64 * len_bytes;
             assert_eq!(disk.used_bytes(), ballast_bytes);
             assert_eq!(short_bytes(&*disk), None);
             disk.fill(DISK_BYTES - ballast_bytes);
             assert_eq!(short_bytes(&*disk), Some(0));
-            assert!(is_used_up(&*disk));
+            let has = |wanted: Wanted| wanted.is_there(disk.space().unwrap(), len_bytes);
+            assert!(!has(Wanted::IfUsedUp));
             let mut given_up = 0;
             while give_up(&*disk, PIECES_FOR_START).await.unwrap() {
                 given_up += 1;
             }
             assert_eq!(given_up, PIECE_COUNT - PIECES_FOR_START);
             assert!(short_bytes(&*disk).is_some(), "it is short still");
-            assert!(!is_used_up(&*disk), "but what was given up is free");
+            assert!(has(Wanted::IfUsedUp), "but what was given up is free");
             // Without ample room nothing is made: what came is for others.
-            assert!(!make(&*disk).await.unwrap());
+            assert!(!make(&*disk, len_bytes).await.unwrap());
             assert!(give_up(&*disk, 0).await.unwrap());
             assert!(give_up(&*disk, 0).await.unwrap());
             assert!(!give_up(&*disk, 0).await.unwrap(), "none is left");
+            assert!(has(Wanted::Opening));
             assert_eq!(disk.used_bytes(), 0);
             disk.fill(0);
-            assert!(make(&*disk).await.unwrap());
+            assert!(make(&*disk, len_bytes).await.unwrap());
             assert_eq!(disk.used_bytes(), ballast_bytes);
+        });
+    }
+
+    #[test]
+    fn it_grows_with_the_number_of_volumes() {
+        block_on(async {
+            let disk = MemDisk::new("disk", DISK_BYTES);
+            for volumes in [1, 4, 6, 2] {
+                let len_bytes = piece_bytes(DISK_BYTES, volumes);
+                assert!(make(&*disk, len_bytes).await.unwrap());
+                let least = PIECE_COUNT as u64 * len_bytes;
+                assert!(disk.used_bytes() >= least, "{volumes}");
+            }
+            let most = PIECE_COUNT as u64 * piece_bytes(DISK_BYTES, 6);
+            assert_eq!(disk.used_bytes(), most);
         });
     }
 

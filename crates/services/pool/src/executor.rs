@@ -378,7 +378,11 @@ impl Pool {
     /// A volume whose shards may be moved now.
     fn movable(&self, id: VolumeId) -> Option<Fs> {
         match self.service(id) {
-            Some(VolumeService::Serving(fs)) if !self.is_commit_late(id) => Some(fs),
+            Some(VolumeService::Serving(fs))
+                if !self.is_commit_late(id) && fs.read_only().is_none() =>
+            {
+                Some(fs)
+            }
             _ => None,
         }
     }

@@ -44,6 +44,8 @@ pub struct Observed {
     pub layout: String,
     /// Volumes that are not served, each with why.
     pub volumes_failed: Vec<(String, String)>,
+    /// Volumes that are only read until their disks have room, each with what found none.
+    pub volumes_read_only: Vec<(String, String)>,
     /// Volumes whose metadata has fewer copies than it should.
     pub volumes_degraded: Vec<String>,
     /// Volumes that one lost disk would damage although the pool could protect them.
@@ -497,6 +499,12 @@ fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
             why: why.clone(),
         });
     }
+    for (volume, why) in &observed.volumes_read_only {
+        warnings.push(Warning::VolumeReadOnly {
+            volume: volume.clone(),
+            why: why.clone(),
+        });
+    }
     for (volume, why) in &observed.keys_away {
         warnings.push(Warning::KeyAway {
             volume: volume.clone(),
@@ -744,6 +752,15 @@ mod tests {
                     ..Observed::default()
                 },
                 Health::NoRedundancy,
+                1,
+            ),
+            (
+                "volume read-only",
+                Observed {
+                    volumes_read_only: vec![("main".to_owned(), "no room".to_owned())],
+                    ..six()
+                },
+                Health::Degraded,
                 1,
             ),
             (

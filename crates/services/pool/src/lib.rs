@@ -44,7 +44,7 @@ pub mod warning;
 pub mod watch;
 
 pub use assemble::AssembleError;
-pub use ballast::BALLAST_FOLDER;
+pub use ballast::{BALLAST_FOLDER, has_room_to_spare};
 pub use cairn_formats::pool_file::PoolState;
 pub use clones::{CloneOrigin, CloneVolumeFailure};
 pub use encryption::{

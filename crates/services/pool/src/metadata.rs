@@ -92,6 +92,12 @@ impl OpenAgain {
         self.room_pause = (self.room_pause * 2).min(ROOM_PAUSE_MAX);
     }
 
+    /// It was not tried, because nothing has changed that was in the way.
+    fn put_off(&mut self, now: Duration) {
+        self.pause = (self.pause * 2).min(OPEN_PAUSE_MAX);
+        self.at = now + self.pause;
+    }
+
     fn note_failure(&mut self, now: Duration) {
         self.tries_left = self.tries_left.saturating_sub(1);
         self.pause = (self.pause * 2).min(OPEN_PAUSE_MAX);
@@ -533,9 +539,8 @@ impl Pool {
     /// There is room on a disk that had too little: volumes that could not be opened are tried soon.
     pub(crate) fn open_failed_soon(&self, now: Duration) {
         let pool = self.state();
-        let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
         let ids = pool.volumes.iter().map(|volume| volume.id);
-        let failed: Vec<VolumeId> = ids.filter(|id| is_failed(*id)).collect();
+        let failed: Vec<VolumeId> = ids.filter(|id| self.waits_to_open(*id)).collect();
         let mut again = self.open_again.lock();
         for id in failed {
             let first = || OpenAgain::new(now);
@@ -543,13 +548,22 @@ impl Pool {
         }
     }
 
-    /// Tries volumes again that could not be opened: what was in the way may be gone.
+    /// Whether a volume could not be opened, or only to be read.
+    fn waits_to_open(&self, id: VolumeId) -> bool {
+        match self.service(id) {
+            Some(VolumeService::Serving(fs)) => fs.read_only().is_some(),
+            Some(VolumeService::Failed(_)) => true,
+            None => false,
+        }
+    }
+
+    /// Tries volumes again that could not be opened, or only to be read: what was in the way may be gone.
     pub async fn open_failed(&self) {
-        let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
         let now = || self.env.clock.monotonic();
         let due: Vec<VolumeId> = {
             let pool = self.state();
-            let failed = pool.volumes.iter().filter(|volume| is_failed(volume.id));
+            let failed = pool.volumes.iter();
+            let failed = failed.filter(|volume| self.waits_to_open(volume.id));
             let failed: Vec<&PoolVolume> = failed.collect();
             // One without its key costs none of its tries.
             let can_be_opened = |volume: &&&PoolVolume| self.key_trouble(volume).is_none();
@@ -571,12 +585,31 @@ impl Pool {
             let Some(volume) = pool.volumes.iter().find(|volume| volume.id == id) else {
                 continue;
             };
-            if !is_failed(id) || self.is_stopping() {
+            if !self.waits_to_open(id) || self.is_stopping() {
                 continue;
+            }
+            if let Some(VolumeService::Serving(fs)) = self.service(id) {
+                if !self.has_room_to_open() {
+                    // Its readers would have to wait for nothing.
+                    if let Some(again) = self.open_again.lock().get_mut(&id) {
+                        again.put_off(now());
+                    }
+                    continue;
+                }
+                if let Err(error) = fs.close().await {
+                    tracing::warn!(volume = %volume.name, %error, "the volume that is only read did not close");
+                }
             }
             let disks = self.all_meta_disks(Some(id));
             let opened = self.open_volume(volume, pool.volumes.len(), disks, Vec::new());
             match opened.await {
+                Ok(fs) if fs.read_only().is_some() => {
+                    self.set_service(id, Some(VolumeService::Serving(fs)));
+                    if let Some(again) = self.open_again.lock().get_mut(&id) {
+                        again.note_failure(now());
+                    }
+                    self.publish();
+                }
                 Ok(fs) => {
                     tracing::info!(volume = %volume.name, "this volume is served now");
                     self.set_service(id, Some(VolumeService::Serving(fs)));
@@ -585,7 +618,10 @@ impl Pool {
                 }
                 Err(why) => {
                     tracing::warn!(volume = %volume.name, %why, "this volume is still not served");
-                    self.set_service(id, Some(VolumeService::Failed(why)));
+                    let before = self.set_service(id, Some(VolumeService::Failed(why)));
+                    if matches!(before, Some(VolumeService::Serving(_))) {
+                        self.publish();
+                    }
                     if let Some(again) = self.open_again.lock().get_mut(&id) {
                         again.note_failure(now());
                     }
@@ -612,6 +648,23 @@ mod tests {
         }
         let want = [10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030];
         assert_eq!(tries, want);
+    }
+
+    #[test]
+    fn a_volume_that_is_read_waits_longer_and_loses_no_try_while_nothing_changes() {
+        let mut again = OpenAgain::new(Duration::ZERO);
+        let mut looks = Vec::new();
+        for now in (0..2000).map(Duration::from_secs) {
+            if again.is_due(now) {
+                looks.push(now.as_secs());
+                again.put_off(now);
+            }
+        }
+        assert_eq!(looks, [10, 30, 70, 150, 310, 630, 1230, 1830]);
+        assert_eq!(again.tries_left, OPEN_TRIES_MAX);
+        let now = Duration::from_secs(2000);
+        again.note_room(now);
+        assert!(again.is_due(now + ROOM_PAUSE_MAX), "room came");
     }
 
     #[test]

@@ -364,7 +364,12 @@ impl Pool {
             |disk: &Arc<ShardDisk>| Holder::watched(disk, &self.env.spawner, &self.unanswered);
         let disks: Vec<Holder> = disks.iter().map(holder).collect();
         let before = self.state();
-        let saved = self.truth.save(&disks, state, &before).await?;
+        let mut saved = self.truth.save(&disks, state, &before).await;
+        // Deleting a volume is such a change, too.
+        if saved.is_err() && self.make_room_to_save().await {
+            saved = self.truth.save(&disks, state, &before).await;
+        }
+        let saved = saved?;
         {
             let mut confirmed = self.confirmed.lock();
             let have_it = disks.iter().zip(saved).filter(|(_, saved)| *saved);

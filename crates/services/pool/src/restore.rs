@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
-use cairn_fs::{SnapshotError, SnapshotFailure};
+use cairn_fs::{FsError, SnapshotError, SnapshotFailure};
 use cairn_meta::MetaStore;
 
 use crate::pool::{ChangeFailure, Pool, VolumeService};
@@ -68,6 +68,9 @@ impl Pool {
             return Err(RestoreVolumeFailure::NotServed);
         };
         // What can be refused is before anybody has to wait.
+        if fs.read_only().is_some() {
+            return Err(SnapshotFailure::from(FsError::NoSpace).into());
+        }
         if !fs.branch().is_main() {
             return Err(RestoreVolumeFailure::IsClone);
         }

@@ -13,7 +13,7 @@ use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::settings::{
     ClassName, ExportRule, Protection, SizeLimit, VolumeName, VolumeSettings,
 };
-use cairn_fs::Fs;
+use cairn_fs::{Fs, FsSettings};
 use cairn_keys::VolumeKey;
 use cairn_meta::{MetaError, MetaErrorKind, MetaStore};
 
@@ -115,9 +115,21 @@ impl Pool {
                 tracing::warn!(volume = %volume.name, why = error.why, "opening the volume again with the room that full disks kept");
                 continue;
             }
-            let OpenError { why, damaged, .. } = error;
+            let OpenError {
+                why,
+                damaged,
+                is_full,
+                ..
+            } = error;
             let Some(damaged) = damaged else {
-                return Err(why);
+                // In a cluster another node may find room.
+                return match is_full && self.seats.is_none() {
+                    true => {
+                        self.open_to_read(volume, count, key, disks, left, why)
+                            .await
+                    }
+                    false => Err(why),
+                };
             };
             tracing::error!(volume = %volume.name, disk = %damaged, why, "metadata is damaged; opening the volume on other disks");
             disks.retain(|(id, _)| *id != damaged);
@@ -182,12 +194,7 @@ impl Pool {
                 is_full: false,
             });
         }
-        let mut settings = self.host.fs_settings(volume, count);
-        settings.pace = Some(Arc::clone(&self.apply_pace));
-        settings.collection_pace = Some(Arc::clone(&self.collection_pace));
-        settings.tiering = self.tiering_settings(volume, &settings.tiering);
-        settings.key = key;
-        settings.secrets = Arc::clone(&self.secrets) as _;
+        let settings = self.fs_settings(volume, count, key);
         let store = Arc::clone(&self.store);
         // In a cluster who makes a volume only names it: its first owner fills it.
         let is_new = self.seats.is_some() && Fs::is_unmade(&meta);
@@ -204,6 +211,47 @@ impl Pool {
         tracing::info!(volume = %volume.name, took_ms = took_ms(), "volume opened");
         self.delete_leftovers(&fs).await;
         self.sweep(volume.id);
+        Ok(fs)
+    }
+
+    fn fs_settings(
+        &self,
+        volume: &PoolVolume,
+        count: usize,
+        key: Option<Arc<VolumeKey>>,
+    ) -> FsSettings {
+        let mut settings = self.host.fs_settings(volume, count);
+        settings.pace = Some(Arc::clone(&self.apply_pace));
+        settings.collection_pace = Some(Arc::clone(&self.collection_pace));
+        settings.tiering = self.tiering_settings(volume, &settings.tiering);
+        settings.key = key;
+        settings.secrets = Arc::clone(&self.secrets) as _;
+        settings
+    }
+
+    /// Opens a volume so that it can be read, where disks have no room for what another opening writes. `why` is what that said.
+    async fn open_to_read(
+        &self,
+        volume: &PoolVolume,
+        count: usize,
+        key: Option<Arc<VolumeKey>>,
+        disks: MetaDisks,
+        left: MetaDisks,
+        why: String,
+    ) -> Result<Fs, String> {
+        let copies = self.metadata_copies(&volume.settings);
+        let mut settings = self.host.meta_settings(volume, copies, count);
+        settings.key = key.clone();
+        let env = self.env.clone();
+        let opened = MetaStore::open_to_read(env, settings, volume.id, disks, left, why.clone());
+        let not_read =
+            |error: &dyn std::fmt::Display| format!("{why}; it cannot be read either: {error}");
+        let (meta, recovered) = opened.await.map_err(|error| not_read(&error))?;
+        let settings = self.fs_settings(volume, count, key);
+        let store = Arc::clone(&self.store);
+        let opened = Fs::open(settings, meta, recovered.journal, store).await;
+        let fs = opened.map_err(|error| not_read(&error))?;
+        tracing::error!(volume = %volume.name, why, "this volume is read-only until its disks have room");
         Ok(fs)
     }
 
@@ -311,12 +359,7 @@ impl Pool {
             has_files: !matches!(error, MetaError::Exists { .. }),
             why: error.to_string(),
         })?;
-        let mut settings = self.host.fs_settings(volume, count);
-        settings.pace = Some(Arc::clone(&self.apply_pace));
-        settings.collection_pace = Some(Arc::clone(&self.collection_pace));
-        settings.tiering = self.tiering_settings(volume, &settings.tiering);
-        settings.key = key;
-        settings.secrets = Arc::clone(&self.secrets) as _;
+        let settings = self.fs_settings(volume, count, key);
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
         fs.map_err(|error| MakeError {
             has_files: true,

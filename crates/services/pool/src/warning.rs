@@ -45,6 +45,11 @@ pub enum Warning {
         volume: String,
         why: String,
     },
+    /// A volume is read, and nothing of it can be changed: its disks had no room for what an opening writes.
+    VolumeReadOnly {
+        volume: String,
+        why: String,
+    },
     /// No node owns a volume. Each node that tried to take it over, and why it could not.
     VolumeWithoutOwner {
         volume: String,
@@ -249,6 +254,7 @@ impl Warning {
             | Self::MapKeyDamaged { .. }
             | Self::FolderLow { .. }
             | Self::PoolFull
+            | Self::VolumeReadOnly { .. }
             | Self::VolumeFull { .. }
             | Self::SecretsUnwrapped { .. }
             | Self::TierAway { .. }

@@ -260,11 +260,21 @@ impl Controller {
             pool.volumes
                 .iter()
                 .filter_map(|volume| match inner.pool.service(volume.id) {
-                    Some(VolumeService::Serving(fs)) if fs.meta().stats().is_degraded() => {
+                    // Of one that is only read it is said why nothing is written.
+                    Some(VolumeService::Serving(fs))
+                        if fs.read_only().is_none() && fs.meta().stats().is_degraded() =>
+                    {
                         Some(pool.head_of(volume).name.to_string())
                     }
                     _ => None,
                 });
+        let read_only = pool.volumes.iter().filter_map(|volume| {
+            let VolumeService::Serving(fs) = inner.pool.service(volume.id)? else {
+                return None;
+            };
+            let why = fs.read_only()?.to_owned();
+            Some((pool.head_of(volume).name.to_string(), why))
+        });
         let unprotected = volumes
             .iter()
             .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
@@ -297,6 +307,7 @@ impl Controller {
             nodes_lost: losses.nodes,
             layout: convert::layout(code),
             volumes_failed: told(failed),
+            volumes_read_only: read_only.collect(),
             keys_away: told(keys_away),
             secrets_unwrapped: inner.pool.secrets_trouble(),
             volumes_low,

@@ -332,6 +332,7 @@ fn has_own_event(kind: WarningKind) -> bool {
         | WarningKind::NodeUnreached
         | WarningKind::OneDisk
         | WarningKind::SharedDevice
+        | WarningKind::VolumeReadOnly
         | WarningKind::VolumeFull
         | WarningKind::VolumeLow
         | WarningKind::MemoryOver

@@ -14,7 +14,7 @@ use super::files::{FileMaker, Spares, TermInfo, file_name, remove_later};
 use super::headers::{Headers, Members};
 use super::mirror::MirrorWriter;
 use super::recover::{self, RecoveredLog};
-use super::{FoundLog, History, LogFuture, LogWriter};
+use super::{FoundLog, History, LogFuture, LogStatus, LogWriter};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::settings::MetaSettings;
@@ -117,6 +117,18 @@ impl FoundMirror {
             settings: settings.clone(),
             disks: disks.clone(),
             recovered,
+        }
+    }
+
+    /// How the log is as it was found.
+    pub fn status(&self) -> LogStatus {
+        let recovered = &self.recovered;
+        let last = recovered.holders.last().into_iter().flatten();
+        LogStatus {
+            retained_bytes: recovered.retained.iter().map(|file| file.len_bytes).sum(),
+            disks: last.map(|disk| self.disks.get(*disk).id).collect(),
+            start: recovered.history.retained_from,
+            ..LogStatus::default()
         }
     }
 

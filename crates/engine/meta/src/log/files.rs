@@ -105,6 +105,11 @@ impl Spares {
         self.0.lock().get_mut(&disk)?.pop()
     }
 
+    /// All of them, by disk.
+    fn take_all(&self) -> BTreeMap<usize, Vec<String>> {
+        std::mem::take(&mut *self.0.lock())
+    }
+
     /// Whether it was kept; else the caller removes the file.
     pub fn offer(&self, disk: usize, name: String) -> bool {
         let mut names = self.0.lock();
@@ -223,6 +228,17 @@ impl FileMaker {
         for disk in &file.disks {
             if self.disks.is_healthy(*disk) && !self.headers.keep(*disk, file.sequence) {
                 self.recycle(*disk, file.sequence, is_fit);
+            }
+        }
+    }
+
+    /// Removes the files that wait to be used again.
+    pub(super) fn remove_spares(&self) {
+        for (disk, names) in self.spares.take_all() {
+            for name in names {
+                if self.disks.is_usable(disk) {
+                    remove_later(&self.tasks, &self.disks, disk, name);
+                }
             }
         }
     }

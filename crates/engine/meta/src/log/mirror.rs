@@ -501,6 +501,10 @@ impl LogWriter for MirrorWriter {
         }
     }
 
+    fn give_back_spares(&mut self) {
+        self.files.remove_spares();
+    }
+
     fn is_resting(&self) -> bool {
         self.files.disks.is_any_late()
     }

@@ -57,6 +57,8 @@ pub(crate) trait LogWriter: Send {
     /// Gives up what is below the `retained_from` of the last durable record.
     fn trim(&mut self);
     fn status(&self) -> LogStatus;
+    /// Does without the files that it keeps to use them again, if it does keep some.
+    fn give_back_spares(&mut self) {}
     /// Whether it will want a group some time though nobody submits any.
     fn is_resting(&self) -> bool {
         false

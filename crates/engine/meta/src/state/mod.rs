@@ -5,6 +5,7 @@
 
 mod exported;
 mod memory;
+mod read_only;
 mod readers;
 pub(crate) mod remote;
 mod rocks;
@@ -218,6 +219,33 @@ pub(crate) async fn discover(
         }
     }
     (candidates, leftovers)
+}
+
+/// The copies of the state on all disks, each opened so that nothing is written there. What cannot be read is logged and left out.
+/// What is applied to one of them stays in memory.
+pub(crate) async fn discover_to_read(
+    disks: &DiskSet,
+    settings: &MetaSettings,
+) -> Vec<(AppliedRecord, Arc<dyn StateStore>)> {
+    let mut found = Vec::new();
+    for index in disks.healthy() {
+        if disks.get(index).disk.folder().is_some() {
+            found.extend(rocks::discover_to_read(disks, index, settings).await);
+        } else if let Some(file) = memory::discover(disks, index).await {
+            found.push((file.applied, memory::open(disks, index, file)));
+        }
+    }
+    let over = |base| Arc::new(read_only::ReadOnlyState::new(base)) as Arc<dyn StateStore>;
+    found
+        .into_iter()
+        .map(|(applied, base)| (applied, over(base)))
+        .collect()
+}
+
+/// An empty state in memory, in the place of one on a disk.
+pub(crate) fn empty_to_read(disks: &DiskSet, index: usize) -> Arc<dyn StateStore> {
+    let base = memory::open(disks, index, StateFile::default());
+    Arc::new(read_only::ReadOnlyState::new(base))
 }
 
 /// Works with a copy from now on. Fails if the copy turns out to be damaged.

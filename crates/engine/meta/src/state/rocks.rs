@@ -58,6 +58,9 @@ static LEFT_COUNT: AtomicI32 = AtomicI32::new(0);
 /// So many bytes of the files that a new copy takes from an older one are read and checked with each
 /// shipment, in turn: else what rots in a copy would stay in all that follow.
 const CHECK_BYTES_MAX: u64 = 64 << 20;
+/// RocksDB takes room for its list of files in pieces of this size. Its own default, 4 MiB, is more than a full disk keeps for an
+/// opening, and on some file systems a try that fails takes all that is left.
+const LIST_PIECE_BYTES: usize = 64 << 10;
 /// So much stays free beside a copy that is made: what others write meanwhile.
 const SHIP_ROOM_BYTES: u64 = 4 << 20;
 
@@ -285,6 +288,7 @@ fn options(settings: &MetaSettings) -> Options {
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(1 << 20);
     options.set_log_level(LogLevel::Warn);
+    options.set_manifest_preallocation_size(LIST_PIECE_BYTES);
     options
 }
 
@@ -402,6 +406,75 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
     let half_made = half_made.into_iter().filter(|path| path.exists());
     found.leftovers.extend(older.chain(half_made));
     found
+}
+
+/// The state and the newest copy on a disk, each opened so that nothing is written there: RocksDB takes no lock then, and makes no
+/// file.
+pub(super) async fn discover_to_read(
+    disks: &DiskSet,
+    index: usize,
+    settings: &MetaSettings,
+) -> Vec<(AppliedRecord, Arc<dyn StateStore>)> {
+    let Some(folder) = volume_path(disks, index) else {
+        return Vec::new();
+    };
+    let (settings, volume) = (settings.clone(), disks.volume);
+    let opened = blocking_on(disks, index, move || {
+        Ok(open_to_read_in(&folder, volume, &settings))
+    });
+    let opened = opened.await.unwrap_or_default().into_iter();
+    opened
+        .map(|(applied, db)| (applied, state_of(disks, index, db, 0)))
+        .collect()
+}
+
+fn open_to_read_in(
+    folder: &Path,
+    volume: VolumeId,
+    settings: &MetaSettings,
+) -> Vec<(AppliedRecord, DB)> {
+    let mut paths = Vec::new();
+    let state = folder.join("state");
+    if state.join("CURRENT").exists() {
+        paths.push(state);
+    }
+    let mut replicas = replica_paths(folder).unwrap_or_default();
+    replicas.sort();
+    let newest = replicas.into_iter().rev().find_map(|(_, path)| {
+        let descriptor = read_descriptor(&path).ok()??;
+        (descriptor.volume == volume).then_some(Replica { path, descriptor })
+    });
+    if let Some(replica) = newest {
+        match verify(&replica) {
+            Ok(()) => paths.push(replica.path),
+            Err(error) => tracing::error!("{error}; looking for another copy"),
+        }
+    }
+    let open = |path: &Path| -> Result<(AppliedRecord, DB), MetaError> {
+        let db = DB::open_for_read_only(&options(settings), path, false)
+            .map_err(|error| failed("opening the state to be read at", path, &error))?;
+        Ok((read_applied(&db, path)?, db))
+    };
+    let opened = paths.iter().filter_map(|path| match open(path) {
+        Ok(found) => Some(found),
+        Err(error) => {
+            tracing::error!("{error}; looking for another copy");
+            None
+        }
+    });
+    opened.collect()
+}
+
+/// Fails unless all files of a copy are what its descriptor says.
+fn verify(replica: &Replica) -> Result<(), MetaError> {
+    for file in &replica.descriptor.files {
+        let from = replica.path.join(&file.name);
+        let found = checksum_of(&from).map_err(|error| failed("reading", &from, &error))?;
+        if found != (file.len_bytes, file.crc) {
+            return Err(failed("using", &from, &WRONG_CHECKSUM));
+        }
+    }
+    Ok(())
 }
 
 /// The folders of copies in a volume's folder, with their numbers. An error: nobody knows which there are, and a new one might be

@@ -419,6 +419,57 @@ pub(super) async fn settle(world: &TestWorld) {
     }
 }
 
+/// What the log of a volume takes on disks goes to one file on each when nobody changes the volume any more, and nothing is lost by that.
+#[test]
+fn a_quiet_log_gives_back_what_it_does_not_need() {
+    const COUNT: u64 = 200;
+    block_on(async {
+        let world = TestWorld::new(9);
+        let pool = Pool::new(2);
+        let files = || -> usize {
+            let names = pool.disks.iter().flat_map(|disk| disk.file_names());
+            names.filter(|name| name.contains("/log.")).count()
+        };
+        // The state is never shipped by itself, so that all of the log is retained.
+        let settings = || MetaSettings {
+            ship_bytes: 1 << 30,
+            ..settings(2)
+        };
+        let created =
+            MetaStore::create(world.env.clone(), settings(), VOLUME, pool.present()).await;
+        let store = created.expect("creates");
+        let mut most = 0;
+        for number in 1..=COUNT {
+            let ticket = store.submit(put(number));
+            store.durable(ticket).await.expect("durable");
+            most = most.max(files());
+        }
+        assert!(most > 10, "{most} files");
+        for _ in 0..2 {
+            store.give_back_log();
+            settle(&world).await;
+        }
+        // The file that is written to, the next one if that is prepared, and one whose header still speaks.
+        let left = files();
+        assert!(left <= 3 * pool.disks.len(), "{left} files");
+        let stats = store.stats();
+        assert!(stats.log_bytes <= 2 * LOG_FILE_BYTES_MIN, "{stats:?}");
+        for number in COUNT + 1..=2 * COUNT {
+            let ticket = store.submit(put(number));
+            store.durable(ticket).await.expect("durable");
+        }
+        store.abort().await;
+        drop(store);
+        let opened = MetaStore::open(world.env.clone(), settings(), VOLUME, pool.present()).await;
+        let (store, _) = opened.expect("opens");
+        for number in 1..=2 * COUNT {
+            let found = store.live().get(&Key::inode(Ino(number))).expect("reads");
+            assert!(found.is_some(), "{number}");
+        }
+        store.abort().await;
+    });
+}
+
 /// One disk had no room for its copy of the state. The log has all its copies, and nothing else asks for that one.
 #[test]
 fn a_copy_of_the_state_that_found_no_room_is_made_when_there_is_some() {

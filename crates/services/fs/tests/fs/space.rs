@@ -308,6 +308,87 @@ fn a_disk_without_space_for_metadata_stops_only_what_adds() {
     });
 }
 
+/// Where not even a start finds room the volume is read: what was stored and what is in the journal alone, snapshots, too. Every
+/// change is refused at once and is seen by nobody, and nothing is lost by it.
+#[test]
+fn a_volume_that_is_opened_to_be_read_refuses_every_change() {
+    block_on(async {
+        let world = World::with_capacity(15, 3, 256 * MIB).await;
+        let mut inos = Vec::new();
+        for file in 0..10 {
+            let ino = create(&world.fs, &format!("file{file}")).await.unwrap();
+            write(&world.fs, ino, 0, &pattern(200_000, file))
+                .await
+                .unwrap();
+            commit(&world.fs, ino).await.unwrap();
+            inos.push(ino);
+        }
+        world.fs.take_snapshot(b"before", b"").await.unwrap();
+        let journaled = Bytes::from(pattern(5000, 99));
+        let stable = Stability::Stable;
+        world
+            .fs
+            .write(&ROOT_USER, inos[0], 100, journaled.clone(), stable)
+            .await
+            .unwrap();
+        let mut changed = pattern(200_000, 0);
+        changed[100..5100].copy_from_slice(&journaled);
+        world.fs.abandon();
+        // What was under way of it.
+        world.run_for(3).await;
+        for disk in &world.disks {
+            take_all_but(disk, "other", 0).await;
+        }
+        for _ in 0..2 {
+            let fs = world.open_to_read().await;
+            assert!(fs.read_only().is_some());
+            for _ in 0..2 {
+                assert!(read_all(&fs, inos[0]).await == changed);
+                for (file, ino) in (0..10).zip(&inos).skip(1) {
+                    assert!(read_all(&fs, *ino).await == pattern(200_000, file));
+                }
+                let snapshot = fs.snapshots().into_iter().next().unwrap();
+                let view = cairn_base::View::Snapshot(snapshot.generation);
+                let view = fs.in_view(view).unwrap();
+                assert!(read_all(&view, inos[0]).await == pattern(200_000, 0));
+                let before = fs.lookup(&ROOT_USER, ROOT_INO, b"file1").await.unwrap().0;
+                let refused = [
+                    create(&fs, "new").await.map(drop),
+                    write(&fs, inos[1], 0, b"new").await.map(drop),
+                    fs.write(&ROOT_USER, inos[1], 0, Bytes::from_static(b"new"), stable)
+                        .await
+                        .map(drop),
+                    truncate(&fs, inos[1], 1).await,
+                    remove(&fs, "file1").await,
+                    fs.rename(&ROOT_USER, ROOT_INO, b"file1", ROOT_INO, b"new")
+                        .await
+                        .map(drop),
+                ];
+                for (index, refused) in refused.into_iter().enumerate() {
+                    assert_eq!(refused, Err(FsError::NoSpace), "{index}");
+                }
+                // A client that did not hear of it before asks for what is stable.
+                commit(&fs, inos[0]).await.unwrap();
+                let missing = fs.lookup(&ROOT_USER, ROOT_INO, b"new").await;
+                assert_eq!(missing.unwrap_err(), FsError::NotFound);
+                let after = fs.lookup(&ROOT_USER, ROOT_INO, b"file1").await.unwrap().0;
+                assert_eq!(after, before);
+                world.run_for(3).await;
+            }
+            fs.close().await.unwrap();
+        }
+        for disk in &world.disks {
+            disk.remove("other").await.unwrap();
+        }
+        let fs = world.open_again().await;
+        assert!(fs.read_only().is_none());
+        assert!(read_all(&fs, inos[0]).await == changed);
+        write(&fs, inos[1], 0, b"new").await.unwrap();
+        remove(&fs, "file2").await.unwrap();
+        fs.close().await.unwrap();
+    });
+}
+
 /// Single bytes with holes between them: more extents than one batch may replace or remove.
 #[test]
 fn files_of_very_many_extents_are_overwritten_and_cut_in_steps() {

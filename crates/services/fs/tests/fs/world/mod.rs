@@ -282,6 +282,19 @@ impl World {
         opened.await.unwrap()
     }
 
+    /// As [`Self::open_again`], to be read alone.
+    pub async fn open_to_read(&self) -> Fs {
+        let key = key_on(&self.disks);
+        let settings = meta_settings(self.disks.len(), &self.succession, &key);
+        let (members, why) = (members(&self.disks), "the disks are full".to_owned());
+        let opened =
+            MetaStore::open_to_read(self.env.clone(), settings, VOLUME, members, Vec::new(), why);
+        let (meta, recovered) = opened.await.unwrap();
+        let settings = fs_settings(&self.env, key, dedupe_on(&self.disks));
+        let opened = Fs::open(settings, meta, recovered.journal, self.segments.clone());
+        opened.await.unwrap()
+    }
+
     pub async fn restart(self, seed: u64) -> Self {
         self.fs.close().await.unwrap();
         Self::open(seed, self.disks).await
