@@ -11,8 +11,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, KeyPath, KeysWanted, Listed, Listing, ObjectError,
-    ObjectInfo, ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
+    Bucket, BucketSettings, Completion, Condition, Facet, KeyPath, KeysWanted, Listed, Listing,
+    ObjectError, ObjectInfo, ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
@@ -517,20 +517,21 @@ impl S3 for Service {
             acl => buckets::public_read(acl, None, &caller.owner())?,
         };
         let has_lock = request.input.object_lock_enabled_for_bucket == Some(true);
-        let made = caller.objects.create_own_bucket(&caller.who, &name).await;
-        let made = made.map_err(told)?;
-        if is_public || has_lock {
-            let now = made.now_seconds();
-            let set = |settings: &mut BucketSettings| {
-                settings.public_read = is_public;
-                if has_lock {
-                    settings.keep_versions(Versioning::Enabled, now);
-                    settings.lock = Some(ObjectLock::default());
-                }
+        let settings = |now_seconds: i64| {
+            let mut settings = BucketSettings {
+                public_read: is_public,
+                ..BucketSettings::default()
             };
-            let set = caller.objects.set_bucket(&name, set).await;
-            set.map_err(told)?;
-        }
+            if has_lock {
+                settings.keep_versions(Versioning::Enabled, now_seconds);
+                settings.lock = Some(ObjectLock::default());
+            }
+            settings
+        };
+        let begun = caller.begun_of_bucket()?;
+        let objects = &caller.objects;
+        let made = objects.create_own_bucket(&caller.who, &name, settings, begun);
+        made.await.map_err(told)?;
         Ok(S3Response::new(CreateBucketOutput {
             location: Some(format!("/{name}")),
         }))
@@ -542,11 +543,10 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
         let caller = self.caller(&request)?;
         let name = request.input.bucket;
-        let deleted = caller
-            .objects
-            .delete_bucket(&caller.who, &name, false)
-            .await;
-        deleted.map_err(told)?;
+        let begun = caller.begun_of_bucket()?;
+        let objects = &caller.objects;
+        let deleted = objects.delete_bucket(&caller.who, &name, false, begun);
+        deleted.await.map_err(told)?;
         Ok(S3Response::new(DeleteBucketOutput::default()))
     }
 
@@ -599,7 +599,7 @@ impl S3 for Service {
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         lock.note(&bucket, &input.key, &mut record)?;
-        let arrival = bucket.arrive(&input.key);
+        let arrival = caller.begun(&bucket, &input.key, Facet::Whole)?;
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = bucket.stage(&caller.who, arrival).await.map_err(told)?;
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
@@ -796,14 +796,17 @@ impl S3 for Service {
             Some(version) => {
                 let bucket = caller.bucket(&input.bucket)?;
                 let bypass = input.bypass_governance_retention == Some(true);
+                let begun = caller.begun(&bucket, &input.key, Facet::Whole)?;
                 bucket
-                    .delete_version(&caller.who, &input.key, version, bypass)
+                    .delete_version(&caller.who, &input.key, version, bypass, &begun)
                     .await
             }
             None => {
                 let bucket = caller.bucket(&input.bucket)?;
                 let condition = values::condition(input.if_match.as_ref(), None);
-                bucket.delete(&caller.who, &input.key, &condition).await
+                let begun = caller.begun(&bucket, &input.key, Facet::Whole)?;
+                let deleted = bucket.delete(&caller.who, &input.key, &condition, &begun);
+                deleted.await
             }
         };
         let deleted = deleted.map_err(told)?;
@@ -852,8 +855,10 @@ impl S3 for Service {
                 };
                 caller.require_still()?;
                 caller.allow(row, &facts).await?;
+                let begun = caller.begun_as_named(bucket, &object.key);
+                let (who, key) = (&caller.who, &object.key);
                 if let Some(version) = version {
-                    let deleted = bucket.delete_version(&caller.who, &object.key, version, bypass);
+                    let deleted = bucket.delete_version(who, key, version, bypass, &begun);
                     return deleted.await.map_err(told);
                 }
                 let condition = Condition {
@@ -864,7 +869,7 @@ impl S3 for Service {
                         .collect(),
                     ..Condition::default()
                 };
-                let deleted = bucket.remove(&caller.who, &object.key, &condition).await;
+                let deleted = bucket.remove(who, key, &condition, &begun).await;
                 deleted.map_err(told)
             };
             let deleted = deleted.await;
@@ -999,7 +1004,7 @@ impl S3 for Service {
         // The same bytes: they are identified as in the source, and are in its parts.
         record.parts = before.parts;
         record.etag = info.etag();
-        let arrival = to.arrive(&input.key);
+        let arrival = caller.begun(&to, &input.key, Facet::Whole)?;
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = to.stage(&caller.who, arrival).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());
@@ -1190,7 +1195,8 @@ impl S3 for Service {
         let mut sums = sums(&request, content_md5, checksum);
         let input = request.input;
         let number = u32::try_from(input.part_number).unwrap_or(0);
-        let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number);
+        let begun = caller.objects.arrive_part(&input.upload_id, number);
+        let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number, begun);
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut part = staged.await.map_err(told)?;
         sums.wanted = part.algorithm.clone();
@@ -1216,6 +1222,8 @@ impl S3 for Service {
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
+        let number = u32::try_from(input.part_number).unwrap_or(0);
+        let begun = caller.objects.arrive_part(&input.upload_id, number);
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.bucket(&input.bucket)?;
         ReadCondition {
@@ -1239,8 +1247,7 @@ impl S3 for Service {
         if range.end - range.start > body::PUT_LEN_BYTES_MAX {
             return Err(s3_error!(EntityTooLarge));
         }
-        let number = u32::try_from(input.part_number).unwrap_or(0);
-        let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
+        let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number, begun);
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut part = staged.await.map_err(told)?;
         part.etag = Some(info.etag_of_part(&range));
@@ -1327,11 +1334,17 @@ impl S3 for Service {
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         let shared = Arc::clone(&self.0);
         let (name, key, id) = (input.bucket, input.key, input.upload_id);
+        let begun = caller.begun(&bucket, &key, Facet::Whole)?;
         let complete = async move {
             let _place = shared.place(caller.holder()).await;
             caller.require_still()?;
             let who = &caller.who;
-            let done = bucket.complete_upload(who, &key, &id, &wanted, &whole, &condition);
+            let completion = Completion {
+                wanted: &wanted,
+                whole: &whole,
+                condition: &condition,
+            };
+            let done = bucket.complete_upload(who, &key, &id, completion, begun);
             let (published, checksum) = done.await.map_err(|error| {
                 let mut error = told(error);
                 // It may be told when the answer has begun.
@@ -1545,7 +1558,8 @@ impl S3 for Service {
         let bucket = caller.bucket(&input.bucket)?;
         let tags = values::tags(input.tagging.tag_set)?;
         let set = |record: &mut cairn_objects::ObjectRecord| record.tags = tags;
-        let changed = bucket.change_record(&caller.who, &input.key, version, set);
+        let begun = caller.begun(&bucket, &input.key, Facet::Tags)?;
+        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, set);
         Ok(S3Response::new(PutObjectTaggingOutput {
             version_id: changed.await.map_err(told)?.version_id,
         }))
@@ -1560,7 +1574,8 @@ impl S3 for Service {
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
         let clear = |record: &mut cairn_objects::ObjectRecord| record.tags.clear();
-        let changed = bucket.change_record(&caller.who, &input.key, version, clear);
+        let begun = caller.begun(&bucket, &input.key, Facet::Tags)?;
+        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, clear);
         Ok(S3Response::new(DeleteObjectTaggingOutput {
             version_id: changed.await.map_err(told)?.version_id,
         }))
@@ -1637,7 +1652,8 @@ impl S3 for Service {
         buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
-        let changed = bucket.change_record(&caller.who, &input.key, version, change);
+        let begun = caller.begun(&bucket, &input.key, Facet::Acl)?;
+        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, change);
         let changed = changed.await;
         changed.map_err(told)?;
         Ok(S3Response::new(PutObjectAclOutput::default()))
