@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Branch, Generation, Ino, Media, Timestamp, View, VolumeId};
+use cairn_base::{Branch, Generation, Ino, Media, SegmentId, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
+use cairn_formats::metadata::SegmentRecord;
 use cairn_keys::{NoSecrets, Secrets, VolumeKey};
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
@@ -402,8 +403,14 @@ impl Fs {
             collection_pace,
             tiering,
         } = settings;
-        let known = meta
-            .segments()
+        let records = meta.segments();
+        let is_suspect = |record: &SegmentRecord| !record.sealed && record.remote.is_none();
+        let suspects: Vec<SegmentId> = records
+            .iter()
+            .filter(|(_, record)| is_suspect(record))
+            .map(|(id, _)| *id)
+            .collect();
+        let known = records
             .into_iter()
             .map(|(id, record)| {
                 let code = Code::new(record.data, record.parity).map_err(|error| {
@@ -431,6 +438,7 @@ impl Fs {
             known,
         );
         opened.await.map_err(segment_error)?;
+        segments.suspect(volume, suspects);
         let requests = Requests::open(&env, &meta).map_err(meta_error)?;
         let keeping = Keeping::open(&meta, &xattr_values)?;
         let mut verifier = [0; 8];
