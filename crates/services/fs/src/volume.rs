@@ -9,11 +9,10 @@ use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, Ino, Media, SegmentId, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
-use cairn_formats::metadata::SegmentRecord;
 use cairn_keys::{NoSecrets, Secrets, VolumeKey};
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
-    SpaceDelta, Ticket, UsageDelta, decode_extent,
+    SegmentRecord, SpaceDelta, Ticket, UsageDelta, decode_extent,
 };
 use cairn_segment::{Compression, Pace, Protection, SegmentError, SegmentInfo, SegmentStore};
 use parking_lot::{Mutex, RwLock};
