@@ -449,8 +449,8 @@ impl Fs {
         } else {
             let opened = segments.open_volume_with(volume, epoch, key, allocate, known);
             opened.await.map_err(segment_error)?;
+            segments.suspect(volume, suspects);
         }
-        segments.suspect(volume, suspects);
         let requests = Requests::open(&env, &meta).map_err(meta_error)?;
         let keeping = Keeping::open(&meta, &xattr_values)?;
         let mut verifier = [0; 8];
