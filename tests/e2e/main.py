@@ -31,8 +31,11 @@ LONGEST = ("test_faulty_disks", "test_tiers", "test_faults", "test_classes", "te
 # time): they run beside the others.
 WAITING = ("test_faulty_disks", "test_faults", "test_frozen_disks", "test_tiers")
 WAITING_JOBS = 5
-# A file that would take longer than all others beside it: its tests are divided among so many processes.
-PARTS = {"test_faulty_disks": 4, "test_tiers": 4, "test_classes": 2, "test_disks": 2}
+# Files that would take longer than a minute: the tests of each are divided among so many processes.
+PARTS = {
+    "test_faulty_disks": 12, "test_tiers": 4, "test_classes": 4, "test_disks": 4,
+    "test_directory_protection": 2, "test_iscsi": 2, "test_scrub": 2, "test_snapshots": 2, "test_space": 3,
+}  # fmt: skip
 
 
 @dataclasses.dataclass
