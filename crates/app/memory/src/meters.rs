@@ -33,7 +33,11 @@ impl Meters {
 
     /// What all parts have together.
     pub fn sum(&self) -> u64 {
-        self.0.read().iter().map(|(_, meter)| meter()).sum()
+        let meters = self.0.read();
+        meters
+            .iter()
+            .map(|(_, meter)| meter())
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -42,7 +46,8 @@ pub fn with_other(
     mut parts: Vec<(&'static str, u64)>,
     resident_bytes: u64,
 ) -> Vec<(&'static str, u64)> {
-    let counted: u64 = parts.iter().map(|(_, bytes)| *bytes).sum();
+    let counted = parts.iter().map(|(_, bytes)| *bytes);
+    let counted = counted.fold(0, u64::saturating_add);
     parts.push((OTHER, resident_bytes.saturating_sub(counted)));
     parts
 }
@@ -65,5 +70,9 @@ mod tests {
         // Memory that was never touched is counted, and the process does not have it.
         let all = with_other(meters.read(), 25);
         assert_eq!(all.last(), Some(&(OTHER, 0)));
+        // A counter that was taken from before it was added to is far too high for a moment.
+        meters.add("requests", || u64::MAX);
+        assert_eq!(meters.sum(), u64::MAX);
+        assert_eq!(with_other(meters.read(), 25).last(), Some(&(OTHER, 0)));
     }
 }

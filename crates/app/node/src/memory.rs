@@ -129,7 +129,11 @@ impl Memory {
             cache_bytes: records + self.givers.blocks.used_bytes() as u64,
             cache_full_bytes: shares.iter().map(|share| share.full_bytes).sum(),
             cache_least_bytes: shares.iter().map(|share| share.least_bytes).sum(),
-            on_its_way_bytes: self.givers.dirty.memory_bytes() + self.requests.sum(),
+            on_its_way_bytes: self
+                .givers
+                .dirty
+                .memory_bytes()
+                .saturating_add(self.requests.sum()),
         }
     }
 
@@ -203,11 +207,22 @@ impl Memory {
     }
 }
 
+/// Dropped with the thread that looks, also if that panics: nobody else would tell callers to go on.
+struct GoesOn(Arc<Shaper>);
+
+impl Drop for GoesOn {
+    fn drop(&mut self) {
+        self.0.pause(false);
+    }
+}
+
 /// Starts the thread that looks; it ends with the memory's owner. A thread of its own: those of the runtime may all be busy, and
 /// giving memory back takes some milliseconds.
 pub fn tend(memory: &Arc<Memory>) -> std::io::Result<()> {
     let watched = Arc::downgrade(memory);
+    let goes_on = GoesOn(Arc::clone(&memory.givers.shaper));
     let work = move || {
+        let _goes_on = goes_on;
         while let Some(memory) = watched.upgrade() {
             let give_back = memory.look();
             drop(memory);
@@ -223,6 +238,8 @@ pub fn tend(memory: &Arc<Memory>) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use cairn_base::VolumeId;
+    use cairn_qos::{Client, Operation};
     use cairn_testkit::TestWorld;
 
     use super::*;
@@ -280,6 +297,27 @@ mod tests {
         memory.look();
         let full = budget.record_cache_bytes / 4 + budget.metadata_cache_bytes();
         assert_eq!(memory.counts().cache_max_bytes, full);
+    }
+
+    /// A look that begins a pause is followed by one that ends it. If that never comes, the end of the thread has to do.
+    #[test]
+    fn callers_go_on_when_nobody_looks_any_more() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        for panics in [false, true] {
+            let (memory, _) = memory(LIMIT_BYTES);
+            let shaper = Arc::clone(&memory.givers.shaper);
+            shaper.pause(true);
+            let gate = shaper.gate(VolumeId(1));
+            let pass = gate.admit(Client::named("x"), Operation::write(1));
+            let pass = pass.expect("a pause");
+            if panics {
+                memory.requests.add("broken", || panic!("wanted by a test"));
+            }
+            tend(&memory).unwrap();
+            let kept = panics.then_some(memory);
+            runtime.as_ref().unwrap().block_on(pass);
+            drop(kept);
+        }
     }
 
     #[test]

@@ -22,6 +22,19 @@ use crate::portal::Shared;
 use crate::session::SessionTask;
 use crate::unit::{TaskHandle, Unit};
 
+/// Data that came keeps memory that is larger by this part of it at most.
+const KEPT_BEYOND_PART: usize = 4;
+
+/// All data of a command. Where that is far less than the pages that it was received into, it is copied out of them: once it is
+/// written, the record cache may keep it as it is, and takes its length for what that has in memory.
+fn received(fill: AlignedFill) -> Bytes {
+    let buffer = fill.finish();
+    match buffer.capacity_bytes() > buffer.len() + buffer.len() / KEPT_BEYOND_PART {
+        true => Bytes::copy_from_slice(&buffer),
+        false => buffer.freeze(),
+    }
+}
+
 /// Memory that a command holds, of that of all.
 pub(crate) struct Held {
     shared: Arc<Shared>,
@@ -372,7 +385,7 @@ impl SessionTask {
                 asked,
                 unit,
                 checked,
-                data: fill.finish().freeze(),
+                data: received(fill),
                 held,
             }),
             Err(outcome) => self.answer(&asked, outcome, false),
@@ -656,6 +669,34 @@ impl SessionTask {
             self.send(lane, &reply, data);
             at = end;
             number += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_data_keeps_no_page_in_memory() {
+        // Bytes, and whether they stay where they were received.
+        let cases = [
+            (0, false),
+            (512, false),
+            (3072, false),
+            (3584, true),
+            (4096, true),
+            (4608, false),
+            (64 << 10, true),
+            ((64 << 10) + 512, true),
+        ];
+        for (len, stays) in cases {
+            let mut fill = AlignedFill::new(len);
+            let before = fill.spare().as_ptr().cast::<u8>();
+            fill.fill_from(&vec![7; len]);
+            let data = received(fill);
+            assert!(data == vec![7; len], "{len}");
+            assert_eq!(data.as_ptr() == before, stays, "{len}");
         }
     }
 }

@@ -87,6 +87,8 @@ pub struct DirtyBudget {
     claims: OnceLock<Arc<dyn Claims>>,
     /// Changes while volumes use it.
     bytes_max: AtomicU64,
+    /// What that was at first, which a volume that holds nothing may still use.
+    bytes_full: u64,
     account_count: AtomicUsize,
     less: Notify,
     /// Wakes every flusher: whoever holds most may not be whoever waits.
@@ -102,6 +104,7 @@ impl DirtyBudget {
             unflushed_bytes: AtomicU64::new(0),
             claims: OnceLock::new(),
             bytes_max: AtomicU64::new(bytes_max),
+            bytes_full: bytes_max,
             account_count: AtomicUsize::new(0),
             less: Notify::new(),
             press: Notify::new(),
@@ -153,7 +156,8 @@ impl DirtyBudget {
         self.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Has all volumes hold so much together from now on. What is too much is flushed, and until then nobody gets in.
+    /// Has all volumes hold so much together from now on. What is too much is flushed. Until then nobody gets in, but for one write at a
+    /// time of a volume that holds nothing, within what the budget was made with: what others hold may find no space, and stays.
     pub fn set_bytes_max(&self, bytes_max: u64) {
         let before = self.bytes_max.swap(bytes_max, Ordering::Relaxed);
         match before < bytes_max {
@@ -340,8 +344,12 @@ impl DirtyAccount {
     fn has_room(&self, more: Load) -> bool {
         let more = more.memory_bytes();
         let fits = |held: u64, max: u64| held == 0 || held.saturating_add(more) <= max;
-        fits(self.budget.memory_bytes(), self.budget.bytes_max())
-            && fits(self.memory_bytes(), self.budget.bytes_max_of_one())
+        let (here, of_all) = (self.memory_bytes(), self.budget.memory_bytes());
+        let max = match here {
+            0 => self.budget.bytes_max().max(self.budget.bytes_full),
+            _ => self.budget.bytes_max(),
+        };
+        fits(of_all, max) && fits(here, self.budget.bytes_max_of_one())
     }
 
     /// Resolves when somebody waits for room.
@@ -424,6 +432,27 @@ mod tests {
         assert_eq!(admits(1), None);
         account.add(data(-40));
         assert_eq!(admits(1000), Some(true), "nothing else is there");
+    }
+
+    /// One whose flushes find no space holds more than there is by now, and keeps it.
+    #[test]
+    fn a_smaller_budget_lets_a_volume_go_on_beside_one_that_cannot_flush() {
+        let budget = DirtyBudget::new(100);
+        let (stuck, other) = (
+            DirtyAccount::new(budget.clone()),
+            DirtyAccount::new(budget.clone()),
+        );
+        stuck.add(data(75));
+        budget.set_bytes_max(25);
+        let admits = |account: &DirtyAccount, len| account.admit(data(len)).now_or_never();
+        assert_eq!(admits(&stuck, 1), None);
+        for _ in 0..3 {
+            assert_eq!(admits(&other, 26), None, "more than there was at first");
+            assert_eq!(admits(&other, 25), Some(true));
+            other.add(data(10));
+            assert_eq!(admits(&other, 1), None, "one at a time");
+            other.add(data(-10));
+        }
     }
 
     #[test]

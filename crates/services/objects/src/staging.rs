@@ -14,6 +14,10 @@ use crate::volume::Objects;
 
 /// What is written at once.
 const STEP_LEN_BYTES: usize = TRANSFER_LEN_BYTES_MAX as usize;
+/// Up to this length the end of an object is copied out of a buffer that has grown beyond it by more than this part. The record cache
+/// keeps what was written as it is, and takes its length for what that has in memory.
+const COPIED_LEN_BYTES_MAX: usize = 128 << 10;
+const KEPT_BEYOND_PART: usize = 4;
 
 /// A file that is being filled. It goes again when it is dropped.
 pub struct Staged {
@@ -79,7 +83,7 @@ impl Staged {
         range: Range<u64>,
     ) -> Result<(), ObjectError> {
         self.md5 = None;
-        let before = std::mem::take(&mut self.buffer).freeze();
+        let before = fitting(std::mem::take(&mut self.buffer));
         self.file.append(before).await?;
         Ok(self.file.share(from, ino, range).await?)
     }
@@ -105,7 +109,43 @@ impl Staged {
 
     /// All of it has come: the file, which needs its name.
     pub(crate) async fn whole(mut self) -> Result<Unnamed, ObjectError> {
-        self.file.append(self.buffer.freeze()).await?;
+        self.file.append(fitting(self.buffer)).await?;
         Ok(self.file)
+    }
+}
+
+/// The bytes of a buffer, which has twice their length when it has just grown.
+fn fitting(buffer: BytesMut) -> Bytes {
+    let is_small = buffer.len() <= COPIED_LEN_BYTES_MAX;
+    let kept_max = buffer.len() + buffer.len() / KEPT_BEYOND_PART;
+    match is_small && buffer.capacity() > kept_max {
+        true => Bytes::copy_from_slice(&buffer),
+        false => buffer.freeze(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_small_keeps_little_more_in_memory_than_it_has() {
+        // Bytes, the capacity of the buffer that they are in, and whether they stay there.
+        let cases = [
+            (1000, 1250, true),
+            (1000, 1251, false),
+            (1000, 16_384, false),
+            (COPIED_LEN_BYTES_MAX, 2 * COPIED_LEN_BYTES_MAX, false),
+            (COPIED_LEN_BYTES_MAX + 1, 2 * COPIED_LEN_BYTES_MAX, true),
+        ];
+        for (len, capacity, stays) in cases {
+            let mut buffer = BytesMut::with_capacity(capacity);
+            buffer.resize(len, 7);
+            assert_eq!(buffer.capacity(), capacity, "{len}");
+            let before = buffer.as_ptr();
+            let bytes = fitting(buffer);
+            assert!(bytes == vec![7; len], "{len} {capacity}");
+            assert_eq!(bytes.as_ptr() == before, stays, "{len} {capacity}");
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! Listing directories while others change them.
+//! Listing and changing directories while others change them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_base::Ino;
 use cairn_fs::*;
+use cairn_meta::Key;
 
 use crate::world::*;
 
@@ -142,6 +144,56 @@ fn a_directory_is_listed_while_files_are_made() {
         has_ended.store(true, Ordering::Release);
         made.unwrap();
         assert_eq!(lister.await.unwrap(), COUNT + 2);
+    });
+}
+
+/// A removal looks its name up before it has the locks: others may put another file there meanwhile, and the one that was found is gone then.
+#[test]
+fn a_name_that_others_change_is_removed_with_the_file_that_it_names() {
+    const ROUNDS: usize = 1000;
+    const TASKS: usize = 4;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(TASKS)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let world = World::new(1, 1).await;
+        let mut tasks = Vec::new();
+        for task in 0..TASKS {
+            let fs = world.fs.clone();
+            tasks.push(tokio::spawn(async move {
+                let (who, dir) = (&ROOT_USER, ROOT_INO);
+                for round in 0..ROUNDS {
+                    tokio::task::yield_now().await;
+                    let done = match (task + round) % TASKS {
+                        0 => {
+                            let mode = CreateMode::Guarded(SetAttr::default());
+                            fs.create(who, dir, b"a", mode).await.map(drop)
+                        }
+                        1 => fs.rename(who, dir, b"a", dir, b"b").await.map(drop),
+                        2 => fs.remove(who, dir, b"b").await.map(drop),
+                        _ => fs.remove(who, dir, b"a").await.map(drop),
+                    };
+                    let is_expected = matches!(
+                        done,
+                        Ok(()) | Err(FsError::Exists | FsError::NotFound | FsError::TryLater)
+                    );
+                    assert!(is_expected, "{done:?}");
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let fs = &world.fs;
+        let page = fs.read_dir(&ROOT_USER, ROOT_INO, 0, 100, false).await;
+        let named: BTreeSet<Ino> = page.unwrap().entries.iter().map(|it| it.ino).collect();
+        let (from, to) = Key::inodes();
+        let stored = fs.meta().live().scan(&from, &to, usize::MAX).unwrap();
+        // No file is left without a name, and none is gone that has one.
+        assert_eq!(stored.len(), named.len(), "{named:?}");
+        recount(fs).await;
     });
 }
 
