@@ -445,7 +445,6 @@ impl Inner {
             portals,
         );
         let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
-        let dirty = DirtyBudget::new(budget.dirty_bytes);
         let PoolDisks { opened, named } = disks;
         let dirty = DirtyBudget::new(budget.dirty_bytes);
         let host = Arc::new(NodeHost {
@@ -476,7 +475,7 @@ impl Inner {
         let givers = Givers {
             store: Arc::downgrade(&pool.store),
             blocks: meta_cache.clone(),
-            dirty,
+            dirty: Arc::clone(&dirty),
             shaper: Arc::clone(&shaper),
             read_buffers: read_buffers(),
         };
