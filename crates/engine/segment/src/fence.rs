@@ -25,6 +25,8 @@ use crate::store::SegmentStore;
 
 /// A disk that refused to promise is asked again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// and so often for a volume that is not open yet: its disks are asked before its metadata is read.
+const OPENING_TRIES_MAX: u32 = 60;
 
 /// The disks that have not promised yet what they were asked for.
 #[derive(Default)]
@@ -154,6 +156,7 @@ impl SegmentStore {
     fn fence_later(self: &Arc<Self>, disk: Arc<dyn ShardService>, volume: VolumeId, epoch: Epoch) {
         let store = self.clone();
         let task = async move {
+            let (mut was_open, mut tries) = (false, 0);
             loop {
                 if !disk.health().failed {
                     match disk.clone().fence(volume, epoch).await {
@@ -168,10 +171,17 @@ impl SegmentStore {
                     }
                 }
                 store.env.clock.sleep(RETRY_AFTER).await;
-                let is_open = store.volume(volume).is_ok_and(|open| open.epoch == epoch);
+                tries += 1;
+                let is_needed = match store.volume(volume).map(|open| open.epoch) {
+                    Ok(open) if open >= epoch => {
+                        was_open = open == epoch;
+                        was_open
+                    }
+                    _ => !was_open && tries < OPENING_TRIES_MAX,
+                };
                 let now = store.disk(disk.id());
                 let is_member = now.is_some_and(|now| Arc::ptr_eq(&now, &disk));
-                if !is_open || !is_member {
+                if !is_needed || !is_member {
                     break;
                 }
             }
