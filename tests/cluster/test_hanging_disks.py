@@ -65,6 +65,9 @@ class HangingDisks(ClusterTest):
             refused = self.retry(cluster, asked, disk)
             self.assertEqual(refused.returncode, 4, refused.stderr)
             self.assertIn("has not answered", refused.stderr)
+            # As what was made anew elsewhere meanwhile.
+            orphan = next((folder / "shards").iterdir()) / f"{0xFFFFFF:016x}.00"
+            orphan.write_bytes(bytes(8192))
             self.hang()
             if asks:
                 is_used = lambda: (
@@ -73,6 +76,8 @@ class HangingDisks(ClusterTest):
                 )
                 harness.wait_until(is_used, NOTICE_SECONDS_MAX, "that the disk is taken back")
             self.wait_for(cluster, cluster.names, disk, ("ok",), RETURN_SECONDS_MAX)
+            gone = lambda orphan=orphan: not orphan.exists()
+            harness.wait_until(gone, RETURN_SECONDS_MAX, "that the owner gave up what it does not need on the disk")
             load.await_progress()
         used = self.retry(cluster, asked, disk)
         self.assertEqual(used.returncode, 4, used.stderr)

@@ -10,6 +10,7 @@ use cairn_base::env::BoxFuture;
 use cairn_fs::{Claims, FsError};
 use cairn_owner::{ClusterMember, elsewhere};
 use cairn_pool::VolumeService;
+use parking_lot::Mutex;
 
 use crate::node::Inner;
 
@@ -32,33 +33,37 @@ impl Claims for Others {
 /// Leaves free what others have set aside, from before this node serves its first volume until it ends.
 pub(crate) fn tend(inner: &Arc<Inner>, member: &Arc<ClusterMember>) {
     inner.dirty.set_claims(Arc::new(Others(Arc::clone(member))));
-    heed(inner, member);
+    let alone = Arc::new(Mutex::new(()));
+    heed(inner, member, &alone);
     let mut views = member.views();
     let (node, followed) = (Arc::downgrade(inner), Arc::downgrade(member));
+    let following = Arc::clone(&alone);
     let task = async move {
         while views.changed().await.is_ok() {
             let (Some(inner), Some(member)) = (node.upgrade(), followed.upgrade()) else {
                 return;
             };
-            heed(&inner, &member);
+            heed(&inner, &member, &following);
         }
     };
     let name = "space that others set aside";
     inner.env.spawner.spawn(name, Box::pin(task));
     let told = Arc::downgrade(member);
     inner.every("space that is set aside", INTERVAL, move |inner| {
-        let member = told.upgrade();
+        let (member, alone) = (told.upgrade(), Arc::clone(&alone));
         async move {
             if let Some(member) = member {
                 // A volume is served, or is not any more, without a word of the map.
-                heed(&inner, &member);
+                heed(&inner, &member, &alone);
                 tell(&inner, &member).await;
             }
         }
     });
 }
 
-fn heed(inner: &Inner, member: &ClusterMember) {
+/// `alone`: held meanwhile, so that what others are told to be heeded is never of a later view than what is.
+fn heed(inner: &Inner, member: &ClusterMember, alone: &Mutex<()>) {
+    let _alone = alone.lock();
     let services = inner.pool.services();
     let is_here =
         |volume: VolumeId| matches!(services.get(&volume), Some(VolumeService::Serving(_)));

@@ -65,6 +65,10 @@ impl RemoteDisk {
     }
 
     pub(crate) fn note(&self, report: DiskReport) {
+        // First: one that failed and is taken back must not look well for a moment, before it has proven itself.
+        if report.silent {
+            self.health.set_silent(true);
+        }
         self.health
             .set(convert::health(&report), report.writes_answered);
         self.health.set_silent(report.silent);

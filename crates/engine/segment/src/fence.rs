@@ -6,7 +6,7 @@
 //!
 //! A disk that does not answer holds nobody up. Until it has answered it counts as away: it may be read, since what is
 //! read is checked, and nothing is changed there. A disk that comes later is asked at once, and would ask itself first
-//! if a change came before the answer.
+//! if a change came before the answer. A disk that counts as failed is asked when it does no more: it may come back by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ use crate::store::SegmentStore;
 
 /// A disk that refused to promise is asked again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// and so often for a volume that is not open yet: its disks are asked before its metadata is read.
+const OPENING_TRIES_MAX: u32 = 60;
 
 /// The disks that have not promised yet what they were asked for.
 #[derive(Default)]
@@ -96,17 +98,18 @@ impl SegmentStore {
             return Ok(());
         }
         let members = self.members();
-        let is_asked = |disk: &&Arc<dyn ShardService>| {
-            !disk.health().failed && !self.unfenced.is_waiting(disk.id(), volume, epoch)
-        };
-        let disks: Vec<Arc<dyn ShardService>> = members.all().filter(is_asked).cloned().collect();
-        let ops = disks.iter().map(|disk| DiskOp {
+        let (failed, working): (Vec<_>, Vec<_>) = members
+            .all()
+            .filter(|disk| !self.unfenced.is_waiting(disk.id(), volume, epoch))
+            .cloned()
+            .partition(|disk| disk.health().failed);
+        let ops = working.iter().map(|disk| DiskOp {
             disk: disk.id(),
             run: disk.clone().fence(volume, epoch),
         });
-        let results = self.run_or_leave(ops.collect(), disks.len()).await;
+        let results = self.run_or_leave(ops.collect(), working.len()).await;
         let mut newest = None;
-        for (disk, result) in disks.into_iter().zip(results) {
+        for (disk, result) in working.into_iter().zip(results) {
             let mut is_full = false;
             match result {
                 Some(Ok(())) => continue,
@@ -122,6 +125,12 @@ impl SegmentStore {
                     tracing::warn!(%volume, disk = disk.label(), "a disk does not say whether it refuses earlier owners; it counts as away");
                 }
             }
+            self.unfenced
+                .add(disk.id(), volume, Waiting { epoch, is_full });
+            self.fence_later(disk, volume, epoch);
+        }
+        for disk in failed {
+            let is_full = false;
             self.unfenced
                 .add(disk.id(), volume, Waiting { epoch, is_full });
             self.fence_later(disk, volume, epoch);
@@ -143,26 +152,36 @@ impl SegmentStore {
         }
     }
 
-    /// Asks a disk until it has promised, as long as somebody needs that.
+    /// Asks a disk until it has promised, as long as somebody needs that. One that counts as failed is not asked meanwhile.
     fn fence_later(self: &Arc<Self>, disk: Arc<dyn ShardService>, volume: VolumeId, epoch: Epoch) {
         let store = self.clone();
         let task = async move {
+            let (mut was_open, mut tries) = (false, 0);
             loop {
-                match disk.clone().fence(volume, epoch).await {
-                    Ok(()) => break,
-                    Err(error @ ShardError::Fenced { .. }) => {
-                        store.note_fenced(&error);
-                        break;
-                    }
-                    Err(error) => {
-                        tracing::debug!(%volume, %error, "a disk has not promised yet");
+                if !disk.health().failed {
+                    match disk.clone().fence(volume, epoch).await {
+                        Ok(()) => break,
+                        Err(error @ ShardError::Fenced { .. }) => {
+                            store.note_fenced(&error);
+                            break;
+                        }
+                        Err(error) => {
+                            tracing::debug!(%volume, %error, "a disk has not promised yet");
+                        }
                     }
                 }
                 store.env.clock.sleep(RETRY_AFTER).await;
-                let is_open = store.volume(volume).is_ok_and(|open| open.epoch == epoch);
+                tries += 1;
+                let is_needed = match store.volume(volume).map(|open| open.epoch) {
+                    Ok(open) if open >= epoch => {
+                        was_open = open == epoch;
+                        was_open
+                    }
+                    _ => !was_open && tries < OPENING_TRIES_MAX,
+                };
                 let now = store.disk(disk.id());
                 let is_member = now.is_some_and(|now| Arc::ptr_eq(&now, &disk));
-                if !is_open || !is_member || disk.health().failed {
+                if !is_needed || !is_member {
                     break;
                 }
             }

@@ -841,6 +841,11 @@ impl SegmentStore {
         !disk.is_avoided() && !self.unfenced.has(disk.id())
     }
 
+    /// Whether a disk can be written to: it works, and refuses whoever owned the volumes before.
+    pub fn can_be_written(&self, disk: DiskId) -> bool {
+        self.healthy_disk(disk).is_some()
+    }
+
     /// A disk that can be written to.
     pub(crate) fn healthy_disk(&self, disk: DiskId) -> Option<Arc<dyn ShardService>> {
         self.disk(disk).filter(|disk| self.is_usable_disk(&**disk))

@@ -66,7 +66,7 @@ impl Shared {
             return;
         }
         let shared = self.clone();
-        self.tasks.spawn("flush", async move {
+        self.tasks.spawn_flush(async move {
             shared.fly(gathered.jobs).await;
         });
     }
@@ -179,7 +179,7 @@ impl Shared {
     fn send(self: &Arc<Self>, jobs: Vec<Job>) {
         let shared = self.clone();
         self.tasks
-            .spawn("flush", async move { shared.fly(jobs).await });
+            .spawn_flush(async move { shared.fly(jobs).await });
     }
 
     /// Stores attributes that no data flush takes along.
@@ -252,13 +252,19 @@ impl Shared {
         result
     }
 
-    /// Has all durable that clients wrote. It waits for no background task, which may hang on a disk.
+    /// Has all durable that clients wrote. Of what goes on in the background it waits for flushes alone: anything else may hang on a
+    /// disk.
     pub async fn flush_written(self: &Arc<Self>) -> Result<(), FsError> {
         let mut result = Ok(());
         loop {
             let inodes: Vec<_> = self.queue.inodes.lock().drain(..).collect();
             if inodes.is_empty() {
-                break;
+                // A file is in no queue while all that is dirty of it is on its way. What comes to nothing is in the queue again.
+                self.tasks.flushes_ended().await;
+                if self.queue.inodes.lock().is_empty() {
+                    break;
+                }
+                continue;
             }
             let mut flying = Vec::new();
             let mut gathered = Gathered::default();
@@ -268,6 +274,10 @@ impl Shared {
                 self.start_gathered(&mut gathered, inode, &mut state);
                 flying.extend(state.flights.iter().map(|flight| flight.done.clone()));
                 self.put_attr(inode, &mut state);
+                // What overlaps a flight had to stay.
+                if !state.dirty.is_empty() {
+                    self.enqueue(inode, &mut state);
+                }
             }
             self.send_gathered(gathered);
             for mut done in flying {

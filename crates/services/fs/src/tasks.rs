@@ -17,6 +17,8 @@ pub(crate) struct Tasks {
     stop: watch::Sender<bool>,
     /// One receiver lives in each running task.
     running: watch::Sender<()>,
+    /// And one in each of those that are flushes.
+    flushing: watch::Sender<()>,
     /// How many of each name there are.
     names: Arc<Mutex<BTreeMap<&'static str, usize>>>,
 }
@@ -30,6 +32,7 @@ impl Tasks {
             env,
             stop: watch::channel(false).0,
             running: watch::channel(()).0,
+            flushing: watch::channel(()).0,
             names: Arc::default(),
         }
     }
@@ -48,6 +51,20 @@ impl Tasks {
                 drop(alive);
             }),
         );
+    }
+
+    /// Starts a task that brings data of clients to the disks.
+    pub fn spawn_flush(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let alive = self.flushing.subscribe();
+        self.spawn("flush", async move {
+            task.await;
+            drop(alive);
+        });
+    }
+
+    /// Waits until no flush is under way.
+    pub async fn flushes_ended(&self) {
+        self.flushing.closed().await;
     }
 
     pub fn is_stopping(&self) -> bool {

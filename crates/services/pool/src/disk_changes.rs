@@ -20,7 +20,7 @@ use futures_util::future::{Either, join_all, select};
 
 use crate::planner::{self, Standing};
 use crate::pool::{ChangeFailure, Pool, VolumeService};
-use crate::table::Condition;
+use crate::table::{Condition, Table};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_formats::settings::MediaChoice;
 
@@ -235,8 +235,8 @@ impl Pool {
             if table.takes_metadata(id, Some(fs.volume())) && log.primary_disk() != id {
                 log.add_disk(id, Arc::clone(opened.disk()), self.preference(id));
             }
-            self.sweep(fs.volume());
         }
+        self.sweep_all();
         drop(tried);
         tracing::info!(disk = opened.label(), %id, "a disk is used again");
         self.after_a_change().await;
@@ -321,6 +321,7 @@ impl Pool {
             |id: &DiskId| table.works(*id) && !table.is_silent(*id) && !table.is_failing(*id);
         let members = table.state.disks.iter().map(|disk| disk.id);
         let well: Vec<DiskId> = members.filter(is_well).collect();
+        self.sweep_returned(&table, &well);
         let lacking = well.into_iter().filter(|id| self.store.lacks_some(*id));
         // All at a time: one of them that hangs again holds up no other.
         let each = lacking.map(|id| async move {
@@ -331,6 +332,34 @@ impl Pool {
             tracing::info!(disk = %id, left, "a disk was given what it missed while it did not answer or failed");
         });
         join_all(each).await;
+    }
+
+    /// Has volumes of this node give up what they have made anew elsewhere of what is on disks of other nodes that had failed, and are
+    /// `well` again: their nodes do not know what that is. Of its own disks a node does so when it takes one back.
+    fn sweep_returned(&self, table: &Table, well: &[DiskId]) {
+        let mut failed = self.failed_elsewhere.lock();
+        let elsewhere = table.state.disks.iter().map(|disk| disk.id);
+        let elsewhere = elsewhere.filter(|id| !table.is_here(*id));
+        let has_failed = |id: &DiskId| {
+            let disk = table.service(*id);
+            disk.is_some_and(|disk| disk.health().failed)
+        };
+        failed.extend(elsewhere.filter(has_failed));
+        let is_back = |id: &DiskId| well.contains(id) && self.store.can_be_written(*id);
+        let is_any_back = failed.iter().any(is_back);
+        failed.retain(|id| table.member(*id).is_some() && !is_back(id));
+        drop(failed);
+        if is_any_back {
+            self.sweep_all();
+        }
+    }
+
+    /// Deletes, in the background, what no volume of this node refers to. One that is only read leaves all as it is.
+    fn sweep_all(&self) {
+        let serving = self.serving_all().into_iter();
+        for fs in serving.filter(|fs| fs.read_only().is_none()) {
+            self.sweep(fs.volume());
+        }
     }
 
     /// Says that a disk of a node that is away is lost for good: what was on it is made anew. Its node may start with an empty folder

@@ -184,6 +184,8 @@ pub struct Pool {
     /// The version of the state that each disk is known to have.
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
     unanswered: Unanswered,
+    /// Disks of other nodes that counted as failed when they were looked at, until they are used again and were swept.
+    pub(crate) failed_elsewhere: Mutex<BTreeSet<DiskId>>,
     /// Held over a change of the pool; the number is the version last tried.
     changes: tokio::sync::Mutex<u64>,
     is_stopping: AtomicBool,
@@ -254,6 +256,7 @@ impl Pool {
             successions: Mutex::default(),
             confirmed: Mutex::default(),
             unanswered: Unanswered::default(),
+            failed_elsewhere: Mutex::default(),
             changes: tokio::sync::Mutex::new(version),
             is_stopping: AtomicBool::new(false),
         })

@@ -190,7 +190,7 @@ pub struct Performance {
 
 impl Performance {
     /// Of what has no cache that counts, and no credit that runs out.
-    pub fn uncached(
+    pub fn without_cache(
         seq_read: Throughput,
         seq_write: Throughput,
         random_read: Iops,

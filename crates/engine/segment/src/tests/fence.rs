@@ -290,6 +290,31 @@ fn a_disk_that_joins_is_asked_for_all_volumes() {
     });
 }
 
+/// A disk of another node that failed may come back by itself, and is the same disk to those who have it from there.
+#[test]
+fn a_disk_that_had_failed_when_a_volume_was_opened_is_asked_when_it_is_back() {
+    block_on(async {
+        let world = World::new(3, 30).await;
+        let back = world.store.disk(DiskId(3)).expect("there");
+        back.state().fail();
+        let opened = world
+            .store
+            .open_volume(VOLUME, NEXT, allocate(1000), Vec::new());
+        opened.await.expect("opened");
+        settle().await;
+        world.clock.advance(Duration::from_secs(2));
+        settle().await;
+        back.state().set(cairn_shard::DiskHealth::default(), 0);
+        let usable = |store: &SegmentStore| store.healthy_disk(DiskId(3)).is_some();
+        assert!(!usable(&world.store), "it has not promised yet");
+        world.clock.advance(Duration::from_secs(2));
+        settle().await;
+        assert!(usable(&world.store));
+        let late = back.fence(VOLUME, EPOCH).await;
+        assert!(late.is_err_and(|error| error.kind() == cairn_shard::ShardErrorKind::Fenced));
+    });
+}
+
 #[test]
 fn a_pool_too_full_to_promise_has_no_room_and_is_not_broken() {
     block_on(async {

@@ -699,3 +699,35 @@ fn a_fold_that_fails_is_tried_once_a_second() {
         require_few_tries(&world).await;
     });
 }
+
+/// A volume that moves is left behind once all that was written is durable: also what was on its way to the disks by then, and
+/// what was written over that.
+#[test]
+fn what_is_on_its_way_when_writing_ends_is_not_left_behind() {
+    for overwrites in [false, true] {
+        block_on(async {
+            let world = World::new(21, 1).await;
+            let ino = make_file(&world.fs, b"file").await;
+            let gate = Arc::new(Semaphore::new(0));
+            world.disks[0].pace_with(Arc::new(SyncGate(gate.clone())));
+            let mut want = pattern(300_000, 1);
+            write(&world.fs, ino, 0, want.clone()).await.unwrap();
+            // Long enough to be flushed for its age.
+            world.run_for(5).await;
+            if overwrites {
+                let over = pattern(100_000, 2);
+                want[100_000..200_000].copy_from_slice(&over);
+                write(&world.fs, ino, 100_000, over).await.unwrap();
+            }
+            let fs = world.fs.clone();
+            let ending = tokio::spawn(async move { fs.end_writing().await });
+            let_others_run().await;
+            assert!(!ending.is_finished(), "it is on its way still");
+            gate.add_permits(1000);
+            ending.await.unwrap().unwrap();
+            world.fs.abandon();
+            let world = world.crash(22, Crash::LoseUnsynced).await;
+            assert!(read_all(&world.fs, ino).await == want);
+        });
+    }
+}

@@ -91,7 +91,7 @@ pub(super) fn cloud_volumes<'a>(
     let (random_read, random_write) = (random(of.volume_read_iops), random(of.volume_write_iops));
     Ok(Parts {
         capacity: service_capacity(quota.times(count)),
-        performance: Performance::uncached(
+        performance: Performance::without_cache(
             throughput(read.clone(), read, &[]),
             throughput(write.clone(), write, &[]),
             iops(random_read.clone(), random_read, &[]),

@@ -128,7 +128,7 @@ fn efs<'a>(
     });
     Ok(Parts {
         capacity: service_capacity(capacity),
-        performance: Performance::uncached(
+        performance: Performance::without_cache(
             throughput(read.steady, read.burst, &[]),
             throughput(write.steady, write.burst, &[]),
             iops(random_read.steady, random_read.burst, &[]),
@@ -195,7 +195,7 @@ fn s3<'a>(
     let stated = catalog.reliability.service.get("s3");
     Ok(Parts {
         capacity: service_capacity(capacity),
-        performance: Performance::uncached(
+        performance: Performance::without_cache(
             throughput(read.clone(), read, &[]),
             throughput(write.clone(), write, &[]),
             iops(random_read.clone(), random_read, &[]),

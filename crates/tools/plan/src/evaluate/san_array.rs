@@ -197,7 +197,7 @@ fn array<'a>(
         Usd(month * count),
         book.from(&prices.of, &prices.date),
     );
-    let performance = Performance::uncached(
+    let performance = Performance::without_cache(
         throughput(read.clone(), read, &[rules::SAN_STRIPE]),
         throughput(write.clone(), write, &[rules::SAN_STRIPE]),
         iops(random.clone(), random, &[rules::SAN_STRIPE]),
