@@ -523,6 +523,7 @@ impl Fs {
             return Err(error);
         }
         if is_read_only {
+            fs.shared.dirty.leave_data_out();
             return Ok(fs);
         }
         for (name, task) in [
@@ -611,7 +612,11 @@ impl Fs {
     /// caller has stopped sending operations, and calls [`Fs::close`] or [`Fs::abandon`] next.
     pub async fn end_writing(&self) -> Result<(), FsError> {
         self.shared.stop();
-        self.shared.flush_written().await
+        match self.read_only() {
+            None => self.shared.flush_written().await,
+            // What is in memory came from the journal, and its disks have no room to flush it to.
+            Some(_) => Ok(()),
+        }
     }
 
     /// Stops background work, flushes everything, seals segments and closes the metadata.
