@@ -146,6 +146,8 @@ pub(crate) struct Idle {
     rests_until: Duration,
     /// The garbage that there was when it began to rest.
     rests_with: u64,
+    /// How long it rests when segments are stuck next: longer each time, as long as nothing else comes of it.
+    stuck_rest: Duration,
 }
 
 impl Idle {
@@ -155,21 +157,27 @@ impl Idle {
             Some((last_bytes, since)) if last_bytes == flushed_bytes => {
                 if garbage_bytes >= self.rests_with.saturating_add(IDLE_NEWS_BYTES) {
                     self.rests_until = self.rests_until.min(now);
+                    self.stuck_rest = Duration::ZERO;
                 }
                 now.saturating_sub(since) >= IDLE_AFTER && now >= self.rests_until
             }
             _ => {
                 self.last = Some((flushed_bytes, now));
                 self.rests_until = now;
+                self.stuck_rest = Duration::ZERO;
                 false
             }
         }
     }
 
     /// Nothing more of this garbage can be given back for now; `stuck`: for so long some segments cannot be, which could be
-    /// after that.
+    /// after that. They may be stuck for as long as a disk is away, so each time the rest is twice as long.
     pub fn rest(&mut self, garbage_bytes: u64, stuck: Option<Duration>, now: Duration) {
-        let rest = stuck.map_or(IDLE_REST, |stuck| stuck.min(IDLE_REST));
+        if garbage_bytes.saturating_add(IDLE_NEWS_BYTES) <= self.rests_with {
+            self.stuck_rest = Duration::ZERO;
+        }
+        let rest = stuck.map_or(IDLE_REST, |stuck| self.stuck_rest.max(stuck).min(IDLE_REST));
+        self.stuck_rest = stuck.map_or(Duration::ZERO, |_| rest * 2);
         self.rests_until = now.saturating_add(rest);
         self.rests_with = garbage_bytes;
     }
@@ -441,10 +449,24 @@ mod tests {
         idle.rest(100 * MIB, Some(at(30)), at(550));
         assert!(!idle.look(2, 100 * MIB, at(579)));
         assert!(idle.look(2, 100 * MIB, at(580)), "what was stuck is free");
+        for (rest, seconds) in [
+            (60, 1000),
+            (120, 2000),
+            (240, 3000),
+            (300, 4000),
+            (300, 5000),
+        ] {
+            idle.rest(100 * MIB, Some(at(30)), at(seconds));
+            assert!(!idle.look(2, 100 * MIB, at(seconds + rest - 1)), "{rest} s");
+            assert!(idle.look(2, 100 * MIB, at(seconds + rest)), "{rest} s");
+        }
+        // Some of it was given back after all.
+        idle.rest(50 * MIB, Some(at(30)), at(6000));
+        assert!(idle.look(2, 50 * MIB, at(6030)));
         // Snapshots and files that are deleted meanwhile.
-        idle.rest(100 * MIB, None, at(600));
-        assert!(!idle.look(2, 100 * MIB + IDLE_NEWS_BYTES - 1, at(601)));
-        assert!(idle.look(2, 100 * MIB + IDLE_NEWS_BYTES, at(602)));
+        idle.rest(100 * MIB, None, at(7000));
+        assert!(!idle.look(2, 100 * MIB + IDLE_NEWS_BYTES - 1, at(7001)));
+        assert!(idle.look(2, 100 * MIB + IDLE_NEWS_BYTES, at(7002)));
     }
 
     #[test]
