@@ -591,7 +591,8 @@ impl Pool {
                 continue;
             }
             if let Some(VolumeService::Serving(fs)) = self.service(id) {
-                if !self.has_room_to_open() {
+                // Where its state is on a disk that failed, another copy may be read at least.
+                if self.metadata_trouble(&fs).is_none() && !self.has_room_to_open() {
                     // Its readers would have to wait for nothing.
                     if let Some(again) = self.open_again.lock().get_mut(&id) {
                         again.put_off(now());
