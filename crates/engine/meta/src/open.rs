@@ -851,6 +851,7 @@ impl Start {
             refused_states: Mutex::default(),
             is_full: AtomicBool::new(is_full),
             are_spares_unwanted: AtomicBool::new(false),
+            quiet: Mutex::default(),
             read_only,
         });
         Started {

@@ -136,6 +136,8 @@ pub(crate) struct Shared {
     pub is_full: AtomicBool,
     /// The committer is to have the log do without its spare files.
     pub are_spares_unwanted: AtomicBool,
+    /// The last batch before that of [`Self::submit_quiet`], and the position of that. Locked under `pending`.
+    pub quiet: Mutex<Option<(LogPosition, LogPosition)>>,
     /// Why nothing can be changed, if the store was opened to be read alone. It has no committer then.
     pub read_only: Option<String>,
 }
@@ -356,6 +358,30 @@ impl Shared {
             (Stop::Drained | Stop::Now, _) => MetaError::Closed,
         });
         self.progress.refuse(reason)
+    }
+
+    /// The position of the last batch, without the one that [`Self::submit_quiet`] submits.
+    pub fn last_change(&self) -> LogPosition {
+        self.last_change_of(&self.pending.lock())
+    }
+
+    fn last_change_of(&self, pending: &Pending) -> LogPosition {
+        let last = LogPosition(pending.position_next.0.saturating_sub(1));
+        match *self.quiet.lock() {
+            Some((change, own)) if own == last => change,
+            _ => last,
+        }
+    }
+
+    /// Submits an empty batch so that a log that nobody changes can be cut: it says that nothing before it is needed.
+    pub fn submit_quiet(&self) -> Ticket {
+        let mut pending = self.pending.lock();
+        let change = self.last_change_of(&pending);
+        let ticket = self.submit_locked(&mut pending, Batch::new());
+        if ticket != Ticket::REFUSED {
+            *self.quiet.lock() = Some((change, ticket.0));
+        }
+        ticket
     }
 
     /// A position for a group that nobody submitted.

@@ -181,7 +181,7 @@ impl MetaStore {
 
     /// Gives back, in the background, what the log of a volume takes on disks that nobody has changed for a while: the state is made
     /// durable with its copies, so that the log can be cut, and files that wait to be used again go. On several nodes the disks
-    /// see to that.
+    /// see to that. To be called again, later and later: a disk may have had no room for its copy.
     pub fn give_back_log(&self) {
         let shared = self.shared.clone();
         if !matches!(self.log, VolumeLog::Mirrored(_))
@@ -197,9 +197,8 @@ impl MetaStore {
                     tracing::debug!("the log of a volume that nobody changes is not cut: {error}");
                     return;
                 }
-                // It says that nothing before it is needed. An error ends the store, and is told then.
-                let (ticket, _) = shared.submit(Batch::new());
-                let _ = shared.durable(ticket).await;
+                // An error ends the store, and is told then.
+                let _ = shared.durable(shared.submit_quiet()).await;
             }
             shared.are_spares_unwanted.store(true, Ordering::Release);
             shared.work.notify_one();
@@ -613,6 +612,11 @@ impl<L: CommitLog> MetaStore<L> {
         Ticket(LogPosition(
             self.shared.pending.lock().position_next.0.saturating_sub(1),
         ))
+    }
+
+    /// As [`Self::last_ticket`], without the batch that [`Self::give_back_log`] submits.
+    pub fn last_change(&self) -> Ticket {
+        Ticket(self.shared.last_change())
     }
 
     /// Resolves when everything up to the ticket is durable on all copies of the log. An error is

@@ -235,6 +235,10 @@ impl SegmentStore {
         let Ok(opened) = self.volume(volume) else {
             return false;
         };
+        // What it missed is made good when the volume takes changes again.
+        if opened.is_read_only {
+            return false;
+        }
         let Ok(segment) = opened.segment(id) else {
             return true;
         };

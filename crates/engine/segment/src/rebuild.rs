@@ -123,6 +123,9 @@ impl SegmentStore {
         if segment.code.parity() == 0 || segment.is_open() || segment.is_removed() {
             return;
         }
+        if self.is_read_only(segment.volume) {
+            return;
+        }
         let Some(turn) = self.rebuilds.begin() else {
             return;
         };

@@ -32,7 +32,7 @@ impl SegmentStore {
         location: &Location,
         fixes: Vec<Fix>,
     ) {
-        if fixes.is_empty() {
+        if fixes.is_empty() || self.is_read_only(segment.volume) {
             return;
         }
         let Some(turn) = self.repairs.begin() else {

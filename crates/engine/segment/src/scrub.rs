@@ -143,7 +143,7 @@ impl Looked {
 
 impl SegmentStore {
     /// Checks all shards of a segment that are there, and makes good what is wrong. A segment that is
-    /// gone meanwhile is no error.
+    /// gone meanwhile is no error. Fails with `VolumeClosed` for a volume that is open to be read alone: nothing can be made good.
     pub async fn scrub_segment(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -152,6 +152,9 @@ impl SegmentStore {
     ) -> Result<SegmentScrub> {
         let mut scrub = SegmentScrub::default();
         let opened = self.volume(volume)?;
+        if opened.is_read_only {
+            return Err(SegmentError::VolumeClosed { volume });
+        }
         let Ok(segment) = opened.segment(segment) else {
             return Ok(scrub);
         };

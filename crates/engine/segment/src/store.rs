@@ -204,7 +204,7 @@ impl SegmentStore {
     }
 
     /// As [`Self::open_volume_with`], to be read alone: no disk is asked to promise anything, for that is written. Nothing may be
-    /// appended, changed or swept.
+    /// appended, moved or swept, and what is damaged is read around and stays as it is: its disks have no room for another shard.
     pub fn open_volume_to_read(
         &self,
         volume: VolumeId,
@@ -213,8 +213,13 @@ impl SegmentStore {
         allocate: Allocate,
         segments: Vec<SegmentInfo>,
     ) {
-        let opened = Arc::new(Volume::new(volume, epoch, key, allocate, segments));
-        self.volumes.write().insert(volume, opened);
+        let opened = Volume::new(volume, epoch, key, allocate, segments).read_only();
+        self.volumes.write().insert(volume, Arc::new(opened));
+    }
+
+    /// Whether a volume is open to be read alone.
+    pub(crate) fn is_read_only(&self, volume: VolumeId) -> bool {
+        self.volume(volume).is_ok_and(|open| open.is_read_only)
     }
 
     /// How many volumes are open.

@@ -25,6 +25,8 @@ pub(crate) struct Volume {
     pub id: VolumeId,
     /// The ownership term in which it was opened.
     pub epoch: Epoch,
+    /// Nothing of it is changed on any disk: no repair is made.
+    pub is_read_only: bool,
     /// What its records are encrypted with, if they are.
     pub key: Option<Arc<VolumeKey>>,
     /// A disk has promised this epoch to somebody else: this owner has ended.
@@ -55,6 +57,7 @@ impl Volume {
         Self {
             id,
             epoch,
+            is_read_only: false,
             key,
             fenced: OnceLock::new(),
             allocate,
@@ -63,6 +66,14 @@ impl Volume {
             streams: Mutex::default(),
             creating: tokio::sync::Mutex::new(()),
             looks: Mutex::default(),
+        }
+    }
+
+    /// The same, to be read alone.
+    pub fn read_only(self) -> Self {
+        Self {
+            is_read_only: true,
+            ..self
         }
     }
 

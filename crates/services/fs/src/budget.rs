@@ -179,6 +179,15 @@ impl DirtyBudget {
     }
 }
 
+/// What of a volume counts in the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    All,
+    /// Not its data, which nothing flushes: nobody is to wait for it.
+    SetAside,
+    Nothing,
+}
+
 /// What one volume holds of a budget; gives it back when it is dropped.
 pub(crate) struct DirtyAccount {
     held: Held,
@@ -186,7 +195,7 @@ pub(crate) struct DirtyAccount {
     /// What of the budget's is set aside for files of this volume.
     reserved_bytes: AtomicU64,
     /// Locked over each change: what was given back is not counted again.
-    is_closed: Mutex<bool>,
+    counted: Mutex<Counted>,
     /// Nothing flushes any more, so there is nothing to wait for.
     has_ended: AtomicBool,
     no_space: Mutex<Option<NoSpace>>,
@@ -205,7 +214,7 @@ impl DirtyAccount {
             held: Held::default(),
             budget,
             reserved_bytes: AtomicU64::new(0),
-            is_closed: Mutex::new(false),
+            counted: Mutex::new(Counted::All),
             has_ended: AtomicBool::new(false),
             no_space: Mutex::new(None),
         }
@@ -220,11 +229,24 @@ impl DirtyAccount {
     /// Gives back what the volume holds, and counts nothing of it any more: it was left behind, and whatever
     /// still holds it may never end.
     pub fn close(&self) {
-        let mut is_closed = self.is_closed.lock();
-        if !std::mem::replace(&mut *is_closed, true) {
+        let mut counted = self.counted.lock();
+        let before = std::mem::replace(&mut *counted, Counted::Nothing);
+        if before == Counted::All {
             self.budget.held.add(-self.held.load());
+        }
+        if before != Counted::Nothing {
             self.replace_reserved(0);
             self.budget.account_count.fetch_sub(1, Ordering::Relaxed);
+            self.budget.less.notify_waiters();
+        }
+    }
+
+    /// Counts no data of the volume any more, for it is only read: what its journal had stays in memory until it is closed.
+    pub fn leave_data_out(&self) {
+        let mut counted = self.counted.lock();
+        if *counted == Counted::All {
+            *counted = Counted::SetAside;
+            self.budget.held.add(-self.held.load());
             self.budget.less.notify_waiters();
         }
     }
@@ -253,8 +275,8 @@ impl DirtyAccount {
         if self.reserved_bytes.load(Ordering::Relaxed) == bytes {
             return;
         }
-        let is_closed = self.is_closed.lock();
-        if !*is_closed {
+        let counted = self.counted.lock();
+        if *counted != Counted::Nothing {
             self.replace_reserved(bytes);
         }
     }
@@ -268,12 +290,12 @@ impl DirtyAccount {
     }
 
     pub fn add(&self, delta: Load) {
-        let is_closed = self.is_closed.lock();
+        let counted = self.counted.lock();
         self.held.add(delta);
-        if !*is_closed {
+        if *counted == Counted::All {
             self.budget.held.add(delta);
         }
-        drop(is_closed);
+        drop(counted);
         if delta.is_less() {
             self.budget.less.notify_waiters();
         }
@@ -453,6 +475,33 @@ mod tests {
             assert_eq!(admits(&other, 1), None, "one at a time");
             other.add(data(-10));
         }
+    }
+
+    /// What is only read keeps nobody from writing, and what is set aside for its files stays so.
+    #[test]
+    fn data_that_nothing_flushes_is_left_out() {
+        let budget = DirtyBudget::new(100);
+        let read = DirtyAccount::new(budget.clone());
+        let other = DirtyAccount::new(budget.clone());
+        read.add(data(100));
+        read.set_reserved(7);
+        let mut waits = Box::pin(other.admit(data(50)));
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        read.leave_data_out();
+        assert_eq!(waits.now_or_never(), Some(false), "woken, to look again");
+        assert_eq!(other.admit(data(50)).now_or_never(), Some(true));
+        read.add(data(10));
+        assert_eq!((budget.bytes(), read.bytes()), (0, 110));
+        assert_eq!(budget.reserved_bytes(), 7);
+        read.set_reserved(8);
+        assert_eq!(budget.reserved_bytes(), 8);
+        for _ in 0..2 {
+            read.close();
+            assert_eq!((budget.bytes(), budget.reserved_bytes()), (0, 0));
+        }
+        drop(read);
+        other.add(data(5));
+        assert_eq!(budget.bytes(), 5);
     }
 
     #[test]

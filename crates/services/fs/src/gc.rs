@@ -360,8 +360,8 @@ impl Shared {
         let (limits, _) = self.limits(totals.live_bytes);
         self.collector.note_look(&limits, totals.sparse_bytes);
         self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
-        let (change, now) = (self.meta.last_ticket().0.0, self.env.clock.monotonic());
-        if self.collector.quiet.lock().begins(change, now) {
+        let (change, now) = (self.meta.last_change().0.0, self.env.clock.monotonic());
+        if self.collector.quiet.lock().is_due(change, now) {
             self.meta.give_back_log();
         }
         Ok(totals)

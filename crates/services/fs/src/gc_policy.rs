@@ -52,6 +52,10 @@ const IDLE_GARBAGE_BYTES_MIN: u64 = 8 << 20;
 const IDLE_REST: Duration = Duration::from_secs(300);
 /// Or when so much garbage came: by deletions, which write nothing.
 const IDLE_NEWS_BYTES: u64 = 16 << 20;
+/// While nobody changes a volume its log is cut again after so many times as long as the time before,
+const QUIET_PAUSE_FACTOR: u32 = 4;
+/// but no less often than this.
+const QUIET_PAUSE_MAX: Duration = Duration::from_secs(6 * 3600);
 /// Bytes that may be moved for each that was written or deleted.
 const MOVED_PER_CHANGED_BYTE: u64 = 8;
 /// A rewrite gives back at least this part of the room that it empties.
@@ -142,6 +146,8 @@ pub(crate) struct Idle {
     rests_until: Duration,
     /// The garbage that there was when it began to rest.
     rests_with: u64,
+    /// How long it rests when segments are stuck next: longer each time, as long as nothing else comes of it.
+    stuck_rest: Duration,
 }
 
 impl Idle {
@@ -151,21 +157,27 @@ impl Idle {
             Some((last_bytes, since)) if last_bytes == flushed_bytes => {
                 if garbage_bytes >= self.rests_with.saturating_add(IDLE_NEWS_BYTES) {
                     self.rests_until = self.rests_until.min(now);
+                    self.stuck_rest = Duration::ZERO;
                 }
                 now.saturating_sub(since) >= IDLE_AFTER && now >= self.rests_until
             }
             _ => {
                 self.last = Some((flushed_bytes, now));
                 self.rests_until = now;
+                self.stuck_rest = Duration::ZERO;
                 false
             }
         }
     }
 
     /// Nothing more of this garbage can be given back for now; `stuck`: for so long some segments cannot be, which could be
-    /// after that.
+    /// after that. They may be stuck for as long as a disk is away, so each time the rest is twice as long.
     pub fn rest(&mut self, garbage_bytes: u64, stuck: Option<Duration>, now: Duration) {
-        let rest = stuck.map_or(IDLE_REST, |stuck| stuck.min(IDLE_REST));
+        if garbage_bytes.saturating_add(IDLE_NEWS_BYTES) <= self.rests_with {
+            self.stuck_rest = Duration::ZERO;
+        }
+        let rest = stuck.map_or(IDLE_REST, |stuck| self.stuck_rest.max(stuck).min(IDLE_REST));
+        self.stuck_rest = stuck.map_or(Duration::ZERO, |_| rest * 2);
         self.rests_until = now.saturating_add(rest);
         self.rests_with = garbage_bytes;
     }
@@ -174,26 +186,28 @@ impl Idle {
 /// Since when nobody has changed a volume at all, its metadata included.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
-    /// The last change then, and when that was.
-    last: Option<(u64, Duration)>,
-    was_told: bool,
+    last_change: Option<u64>,
+    /// When its log is to be cut next, and how long after the time before that is.
+    next: Duration,
+    pause: Duration,
 }
 
 impl Quiet {
-    /// Whether it is quiet for so long, as is said once until the next change; `change` is the number of the last one.
-    pub fn begins(&mut self, change: u64, now: Duration) -> bool {
-        match self.last {
-            Some((last, since)) if last == change => {
-                let begins = !self.was_told && now.saturating_sub(since) >= IDLE_AFTER;
-                self.was_told |= begins;
-                begins
-            }
-            _ => {
-                self.last = Some((change, now));
-                self.was_told = false;
-                false
-            }
+    /// Whether the log of a quiet volume is to be cut now; `change` is the number of the last change. Again later and later: a disk
+    /// may have had no room for the copy of the state that this takes.
+    pub fn is_due(&mut self, change: u64, now: Duration) -> bool {
+        if self.last_change != Some(change) {
+            self.last_change = Some(change);
+            self.pause = IDLE_AFTER;
+            self.next = now.saturating_add(self.pause);
+            return false;
         }
+        let is_due = now >= self.next;
+        if is_due {
+            self.pause = (self.pause * QUIET_PAUSE_FACTOR).min(QUIET_PAUSE_MAX);
+            self.next = now.saturating_add(self.pause);
+        }
+        is_due
     }
 }
 
@@ -435,31 +449,52 @@ mod tests {
         idle.rest(100 * MIB, Some(at(30)), at(550));
         assert!(!idle.look(2, 100 * MIB, at(579)));
         assert!(idle.look(2, 100 * MIB, at(580)), "what was stuck is free");
+        for (rest, seconds) in [
+            (60, 1000),
+            (120, 2000),
+            (240, 3000),
+            (300, 4000),
+            (300, 5000),
+        ] {
+            idle.rest(100 * MIB, Some(at(30)), at(seconds));
+            assert!(!idle.look(2, 100 * MIB, at(seconds + rest - 1)), "{rest} s");
+            assert!(idle.look(2, 100 * MIB, at(seconds + rest)), "{rest} s");
+        }
+        // Some of it was given back after all.
+        idle.rest(50 * MIB, Some(at(30)), at(6000));
+        assert!(idle.look(2, 50 * MIB, at(6030)));
         // Snapshots and files that are deleted meanwhile.
-        idle.rest(100 * MIB, None, at(600));
-        assert!(!idle.look(2, 100 * MIB + IDLE_NEWS_BYTES - 1, at(601)));
-        assert!(idle.look(2, 100 * MIB + IDLE_NEWS_BYTES, at(602)));
+        idle.rest(100 * MIB, None, at(7000));
+        assert!(!idle.look(2, 100 * MIB + IDLE_NEWS_BYTES - 1, at(7001)));
+        assert!(idle.look(2, 100 * MIB + IDLE_NEWS_BYTES, at(7002)));
     }
 
     #[test]
-    fn that_a_volume_is_quiet_is_said_once() {
+    fn the_log_of_a_quiet_volume_is_cut_later_and_later() {
         let mut quiet = Quiet::default();
-        // The last change, when it is looked, and whether it begins to be quiet.
+        // The last change, when it is looked, and whether the log is to be cut.
         let looks = [
             (7, 0, false),
             (7, 59, false),
             (7, 60, true),
             (7, 61, false),
-            (7, 600, false),
-            (8, 601, false),
-            (8, 660, false),
-            (8, 661, true),
-            (8, 700, false),
+            (7, 299, false),
+            (7, 300, true),
+            (7, 1259, false),
+            (7, 1260, true),
+            (8, 1261, false),
+            (8, 1320, false),
+            (8, 1321, true),
+            (8, 1322, false),
         ];
         for (change, seconds, want) in looks {
-            let got = quiet.begins(change, Duration::from_secs(seconds));
+            let got = quiet.is_due(change, Duration::from_secs(seconds));
             assert_eq!(got, want, "after {seconds} s");
         }
+        // A week.
+        let seconds = (2000..600_000).map(Duration::from_secs);
+        let count = seconds.filter(|now| quiet.is_due(8, *now)).count();
+        assert!((20..40).contains(&count), "{count}");
     }
 
     /// However large the segments of a small volume are: one after the other is emptied until there is little garbage.

@@ -135,6 +135,7 @@ impl Fs {
             return Err(FsError::NotSupported);
         }
         let _turn = shared.reservations.turn.lock().await;
+        shared.require_serving()?;
         let inode = shared.reading(|| shared.inode(ino)).await?;
         let (owner, used_bytes, before) = {
             let state = inode.lock();
@@ -176,6 +177,7 @@ impl Fs {
         let Some((inode, _)) = known else {
             return Ok(());
         };
+        self.shared.require_serving()?;
         self.shared.note_reserved(&inode, None);
         self.keep_reservations().await
     }

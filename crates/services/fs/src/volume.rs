@@ -530,6 +530,7 @@ impl Fs {
             return Err(error);
         }
         if is_read_only {
+            fs.shared.dirty.leave_data_out();
             return Ok(fs);
         }
         for (name, task) in [

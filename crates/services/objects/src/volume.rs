@@ -127,17 +127,23 @@ impl Objects {
         }
         *objects.state.write() = state;
         let objects = Arc::new(objects);
-        for record in objects.buckets().into_values() {
-            objects.hold_directories(&record).await?;
+        // In a volume that is only read there is nothing to hold directories or to keep contents for.
+        let takes_changes = objects.fs.read_only().is_none();
+        if takes_changes {
+            for record in objects.buckets().into_values() {
+                objects.hold_directories(&record).await?;
+            }
+            objects.follow_keeping().await?;
         }
-        objects.follow_keeping().await?;
         let keeper = objects
             .keeper
             .get_or_init(|| BucketKeeper::new(&objects))
             .clone();
         let keeper: Arc<dyn Keeper> = keeper;
         objects.fs.set_keeper(Arc::downgrade(&keeper));
-        objects.tend_lifecycles();
+        if takes_changes {
+            objects.tend_lifecycles();
+        }
         Ok(objects)
     }
 

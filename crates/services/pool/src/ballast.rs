@@ -193,6 +193,11 @@ impl Wanted {
     }
 }
 
+/// Whether the metadata of a volume finds no room. One that is only read wants none before it is opened again.
+fn finds_no_room(fs: &Fs) -> bool {
+    fs.read_only().is_none() && fs.meta().is_full()
+}
+
 /// Which of the files are there.
 async fn pieces(disk: &dyn Disk) -> Result<BTreeSet<usize>, DiskError> {
     let names = disk.list(BALLAST_FOLDER).await?;
@@ -396,7 +401,7 @@ impl Pool {
             self.open_failed_soon(now);
         }
         // Volumes of this node, and files of those of others.
-        if is_asked_for || self.serving_all().iter().any(|fs| fs.meta().is_full()) {
+        if is_asked_for || self.serving_all().iter().any(finds_no_room) {
             self.give_room_up(PIECES_FOR_START, Wanted::IfUsedUp).await;
         } else {
             self.keep_room().await;
@@ -406,12 +411,12 @@ impl Pool {
     /// Makes copies of metadata that found no room, once there is some. In a cluster the log does that by itself. Not part of
     /// [`Self::tend_room`]: another change of the pool, which this waits for, may itself wait for room.
     pub(crate) async fn copy_where_room_came(&self) {
-        let is_full = |fs: &Fs| fs.meta().is_full();
-        if self.seats.is_some() || self.serving_all().iter().any(is_full) {
+        if self.seats.is_some() || self.serving_all().iter().any(finds_no_room) {
             return;
         }
         let now = self.env.clock.monotonic();
-        let lacks = |fs: &Fs| fs.meta().stats().is_degraded();
+        // What is only read gets no copies before it is opened for changes.
+        let lacks = |fs: &Fs| fs.read_only().is_none() && fs.meta().stats().is_degraded();
         let lacking: Vec<Fs> = self.serving_all().into_iter().filter(lacks).collect();
         // What is missing because a disk is away others see to.
         let found_no_room = |fs: &Fs| {

@@ -306,6 +306,7 @@ impl Pool {
             copies: stats.copies_wanted,
             copies_wanted: self.copies_to_keep(fs, &volume.settings),
             is_commit_late: self.is_commit_late(fs.volume()),
+            is_read_only: fs.read_only().is_some(),
         })
     }
 

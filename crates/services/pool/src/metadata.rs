@@ -92,8 +92,10 @@ impl OpenAgain {
         self.room_pause = (self.room_pause * 2).min(ROOM_PAUSE_MAX);
     }
 
-    /// It was not tried, because nothing has changed that was in the way.
+    /// It was not tried, because nothing has changed that was in the way. So none of its terms is used up, however often room
+    /// comes that is too little.
     fn put_off(&mut self, now: Duration) {
+        self.room_tries_left = ROOM_TRIES_MAX.min(self.room_tries_left + 1);
         self.pause = (self.pause * 2).min(OPEN_PAUSE_MAX);
         self.at = now + self.pause;
     }
@@ -589,15 +591,17 @@ impl Pool {
                 continue;
             }
             if let Some(VolumeService::Serving(fs)) = self.service(id) {
-                if !self.has_room_to_open() {
+                // Where its state is on a disk that failed, another copy may be read at least.
+                if self.metadata_trouble(&fs).is_none() && !self.has_room_to_open() {
                     // Its readers would have to wait for nothing.
                     if let Some(again) = self.open_again.lock().get_mut(&id) {
                         again.put_off(now());
                     }
                     continue;
                 }
-                if let Err(error) = fs.close().await {
-                    tracing::warn!(volume = %volume.name, %error, "the volume that is only read did not close");
+                // A reader may wait for a disk that never answers, and all changes of the pool wait for this.
+                if !self.close_or_leave(&fs).await {
+                    self.wait_until_idle().await;
                 }
             }
             let disks = self.all_meta_disks(Some(id));
@@ -662,9 +666,12 @@ mod tests {
         }
         assert_eq!(looks, [10, 30, 70, 150, 310, 630, 1230, 1830]);
         assert_eq!(again.tries_left, OPEN_TRIES_MAX);
-        let now = Duration::from_secs(2000);
-        again.note_room(now);
-        assert!(again.is_due(now + ROOM_PAUSE_MAX), "room came");
+        // Room that is too little, again and again.
+        for now in (2000..2000 + 3 * u64::from(ROOM_TRIES_MAX)).map(Duration::from_secs) {
+            again.note_room(now);
+            assert!(again.is_due(now + ROOM_PAUSE_MAX), "room came");
+            again.put_off(now);
+        }
     }
 
     #[test]

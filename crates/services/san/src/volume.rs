@@ -151,8 +151,12 @@ impl San {
         Ok(san)
     }
 
-    /// Deletes the snapshots of clones that broke off when the server ended.
+    /// Deletes the snapshots of clones that broke off when the server ended. In a volume that is only read they wait until it is opened
+    /// for changes.
     async fn end_cloning(&self) -> Result<(), SanError> {
+        if self.fs.read_only().is_some() {
+            return Ok(());
+        }
         for snapshot in self.fs.snapshots() {
             if snapshot.schedule == CLONING {
                 let deleted = self.fs.delete_snapshot(&snapshot.name).await;
@@ -196,7 +200,9 @@ impl San {
                     Ok(kind) => decode(&what, &kind)?,
                     // Its making broke off: nobody was told of it.
                     Err(FsError::NoAttribute) => {
-                        self.fs.unreserve(entry.ino).await?;
+                        if self.fs.read_only().is_none() {
+                            self.fs.unreserve(entry.ino).await?;
+                        }
                         continue;
                     }
                     Err(error) => return Err(error.into()),

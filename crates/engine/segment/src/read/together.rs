@@ -1,6 +1,6 @@
 //! Reads of several records at once: those that lie near one another in a stripe come with one read of each shard.
 //!
-//! Owns: which records are fetched together, how many bytes between them are read along.
+//! Owns: which records are fetched together, how many bytes between them are read along, how much of them is unpacked at a time.
 //! Invariant: as with a single read, no byte leaves here that did not pass the checksum of its own record. What does not pass,
 //! or does not come, is read alone: that finds what is to blame, repairs it and reports it.
 //!
@@ -32,10 +32,18 @@ use crate::volume::Volume;
 const GAP_BYTES_MAX: u32 = 32 << 10;
 /// Bytes of a stripe that one fetch brings into memory, at most.
 const SPAN_BYTES_MAX: u32 = 1 << 20;
+/// What the records in it are unpacked to, at most: a few bytes may be a whole record of zeros.
+const SPAN_UNPACKED_BYTES_MAX: u32 = 1 << 20;
 /// Such fetches of one read that are under way at the same time, at most,
 const SPANS_MAX: usize = 16;
-/// and reads of what is not near anything else.
+/// and reads of what is not near anything else,
 const READS_MAX: usize = 128;
+/// which are unpacked to no more than this and one record. Of reads for clients, and ahead of them, there are many at a time.
+const READS_UNPACKED_BYTES_MAX: u64 = 8 << 20;
+/// Work in the background reads once at a time.
+const INTERNAL_UNPACKED_BYTES_MAX: u64 = 32 << 20;
+/// Less than this part of an unpacked record is copied out of it, and would keep all of it in memory.
+const KEPT_PART: usize = 4;
 /// What is larger gains nothing from company, and would be copied out of it.
 const UNIT_BYTES_MAX: u32 = 64 << 10;
 
@@ -112,6 +120,15 @@ impl<'a> Unit<'a> {
     fn checks(&self) -> Vec<Check> {
         checks_of(self.pointer, self.granule)
     }
+
+    /// Its place, and how many bytes it is in memory.
+    fn weighed(&self) -> (Place, u32) {
+        let unpacked_bytes = match self.granule {
+            None => self.pointer.file_len_bytes,
+            Some(_) => self.place.end - self.place.start,
+        };
+        (self.place, unpacked_bytes)
+    }
 }
 
 /// Bytes of a stripe as they came, unverified.
@@ -178,7 +195,10 @@ impl SegmentStore {
     ) -> Vec<Result<Vec<Bytes>>> {
         let mut found: Vec<Option<Vec<Bytes>>> = wanted
             .iter()
-            .map(|(pointer, range)| self.read_cached(volume, pointer, range.clone()))
+            .map(|(pointer, range)| {
+                let found = self.read_cached(volume, pointer, range.clone())?;
+                Some(unshared(found, pointer))
+            })
             .collect();
         let missing_count = found.iter().filter(|found| found.is_none()).count();
         if missing_count > 1
@@ -186,21 +206,36 @@ impl SegmentStore {
         {
             self.fetch_together(&of, wanted, &mut found, reader).await;
         }
+        let unpacked_bytes_max = match reader {
+            Reader::Internal | Reader::Summary => INTERNAL_UNPACKED_BYTES_MAX,
+            Reader::InOrder | Reader::Any => READS_UNPACKED_BYTES_MAX,
+        };
         let mut all = Vec::with_capacity(wanted.len());
         let mut parts = wanted.iter().zip(found);
         loop {
-            let some: Vec<_> = parts.by_ref().take(READS_MAX).collect();
+            let mut some = Vec::new();
+            let mut unpacked_bytes = 0;
+            while some.len() < READS_MAX
+                && unpacked_bytes < unpacked_bytes_max
+                && let Some(((pointer, range), found)) = parts.next()
+            {
+                if found.is_none() {
+                    unpacked_bytes += u64::from(pointer.file_len_bytes);
+                }
+                some.push((pointer, range, found));
+            }
             if some.is_empty() {
                 return all;
             }
-            let reads = some
-                .into_iter()
-                .map(|((pointer, range), found)| async move {
-                    match found {
-                        Some(found) => Ok(found),
-                        None => self.read_for(volume, pointer, range.clone(), reader).await,
+            let reads = some.into_iter().map(|(pointer, range, found)| async move {
+                match found {
+                    Some(found) => Ok(found),
+                    None => {
+                        let read = self.read_for(volume, pointer, range.clone(), reader);
+                        read.await.map(|parts| unshared(parts, pointer))
                     }
-                });
+                }
+            });
             all.extend(join_all(reads).await);
         }
     }
@@ -214,7 +249,7 @@ impl SegmentStore {
         reader: Reader,
     ) {
         // Several parts may be of one record: it is fetched once, and nobody waits for himself.
-        let mut by_record: FxHashMap<Location, Vec<(usize, &WantedPart)>> = FxHashMap::default();
+        let mut by_record: FxHashMap<Key, Vec<(usize, &WantedPart)>> = FxHashMap::default();
         for (index, (part, found)) in wanted.iter().zip(found.iter()).enumerate() {
             let (pointer, range) = part;
             let has_key = pointer.encryption.is_none() || volume.key.is_some();
@@ -222,8 +257,8 @@ impl SegmentStore {
             if found.is_some() || !is_usable {
                 continue;
             }
-            let of_record = by_record.entry(pointer.location).or_default();
-            // Only damaged metadata has two records in one place.
+            let of_record = by_record.entry(Key::whole(volume.id, pointer)).or_default();
+            // Only damaged metadata has two records that begin in one place. Fetched together they would wait for each other.
             if of_record
                 .first()
                 .is_none_or(|(_, (first, _))| first == pointer)
@@ -235,13 +270,13 @@ impl SegmentStore {
         let units = by_record.values().flat_map(|of| units_of(of));
         let mut units: Vec<Unit<'_>> = units.filter(is_small).collect();
         units.sort_unstable_by_key(|unit| unit.place);
-        let places: Vec<Place> = units.iter().map(|unit| unit.place).collect();
+        let places: Vec<(Place, u32)> = units.iter().map(Unit::weighed).collect();
         let runs: Vec<&[Unit<'_>]> = runs(&places)
             .into_iter()
             .filter(|run| run.len() > 1)
             .filter_map(|run| units.get(run))
             .collect();
-        let mut fetched: FxHashMap<(Location, Option<u32>), Parts> = FxHashMap::default();
+        let mut of_granules: FxHashMap<Key, Parts> = FxHashMap::default();
         for some in runs.chunks(SPANS_MAX) {
             let reads = some.iter().map(|run| self.fetch_run(volume, run, reader));
             let reads = join_all(reads).await;
@@ -251,14 +286,24 @@ impl SegmentStore {
                 .flatten()
                 .zip(reads.into_iter().flatten())
             {
-                if let Some(parts) = parts {
-                    fetched.insert((unit.pointer.location, unit.granule), parts);
+                let Some(parts) = parts else { continue };
+                if unit.granule.is_some() {
+                    of_granules.insert(unit.key(volume.id), parts);
+                    continue;
+                }
+                // At once, so that no more is unpacked at a time than these spans are.
+                let of_record = by_record.get(&unit.key(volume.id));
+                for (index, (pointer, range)) in of_record.into_iter().flatten() {
+                    if let Some(slot) = found.get_mut(*index) {
+                        *slot = Some(unshared(slice(&parts, range.clone()), pointer));
+                        count(&self.counters.cache_misses, 1);
+                    }
                 }
             }
         }
         for (index, (pointer, range)) in by_record.values().flatten() {
-            if let Some(slot) = found.get_mut(*index) {
-                *slot = cut_from(&fetched, pointer, range);
+            if let Some(slot) = found.get_mut(*index).filter(|slot| slot.is_none()) {
+                *slot = cut_from(&of_granules, volume.id, pointer, range);
                 if slot.is_some() {
                     count(&self.counters.cache_misses, 1);
                 }
@@ -334,12 +379,13 @@ impl SegmentStore {
             .zip(&mut stored)
             .filter(|(_, stored)| stored.is_none())
             .collect();
-        let places: Vec<Place> = left.iter().map(|(unit, _)| unit.place).collect();
+        let places: Vec<(Place, u32)> = left.iter().map(|(unit, _)| unit.weighed()).collect();
         let spans: Vec<Place> = runs(&places)
             .into_iter()
             .filter_map(|run| {
                 let places = places.get(run)?;
-                Some(places.first()?.through(*places.last()?))
+                let ((first, _), (last, _)) = (places.first()?, places.last()?);
+                Some(first.through(*last))
             })
             .collect();
         let spans = join_all(spans.iter().map(|place| self.fetch_span(segment, *place))).await;
@@ -417,20 +463,26 @@ fn units_of<'a>(parts: &[(usize, &'a WantedPart)]) -> Vec<Unit<'a>> {
         .collect()
 }
 
-/// Cuts places in order into runs, each in one stripe, of at most [`SPAN_BYTES_MAX`], with at most [`GAP_BYTES_MAX`] between two.
-fn runs(places: &[Place]) -> Vec<Range<usize>> {
+/// Cuts places in order, each with the bytes that it is unpacked to, into runs, each in one stripe, of at most [`SPAN_BYTES_MAX`]
+/// and, unpacked, [`SPAN_UNPACKED_BYTES_MAX`], with at most [`GAP_BYTES_MAX`] between two.
+fn runs(places: &[(Place, u32)]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    // Where the last run begins and ends.
-    let mut open: Option<Place> = None;
-    for (index, place) in places.iter().enumerate() {
-        let joined = open.map(|open| open.through(*place)).filter(|joined| {
-            let end = open.map_or(0, |open| open.end);
+    // Where the last run begins and ends, and what it is unpacked to.
+    let mut open: Option<(Place, u32)> = None;
+    for (index, (place, place_unpacked_bytes)) in places.iter().enumerate() {
+        let joined = open.map(|(open, unpacked_bytes)| {
+            let unpacked_bytes = unpacked_bytes.saturating_add(*place_unpacked_bytes);
+            (open.through(*place), unpacked_bytes)
+        });
+        let joined = joined.filter(|(joined, unpacked_bytes)| {
+            let end = open.map_or(0, |(open, _)| open.end);
             let is_same_stripe = joined.segment == place.segment
                 && joined.stripe_block == place.stripe_block
                 && joined.unit_blocks == place.unit_blocks;
             is_same_stripe
                 && place.start.saturating_sub(end) <= GAP_BYTES_MAX
                 && joined.end - joined.start <= SPAN_BYTES_MAX
+                && *unpacked_bytes <= SPAN_UNPACKED_BYTES_MAX
         });
         match (joined, runs.last_mut()) {
             (Some(joined), Some(run)) => {
@@ -439,7 +491,7 @@ fn runs(places: &[Place]) -> Vec<Range<usize>> {
             }
             _ => {
                 runs.push(index..index + 1);
-                open = Some(*place);
+                open = Some((*place, *place_unpacked_bytes));
             }
         }
     }
@@ -467,21 +519,29 @@ fn parts_of(
     Some([bytes].into())
 }
 
-/// Bytes `range` of a record, if they are in what was fetched.
+/// Bytes `range` of a record, if all its granules that they are in were fetched.
 fn cut_from(
-    fetched: &FxHashMap<(Location, Option<u32>), Parts>,
+    fetched: &FxHashMap<Key, Parts>,
+    volume: VolumeId,
     pointer: &RecordPointer,
     range: &Range<u32>,
 ) -> Option<Vec<Bytes>> {
-    if let Some(parts) = fetched.get(&(pointer.location, None)) {
-        return Some(slice(parts, range.clone()));
-    }
     let mut found = Vec::new();
     for granule in granules(range) {
-        let parts = fetched.get(&(pointer.location, Some(granule)))?;
+        let parts = fetched.get(&Key::granule(volume, pointer, granule))?;
         found.extend(slice(parts, within_granule(granule, range)));
     }
     Some(found)
+}
+
+/// A part of a record as it is given to whoever asked for many: not as a slice of an unpacked record that is much larger.
+fn unshared(part: Vec<Bytes>, pointer: &RecordPointer) -> Vec<Bytes> {
+    let len: usize = part.iter().map(Bytes::len).sum();
+    let is_small = len < pointer.file_len_bytes as usize / KEPT_PART;
+    match pointer.codec != Codec::Raw && is_small {
+        true => vec![part.concat().into()],
+        false => part,
+    }
 }
 
 #[cfg(test)]
@@ -549,8 +609,32 @@ mod tests {
             ),
         ];
         for (name, places, want) in cases {
-            let got = runs(&places).into_iter().map(|run| (run.start, run.end));
+            let raw = places.iter().map(|place| (*place, place.end - place.start));
+            let got = runs(&raw.collect::<Vec<_>>());
+            let got = got.into_iter().map(|run| (run.start, run.end));
             assert_eq!(got.collect::<Vec<_>>(), want, "{name}");
+        }
+    }
+
+    /// A client can have thousands of records of zeros in one stripe.
+    #[test]
+    fn no_more_is_unpacked_together_than_may_be() {
+        const LEN_BYTES: u32 = 64;
+        for (unpacked_bytes, want) in [
+            (SPAN_UNPACKED_BYTES_MAX, 1),
+            (SPAN_UNPACKED_BYTES_MAX / 2 + 1, 1),
+            (SPAN_UNPACKED_BYTES_MAX / 2, 2),
+            (SPAN_UNPACKED_BYTES_MAX / 100, 100),
+        ] {
+            let places = (0..1000).map(|at| {
+                let place = place(1, 0, at * LEN_BYTES, LEN_BYTES);
+                (place, unpacked_bytes)
+            });
+            let longest = runs(&places.collect::<Vec<_>>())
+                .iter()
+                .map(|run| run.len())
+                .max();
+            assert_eq!(longest, Some(want), "{unpacked_bytes}");
         }
     }
 }

@@ -1038,3 +1038,52 @@ fn a_rebuild_that_fails_is_not_tried_at_every_read() {
         assert!(cold.disks[disk].file_bytes(&file).is_none());
     });
 }
+
+/// Its disks have no room: damage in a volume that is opened to be read is read around, and nothing on the disks changes.
+#[test]
+fn what_is_opened_to_be_read_is_not_repaired() {
+    block_on(async {
+        let mut rng = Rng::new(1);
+        let world = World::new(3, 2).await;
+        let records = (0..8).map(|_| data(&mut rng, 4096, false, true));
+        let written = world.append_ok(code(1, 2), records.collect()).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let bad = &written[3].pointer.location;
+        let (flipped, name) = cold.shard_file(bad.segment, 0);
+        let at = bad.stripe_offset_bytes() + u64::from(bad.offset_bytes);
+        cold.disks[flipped].flip_bit(&name, at + 100, 3);
+        let (disk, file) = cold.shard_file(bad.segment, 1);
+        cold.disks[disk].remove(&file).await.expect("removed");
+        let segments = cold.store.segments(VOLUME);
+        cold.store.close_volume(VOLUME);
+        let allocate = || -> cairn_base::SegmentId { panic!("nothing is written") };
+        cold.store
+            .open_volume_to_read(VOLUME, EPOCH, None, Arc::new(allocate), segments);
+        let files = || -> Vec<(String, Option<Vec<u8>>)> {
+            let disks = cold.disks.iter();
+            let of_disk = |disk: &Arc<cairn_testkit::MemDisk>| {
+                let names = disk.file_names().into_iter();
+                let files = names.map(|name| {
+                    let bytes = disk.file_bytes(&name);
+                    (name, bytes)
+                });
+                files.collect::<Vec<_>>()
+            };
+            disks.flat_map(of_disk).collect()
+        };
+        let before = files();
+        for _ in 0..2 {
+            cold.check(&written).await;
+            cold.store.repairs_done().await;
+        }
+        let scrubbed = cold
+            .store
+            .scrub_segment(VOLUME, bad.segment, &unpaced())
+            .await;
+        assert!(matches!(scrubbed, Err(SegmentError::VolumeClosed { .. })));
+        assert!(files() == before);
+        let stats = cold.store.stats();
+        assert_eq!((stats.repairs, stats.rebuilds), (0, 0));
+    });
+}

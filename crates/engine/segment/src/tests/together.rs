@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cairn_erasure::Code;
 use cairn_testkit::Rng;
 use proptest::prelude::*;
@@ -147,6 +148,61 @@ fn a_damaged_record_is_told_from_its_neighbours() {
             let stats = cold.store.stats();
             assert_eq!(stats.damaged_reads, u64::from(parity == 0));
             assert_eq!(stats.merged_reads, 7);
+        }
+    });
+}
+
+/// Damaged metadata has two records that begin in one place: whoever fetches one of them does not wait for himself to fetch the other.
+#[test]
+fn records_that_begin_in_one_place_do_not_wait_for_each_other() {
+    block_on(async {
+        let world = World::new(2, 2).await;
+        let mut rng = Rng::new(1);
+        let records = (0..4).map(|_| data(&mut rng, 4096, false, true));
+        let all = world.append_ok(code(1, 1), records.collect()).await;
+        let mut shorter = all[1].pointer.clone();
+        shorter.location.len_bytes = 2048;
+        shorter.file_len_bytes = 2048;
+        shorter.checksums = vec![crate::record::checksum_of(&[all[1].data.slice(..2048)])];
+        let cold = world.cold(&[]).await;
+        let mut wanted: Vec<WantedPart> =
+            all.iter().map(|written| part(written, 0..4096).0).collect();
+        wanted.push((Arc::new(shorter), 0..2048));
+        let found = cold.store.read_many(VOLUME, &wanted).await;
+        for (found, written) in found.into_iter().zip(all.iter().chain([&all[1]])) {
+            let found = found.expect("read").concat();
+            assert!(!found.is_empty() && written.data.starts_with(&found));
+        }
+    });
+}
+
+/// What is given of a large record keeps no more in memory than it needs.
+#[test]
+fn small_parts_of_unpacked_records_are_copies() {
+    block_on(async {
+        let world = World::new(2, 2).await;
+        let records = (0..8).map(|_| (Bytes::from(vec![7; 1 << 20]), Compression::Lz4));
+        let written = world
+            .append(code(1, 1), Stream::Mixed, records.collect())
+            .await;
+        let all = written.expect("appended");
+        assert!(
+            all.iter()
+                .all(|it| it.pointer.location.len_bytes < 64 << 10)
+        );
+        let cold = world.cold(&[]).await;
+        for _ in 0..2 {
+            let parts = all.iter().map(|written| part(written, 4096..8192).0);
+            let found = cold
+                .store
+                .read_many(VOLUME, &parts.collect::<Vec<_>>())
+                .await;
+            for found in found {
+                let found = found.expect("read");
+                assert_eq!(found.concat(), [7_u8; 4096]);
+                // A slice of the record would not be the only one that has its buffer: the cache has it, too.
+                assert!(found.iter().all(Bytes::is_unique));
+            }
         }
     });
 }

@@ -324,6 +324,7 @@ fn a_volume_that_is_opened_to_be_read_refuses_every_change() {
             inos.push(ino);
         }
         world.fs.take_snapshot(b"before", b"").await.unwrap();
+        world.fs.reserve(inos[3], MIB).await.unwrap();
         let journaled = Bytes::from(pattern(5000, 99));
         let stable = Stability::Stable;
         world
@@ -363,10 +364,18 @@ fn a_volume_that_is_opened_to_be_read_refuses_every_change() {
                     fs.rename(&ROOT_USER, ROOT_INO, b"file1", ROOT_INO, b"new")
                         .await
                         .map(drop),
+                    fs.set_xattr(&ROOT_USER, inos[1], b"user.a", b"x", XattrMode::Any)
+                        .await
+                        .map(drop),
+                    fs.reserve(inos[1], 4096).await,
+                    fs.unreserve(inos[3]).await,
                 ];
                 for (index, refused) in refused.into_iter().enumerate() {
                     assert_eq!(refused, Err(FsError::NoSpace), "{index}");
                 }
+                assert_eq!(fs.reserved_bytes(inos[3]), MIB);
+                assert!(fs.take_snapshot(b"new", b"").await.is_err());
+                assert_eq!(fs.snapshots().len(), 1);
                 // A client that did not hear of it before asks for what is stable.
                 commit(&fs, inos[0]).await.unwrap();
                 let missing = fs.lookup(&ROOT_USER, ROOT_INO, b"new").await;

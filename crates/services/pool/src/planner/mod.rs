@@ -94,6 +94,8 @@ pub struct SeenContent {
     pub copies_wanted: usize,
     /// The new place of one of its shards is not durable yet, and nobody knows when it will be.
     pub is_commit_late: bool,
+    /// Nothing of it can be changed, for its disks had no room for an opening.
+    pub is_read_only: bool,
 }
 
 /// Everything that a step depends on.
@@ -536,6 +538,11 @@ impl Planner {
                 if !content.metadata_disks.contains(&disk.id) {
                     continue;
                 }
+                // Trying would keep that of other volumes on the disk for a while, too.
+                if content.is_read_only {
+                    self.problems.insert(only_read(volume));
+                    continue;
+                }
                 if content.primary != Some(disk.id) {
                     let (volume, disk) = (volume.id, disk.id);
                     actions.push(Action::RetireMetadata { volume, disk });
@@ -546,7 +553,7 @@ impl Planner {
             }
         }
         for (volume, content) in served(seen) {
-            if !content.is_beside_faster || content.is_metadata_failing {
+            if !content.is_beside_faster || content.is_metadata_failing || content.is_read_only {
                 continue;
             }
             match self.states_stay.get(&volume.id) {
@@ -557,7 +564,8 @@ impl Planner {
         for (volume, content) in served(seen) {
             let waits = self.copies_wait.get(&volume.id);
             let waits = waits.is_some_and(|until| *until > seen.now);
-            if content.copies != content.copies_wanted && !content.is_metadata_failing && !waits {
+            let is_usable = !content.is_metadata_failing && !content.is_read_only;
+            if content.copies != content.copies_wanted && is_usable && !waits {
                 actions.push(Action::SetCopies { volume: volume.id });
             }
         }
@@ -651,9 +659,8 @@ impl Planner {
             }
         }
         let rewrites = rewrites.into_iter().filter(|(id, (segments, _))| {
-            let is_free = served(seen).any(|(it, content)| {
-                it.id == *id && !content.is_commit_late && !content.is_metadata_failing
-            });
+            let is_free = served(seen)
+                .any(|(it, content)| it.id == *id && why_it_waits(it, content).is_none());
             is_free && !segments.is_empty()
         });
         let rewrites = rewrites.map(|(volume, (segments, urgency))| Action::Rewrite {
@@ -710,12 +717,22 @@ fn why_it_waits(volume: &SeenVolume, content: &SeenContent) -> Option<String> {
         // It takes no new places. It is opened again meanwhile.
         return Some(format!("volume {name} waits for its metadata"));
     }
+    if content.is_read_only {
+        return Some(only_read(volume));
+    }
     content.is_commit_late.then(|| {
         format!(
             "volume {name}: the new place of a shard is not durable yet, for its log has no space or its disk does not \
              answer; its other data stays where it is until then"
         )
     })
+}
+
+fn only_read(volume: &SeenVolume) -> String {
+    let name = &volume.name;
+    format!(
+        "volume {name} is read-only, so what it has on disks stays where it is: free some MiB in the file systems of the disks"
+    )
 }
 
 /// Whether nothing of any volume is needed from a disk: no shard, and no metadata. Not known while a volume is not
@@ -731,6 +748,7 @@ pub fn is_empty(seen: &Observed, id: DiskId) -> bool {
             && !content.is_metadata_degraded
             && !content.is_metadata_failing
             && !content.is_commit_late
+            && !content.is_read_only
     };
     let mut volumes = seen.volumes.iter();
     volumes.all(|volume| volume.content.as_ref().is_some_and(is_free))

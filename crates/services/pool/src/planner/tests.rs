@@ -192,6 +192,17 @@ fn what_is_done_follows_from_what_is_seen() {
             &[],
         ),
         (
+            "nothing of a volume that is only read moves",
+            |seen| {
+                seen.disks[0].is_draining = true;
+                seen.disks[1].is_draining = true;
+                content(seen).is_beside_faster = true;
+                content(seen).copies += 1;
+                content(seen).is_read_only = true;
+            },
+            &[],
+        ),
+        (
             "nothing is known of a volume that is not served",
             |seen| {
                 seen.disks[5].is_draining = true;

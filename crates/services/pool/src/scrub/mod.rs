@@ -617,10 +617,14 @@ async fn write_anew(pool: &Pool, fs: &Fs, run: u64) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Where to go on: in the volume that was begun, else in the next one that is served.
+/// Where to go on: in the volume that was begun, else in the next one that is served. One that is only read counts as one that
+/// is not served: nothing of it can be repaired.
 fn place(pool: &Pool) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
     let services = pool.services();
-    let is_served = |service: &VolumeService| matches!(service, VolumeService::Serving(_));
+    let is_served = |service: &VolumeService| match service {
+        VolumeService::Serving(fs) => fs.read_only().is_none(),
+        VolumeService::Failed(_) => false,
+    };
     let volumes = services
         .iter()
         .map(|(id, service)| (*id, is_served(service)))
@@ -631,7 +635,9 @@ fn place(pool: &Pool) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
         return Ok((run, None));
     };
     match services.get(&cursor.volume) {
-        Some(VolumeService::Serving(fs)) => Ok((run, Some((cursor, fs.clone())))),
+        Some(service @ VolumeService::Serving(fs)) if is_served(service) => {
+            Ok((run, Some((cursor, fs.clone()))))
+        }
         _ => Err(StepError::NotServed(cursor.volume)),
     }
 }
