@@ -49,7 +49,8 @@ impl EnsembleWriter {
         let missing = self.seat.copies.wanted().saturating_sub(part.disks.len());
         let mut more = Vec::new();
         for (node, disk) in there {
-            let is_fit = !disk.is_avoided() && !self.is_resting_disk(disk.id());
+            let is_heard = !disk.is_avoided() && !disk.is_silent();
+            let is_fit = is_heard && !self.is_resting_disk(disk.id());
             let is_other = !nodes.contains(&node) || planted::is(Bug::WidenedOnOneNode);
             if is_fit && !has_part(&disk) && is_other && more.len() < missing {
                 nodes.push(node);

@@ -396,7 +396,8 @@ impl EnsembleWriter {
         }
     }
 
-    /// Chooses disks for a file, on distinct nodes, and waits until there are enough.
+    /// Chooses disks for a file, on distinct nodes, and waits until there are enough. One of which nothing is heard is chosen only
+    /// where the others are too few: each change would wait for it first, and [`Self::widen_sealed`] adds it when it is heard again.
     pub(super) async fn choose(&mut self) -> Result<Vec<Arc<dyn ShardService>>, MetaError> {
         let mut is_told = false;
         let mut pauses = LOOK_AGAIN;
@@ -404,7 +405,10 @@ impl EnsembleWriter {
             if self.stopped.is_stopped() {
                 return Err(MetaError::Closed);
             }
-            let chosen = self.choices();
+            let mut chosen = self.choices();
+            if chosen.len() < self.seat.copies.least() {
+                chosen = self.choices_among(|_| true);
+            }
             if chosen.len() >= self.seat.copies.least() {
                 return Ok(chosen);
             }
@@ -421,13 +425,17 @@ impl EnsembleWriter {
         }
     }
 
-    /// As many disks as are wanted, or fewer.
+    /// As many disks as are wanted, or fewer: those of which something is heard.
     fn choices(&self) -> Vec<Arc<dyn ShardService>> {
+        self.choices_among(|disk| !disk.is_silent())
+    }
+
+    fn choices_among(&self, fit: impl Fn(&dyn ShardService) -> bool) -> Vec<Arc<dyn ShardService>> {
         let is_one_enough = planted::is(Bug::LogCopiesOnOneNode);
         let mut nodes: Vec<NodeId> = Vec::new();
         let mut chosen = Vec::new();
         for (node, disk) in self.seat.disks.choices() {
-            let is_fit = !disk.is_avoided() && !self.is_resting_disk(disk.id());
+            let is_fit = fit(&*disk) && !disk.is_avoided() && !self.is_resting_disk(disk.id());
             let is_other = is_one_enough || !nodes.contains(&node);
             if is_fit && is_other && chosen.len() < self.seat.copies.wanted() {
                 nodes.push(node);
