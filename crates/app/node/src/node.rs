@@ -448,6 +448,7 @@ impl Inner {
             portals,
         );
         let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
+        let dirty = DirtyBudget::new(budget.dirty_bytes);
         let PoolDisks { opened, named } = disks;
         let host = Arc::new(NodeHost {
             env: env.clone(),

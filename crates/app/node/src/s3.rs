@@ -346,7 +346,8 @@ impl S3Control for Controller {
         Box::pin(async move {
             let objects = self.with_bucket(&name)?;
             let begun = objects.arrive_bucket(&name, Facet::Whole);
-            let deleted = objects.delete_bucket(&Credentials::ROOT, &name, keep, &begun);
+            let root = Credentials::ROOT;
+            let deleted = objects.delete_bucket(&root, &name, keep, &begun);
             deleted.await.map_err(refused)
         })
     }

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
 
+use axum::body::Body;
 use axum::http::Method;
 use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, VolumeId};
