@@ -173,7 +173,7 @@ class S3Hostile(S3Test):
 
     def test_a_slow_document_does_not_stand_over_what_came_after_it(self):
         tags = lambda value: {"TagSet": [{"Key": "of", "Value": value}]}
-        tagging = "<Tagging><TagSet><Tag><Key>of</Key><Value>old</Value></Tag></TagSet></Tagging>".encode()
+        tagging = b"<Tagging><TagSet><Tag><Key>of</Key><Value>old</Value></Tag></TagSet></Tagging>"
         there = {"Bucket": BUCKET, "Key": "there"}
         tags_of_object = lambda: self.client.get_object_tagging(**there)["TagSet"]
         tags_of_bucket = lambda: self.client.get_bucket_tagging(Bucket=BUCKET)["TagSet"]
