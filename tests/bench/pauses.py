@@ -123,6 +123,15 @@ class Bench:
     def owners(self):
         return {volume["name"]: volume["owner"] for volume in self.cluster.status()["volumes"]}
 
+    def await_homes(self):
+        """Waits until volumes are back where they were put."""
+        away = lambda: {name: owner for name, owner in self.owners().items() if owner != self.homes[name]}
+        try:
+            harness.wait_until(lambda: not away(), WELL_SECONDS_MAX, "that volumes are back where they were put")
+        except harness.Failure as failure:
+            left = ", ".join(f"{name} of {self.homes[name]} at {owner}" for name, owner in away().items())
+            raise harness.Failure(f"{failure}: {left}") from failure
+
     def busiest(self):
         """The node that owns most, and what it owns."""
         nodes = list(self.homes.values())
@@ -134,7 +143,7 @@ class Bench:
         seconds, left = self.world.await_well(WELL_SECONDS_MAX)
         if left:
             raise harness.Failure(f"the cluster is not well after {seconds:.0f} s: {left}")
-        harness.wait_until(lambda: self.owners() == self.homes, WELL_SECONDS_MAX, "that volumes are back where they were put")
+        self.await_homes()
         # A node that gave a volume away leaves it to others for a while.
         since = time.monotonic()
         harness.wait_until(lambda: time.monotonic() - since > REST_SECONDS, WELL_SECONDS_MAX, "that no node rests", 1)

@@ -1,4 +1,4 @@
-"""The crates' arrows point down only, and docs/design/crates.md shows them as they are.
+"""The crates' arrows point down only, docs/design/crates.md shows them as they are, and `make test-core` needs Rust alone.
 
 crates            says what is wrong
 crates --write    writes the page's picture and its table anew
@@ -24,6 +24,9 @@ LAYERS = [
     ["crates/app"],
     ["crates/testing"],
 ]
+# Packages of others that need more than Rust and a C compiler to be built: clang, and protoc.
+NEEDING_MORE = {"rocksdb", "etcd-client"}
+CORE = re.compile(r"^CORE := ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEGIN, END = "<!-- begin: scripts/crates --write -->", "<!-- end -->"
 
 
@@ -37,11 +40,15 @@ def layer_of(folder):
     return max(found)[1] if found else None
 
 
-def crates():
-    """Folder by name, and the names that each depends on; those only of tests and builds do not count."""
+def workspace():
+    """What cargo says of each crate here."""
     command = ["cargo", "metadata", "--format-version=1", "--no-deps", "--offline", "--locked"]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    packages = json.loads(output)["packages"]
+    return json.loads(output)["packages"]
+
+
+def crates(packages):
+    """Folder by name, and the names that each depends on; those only of tests and builds do not count."""
     folders = {
         package["name"]: str(pathlib.Path(package["manifest_path"]).parent.relative_to(ROOT))
         for package in packages
@@ -72,6 +79,32 @@ def direct(arrows):
     }
 
 
+def core_that_needs_more(packages, makefile):
+    """What is wrong with the list of crates that `make test-core` tests."""
+    # Those of tests and builds count: they are built, too.
+    tested = {package["name"]: {it["name"] for it in package["dependencies"]} for package in packages}
+    built = {
+        package["name"]: {it["name"] for it in package["dependencies"] if it["kind"] != "dev"} for package in packages
+    }
+    core = CORE.search(makefile)
+    wrong = [] if core else ["the Makefile has no list CORE for `make test-core`"]
+    for name in core.group(1).replace("\\\n", " ").split() if core else []:
+        name = f"cairn-{name}"
+        if name not in tested:
+            wrong.append(f"{name} is in CORE of the Makefile, and there is no such crate")
+            continue
+        reached: set[str] = set()
+        rest = list(tested[name])
+        while rest:
+            found = rest.pop()
+            if found not in reached:
+                reached.add(found)
+                rest += built.get(found, ())
+        if more := sorted(reached & NEEDING_MORE):
+            wrong.append(f"{name} is in CORE of the Makefile, and its tests need {', '.join(more)}, which need more than Rust")
+    return wrong
+
+
 def lines_of(folder):
     """Lines of code, without tests, comments and empty lines, as far as the text shows them."""
     total = 0
@@ -98,8 +131,9 @@ def page_part(folders, arrows):
 
 
 def main():
-    folders, arrows = crates()
-    wrong = []
+    packages = workspace()
+    folders, arrows = crates(packages)
+    wrong = core_that_needs_more(packages, (ROOT / "Makefile").read_text())
     for name, targets in arrows.items():
         layer = layer_of(folders[name])
         if layer is None:

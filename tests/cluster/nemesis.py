@@ -625,7 +625,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=None, help="the same in minutes")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--faults", type=kinds_of, default=None, metavar="KIND,...", help=f"only these [default: {', '.join(KINDS)}]")
-    parser.add_argument("--vm", action="store_true", help="needs the tool linux-client, as `make test-vm` does")
+    parser.add_argument("--vm", action="store_true", help="the kernel client in a VM, too: needs what `scripts/setup vm` installs")
     options = parser.parse_args()
     options.seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     options.seconds = options.minutes * 60 if options.minutes else options.seconds

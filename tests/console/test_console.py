@@ -731,6 +731,12 @@ class Pages(ConsoleTest):
         dialog.get_by_role("button", name="Start").click()
         self.shown(page.get_by_role("region", name="Scrub", exact=True), "Done")
         self.assertEqual(json.loads(server.cairn("scrub", "status", "--json").stdout)["stage"], "done")
+        spread = page.get_by_role("region", name="Moving to emptier disks", exact=True)
+        for button, submit, other, paused in (("Pause", "Pause", "Go on", True), ("Go on", "Go on", "Pause", False)):
+            spread.get_by_role("button", name=f"{button} moving to emptier disks").click()
+            dialog.get_by_role("button", name=submit, exact=True).click()
+            spread.get_by_role("button", name=f"{other} moving to emptier disks").wait_for()
+            self.assertEqual(json.loads(server.cairn("disk", "spread", "--json").stdout)["paused"], paused)
         planned = page.get_by_role("region", name="Maintenance window", exact=True)
         self.shown(planned, "always open")
         for every, window_text, want in (("30d", "sat:22:00-06:00", "each 30d"), ("", "", "when somebody starts it")):

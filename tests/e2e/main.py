@@ -5,8 +5,8 @@
 Files of tests run side by side, each in a process: as many as there are processors (--jobs, or E2E_JOBS), and beside
 them those that mostly wait. What a file printed appears when it has ended; that of files that failed comes last.
 
-A test that waited in vain for something runs again when all others have ended, alone: a busy machine is no mistake of
-Cairn. It fails if it fails then, and the end of the output names it in any case. A wrong answer fails at once.
+A test that failed runs again when all others have ended, alone: see tests/lib/again.py. One that waited in vain and passes then counts
+as passed, and the end of the output names it; from three on the run fails. A wrong answer stands.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from lib import harness
+from lib import again, harness
 
 TESTS = pathlib.Path(__file__).parent
 SLOWEST_TESTS_COUNT = 10
@@ -31,10 +31,11 @@ LONGEST = ("test_faulty_disks", "test_tiers", "test_faults", "test_classes", "te
 # time): they run beside the others.
 WAITING = ("test_faulty_disks", "test_faults", "test_frozen_disks", "test_tiers")
 WAITING_JOBS = 5
-# A file that would take longer than all others beside it: its tests are divided among so many processes.
-PARTS = {"test_faulty_disks": 4, "test_tiers": 4, "test_classes": 2, "test_disks": 2}
-# If more waited in vain, it was not for what ran beside them.
-LATE_COUNT_MAX = 3
+# Files that would take longer than a minute: the tests of each are divided among so many processes.
+PARTS = {
+    "test_faulty_disks": 12, "test_tiers": 4, "test_classes": 4, "test_disks": 4,
+    "test_directory_protection": 2, "test_iscsi": 2, "test_scrub": 2, "test_snapshots": 2, "test_space": 3,
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -46,11 +47,7 @@ class Done:
     seconds: float
     cpu_seconds: float
     passed: int
-    failed: list[str]
-    # Those of them that only waited in vain.
-    late: list[str]
-    # What failed tests raised, by test.
-    errors: dict[str, str]
+    failed: list[again.Failed]
     skipped: list[str]
     test_seconds: dict[str, float]
 
@@ -118,14 +115,14 @@ class Run:
             output, _ = process.communicate()
             self.processes.discard(process)
             found = json.loads(result_path.read_text()) if result_path.exists() else {}
-        failed = found.get("failed", [])
+        failed = [again.Failed(**one) for one in found.get("failed", [])]
         if process.returncode and not failed:
-            failed = [f"{job.name} ended with {process.returncode} before its tests did"]
+            failed = [again.Failed(job.name, f"ended with {process.returncode} before its tests did", False)]
         seconds = time.monotonic() - begun
         return Done(
             name=job.name, output=output, seconds=seconds, cpu_seconds=found.get("cpu_seconds", 0.0),
-            passed=found.get("passed", 0), failed=failed, late=found.get("late", []), errors=found.get("errors", {}),
-            skipped=found.get("skipped", []), test_seconds=found.get("seconds", {}),
+            passed=found.get("passed", 0), failed=failed, skipped=found.get("skipped", []),
+            test_seconds=found.get("seconds", {}),
         )
 
     def all(self, jobs, busy_count):
@@ -145,24 +142,25 @@ class Run:
                     process.terminate()
                 raise
 
-
     def again(self, results):
-        """Runs those alone that waited in vain beside others; those that passed count as such. Returns their names."""
-        late = [(done, name) for done in results for name in done.late if name.startswith("e2e.")]
-        passed: list[str] = []
-        if len(late) > LATE_COUNT_MAX:
-            return passed
-        for done, name in late:
-            test = name.removeprefix("e2e.")
-            print(f"== {test}: waited in vain, once more alone", flush=True)
+        """Runs tests that failed once more, each alone; those that it pardons count as passed."""
+        # Others are no tests: a file that cannot be imported, a class that cannot be set up.
+        origins = {one.name: done for done in results for one in done.failed if one.name.startswith("e2e.")}
+
+        def run_alone(one):
+            test = one.name.removeprefix("e2e.")
+            print(f"== {test}: failed, once more alone: {one.error}", flush=True)
             alone = self.one(Job(f"{test} (alone)", (test,)))
             print(alone.output, flush=True)
-            if not alone.failed and alone.passed:
-                done.failed.remove(name)
-                done.passed += 1
-                passed.append(test)
-                print(f"what it printed beside others:\n{done.output}")
-        return passed
+            return bool(alone.passed) and not alone.failed
+
+        found = again.run_again([one for done in results for one in done.failed if one.name in origins], run_alone)
+        for name in found.pardoned:
+            done = origins[name]
+            print(f"== {done.name}: what it printed beside others:\n{done.output}")
+            done.failed = [one for one in done.failed if one.name != name]
+            done.passed += 1
+        return found
 
 
 def parse_arguments():
@@ -172,7 +170,7 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def summary(results, passed_alone, seconds):
+def summary(results, reruns, seconds):
     """Prints what all files came to; returns whether all passed."""
     for done in results:
         if done.failed:
@@ -187,15 +185,15 @@ def summary(results, passed_alone, seconds):
         print(f"{taken:7.1f} s  {name}")
     for skipped in (line for done in results for line in done.skipped):
         print(f"NOT TESTED: {skipped}")
-    for name in passed_alone:
-        print(f"PASSED ALONE ONLY: {name}")
-    failed = [(name, done.errors.get(name, "see above")) for done in results for name in done.failed]
-    for name, error in failed:
-        print(f"FAILED {name}: {error}")
+    failed = [one for done in results for one in done.failed]
+    for one in failed:
+        print(f"FAILED {one.name}: {one.error}")
+    for line in reruns.lines():
+        print(line)
     print(f"end-to-end tests: {len(results)} processes, {seconds:.0f} s")
     passed_count = sum(done.passed for done in results)
     print(f"{passed_count} passed, {len(failed)} failed", flush=True)
-    return bool(passed_count) and not failed
+    return bool(passed_count) and not failed and reruns.is_well()
 
 
 def main():
@@ -210,5 +208,5 @@ def main():
         results.append(done)
         word = "FAILED, its output comes last" if done.failed else "ok"
         print(f"== {done.name}: {word} ({done.seconds:.0f} s)\n{'' if done.failed else done.output}", end="", flush=True)
-    passed_alone = run.again(results)
-    return 0 if summary(results, passed_alone, time.monotonic() - begun) else 1
+    reruns = run.again(results)
+    return 0 if summary(results, reruns, time.monotonic() - begun) else 1

@@ -92,9 +92,9 @@ class FileSystems:
         """What ext4 does of itself when it finds an error."""
         turned = self.run("mount", "-o", "remount,abort", folder, check=False)
         # The remount itself may be refused by what it did.
-        if "ro" not in self.run("findmnt", "--noheadings", "--output=FS-OPTIONS", folder).stdout.strip().split(","):
-            if self.run("touch", folder / "touched", check=False).returncode == 0:
-                raise unittest.SkipTest(f"a file system cannot be made read-only here: {turned.stderr.strip()}")
+        options = self.run("findmnt", "--noheadings", "--output=FS-OPTIONS", folder).stdout.strip().split(",")
+        if "ro" not in options and self.run("touch", folder / "touched", check=False).returncode == 0:
+            raise unittest.SkipTest(f"a file system cannot be made read-only here: {turned.stderr.strip()}")
 
 
 @unittest.skipUnless(os.getuid() == 0, "needs root for file systems of its own")

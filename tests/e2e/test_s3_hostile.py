@@ -171,6 +171,37 @@ class S3Hostile(S3Test):
                 self.assertEqual(self.client.get_object(**place)["Body"].read(), newer)
         self.client.put_object(**place, Body=b"1")
 
+    def test_a_slow_document_does_not_stand_over_what_came_after_it(self):
+        tags = lambda value: {"TagSet": [{"Key": "of", "Value": value}]}
+        tagging = "<Tagging><TagSet><Tag><Key>of</Key><Value>old</Value></Tag></TagSet></Tagging>".encode()
+        there = {"Bucket": BUCKET, "Key": "there"}
+        tags_of_object = lambda: self.client.get_object_tagging(**there)["TagSet"]
+        tags_of_bucket = lambda: self.client.get_bucket_tagging(Bucket=BUCKET)["TagSet"]
+        body_of_object = lambda: self.client.get_object(**there)["Body"].read()
+        new = tags("new")
+        late = b" 503 "
+        for method, path, document, newer, look, wanted, answer in (
+            ("PUT", f"/{BUCKET}/there?tagging", tagging, lambda: self.client.put_object_tagging(**there, Tagging=new),
+             tags_of_object, new["TagSet"], late),
+            ("PUT", f"/{BUCKET}/there?tagging", tagging, lambda: self.client.put_object(**there, Body=b"2"), tags_of_object, [], late),
+            ("PUT", f"/{BUCKET}?tagging", tagging, lambda: self.client.put_bucket_tagging(Bucket=BUCKET, Tagging=new),
+             tags_of_bucket, new["TagSet"], late),
+            # As if it had been deleted before it was put.
+            ("POST", f"/{BUCKET}?delete", b"<Delete><Object><Key>there</Key></Object></Delete>",
+             lambda: self.client.put_object(**there, Body=b"3"), body_of_object, b"3", b"<Deleted>"),
+            # Tags of an object are not its bytes.
+            ("PUT", f"/{BUCKET}/there", b"4", lambda: self.client.put_object_tagging(**there, Tagging=new), body_of_object, b"4", b" 200 "),
+        ):
+            with self.subTest(path=path, wanted=wanted), contextlib.ExitStack() as stack:
+                headers = self.signed(method, path, document) | {"expect": "100-continue", "connection": "close"}
+                stream = self.begin(stack, method, path, headers)
+                # It has begun, and who sends it may.
+                self.assertIn(b" 100 ", stream.recv(1000))
+                newer()
+                stream.sendall(document)
+                self.assertIn(answer, self.rest(stream))
+                self.assertEqual(look(), wanted)
+
     def test_names_that_cannot_be(self):
         for key, code in (
             ("../there", "InvalidArgument"), ("a/../there", "InvalidArgument"), ("%2e%2e/there", "InvalidArgument"), ("a%00b", "InvalidArgument"),

@@ -23,7 +23,8 @@ DF_AGE_SECONDS_MAX = 0.1
 # docs/guide/operations.md: how long deleting may take to give the space back.
 SPACE_BACK_SECONDS_MAX = 90
 LOG_FILE_BYTES = 32 * MIB
-# Files that wait for new shards go after a minute without use, one a second on each disk.
+# Files that wait for new shards go after so long without use, one a second on each disk, instead of after a minute.
+UNUSED_AFTER_SECONDS = 5
 UNUSED_SECONDS_MAX = 240
 DISKS = 3
 LOOK_SECONDS = 1
@@ -344,7 +345,9 @@ class Space(WorldTest):
     def test_files_that_wait_for_new_shards_do_not_wait_for_ever(self):
         """For everybody but the pool they are used space: without writes they go."""
         self.disk_bytes = 1024 * MIB
-        server = self.pool(1024)
+        config = self.scratch / "soon.toml"
+        config.write_text(f"idle_after = {UNUSED_AFTER_SECONDS}\n")
+        server = self.pool(1024, ["--config", str(config)])
 
         def waiting():
             return [shard_bytes(disk)[1] for disk in server.disks]

@@ -13,9 +13,11 @@ import time
 from lib import cloudstores, harness, libnfs, s3
 from lib.worlds import WorldTest, content
 
-#: A look comes every ten seconds, one after trouble after twenty more. What a kill left open is written anew, and sealed a
-#: minute later.
+#: For a busy machine: with SOON a look comes each second, and two seconds later after trouble.
 MOVED_SECONDS_MAX = 240
+#: Instead of looks every ten seconds, and a minute until what a kill left open, or what was copied for the tier, is sealed, and until
+#: the files of segments that went are given back. Long enough for a client that writes on.
+SOON = "tier_interval = 1\nidle_after = 3\n"
 KILLS_COUNT = int(os.environ.get("CAIRN_TIER_KILLS", "4"))
 #: What is asked by command costs as much as what is waited for.
 POLL_SECONDS = 0.5
@@ -30,6 +32,11 @@ class Tiers(WorldTest):
         super().setUp()
         self.folder = self.scratch / "cold"
         self.folder.mkdir()
+
+    def server(self, disks, flags=(), name="pool"):
+        config = self.scratch / "soon.toml"
+        config.write_text(SOON)
+        return super().server(disks, ["--config", str(config), *flags], name)
 
     def tier(self, world):
         return json.loads(world.cairn("tier", "status", "cold", "--json").stdout)

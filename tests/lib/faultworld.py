@@ -203,10 +203,9 @@ class World:
             self.run("export", "set", volume, "--client", "0.0.0.0/0", "--squash", "none")
 
     def move(self, volume, to):
-        owner = self.cluster.owner(volume)
-        if owner != to:
-            self.run("volume", "move", volume, "--to", to, node=owner)
-            harness.wait_until(lambda: self.cluster.owner(volume) == to, SERVE_SECONDS_MAX, f"that {to} owns {volume}")
+        # Also where it is there: from then on it comes back.
+        self.run("volume", "move", volume, "--to", to, node=self.cluster.owner(volume))
+        harness.wait_until(lambda: self.cluster.owner(volume) == to, SERVE_SECONDS_MAX, f"that {to} owns {volume}")
 
     def make_clients(self, seed, nfs_count, s3_count, iscsi_count, volumes=tuple(VOLUMES)):
         """Clients of each volume by each protocol."""

@@ -1,13 +1,12 @@
 """Runs scripts in a VM with a stock Linux kernel, against a server on this machine.
 
-Owns: finding the tool `linux-client`, what it is told, the folder through which a script asks this
+Owns: what the tool `linux-client` (tests/vm/linux-client) is told, the folder through which a script asks this
 side for something, the network of its own; machines with drives of their own whose power can be cut. Must not know:
 what the scripts test.
 """
 
 import contextlib
 import os
-import pathlib
 import shlex
 import shutil
 import signal
@@ -23,17 +22,14 @@ IN_NAMESPACE = "CAIRN_VM_NAMESPACE"
 REQUESTS_FOLDER = "/requests"
 STOP_SECONDS_MAX = 60
 QEMU = "qemu-system-x86_64"
-MISSING = """the VM tool `linux-client` is not here, so nothing was tested.
-It boots Debian's stock kernel in qemu and runs a command in it. Set CAIRN_LINUX_CLIENT to its path, or
-put it at ../shared/linux-client/linux-client. Everything else in this repository works without it."""
+TOOL = harness.REPOSITORY / "tests" / "vm" / "linux-client" / "linux-client"
 
 
-def tool():
-    """The path of `linux-client`."""
-    usual = harness.REPOSITORY.parent / "shared" / "linux-client" / "linux-client"
-    path = pathlib.Path(os.environ.get("CAIRN_LINUX_CLIENT") or usual)
-    if not path.exists():
-        raise harness.Failure(MISSING)
+def qemu():
+    """The path of qemu, which the tool boots the guest with."""
+    path = shutil.which(QEMU, path=os.environ["PATH"] + ":/usr/local/sbin:/usr/sbin:/sbin")
+    if path is None:
+        raise harness.Failure(f"{QEMU} is not installed, so nothing was tested: run `scripts/setup vm`")
     return path
 
 
@@ -52,7 +48,7 @@ def image():
     """Makes the image of the VM if it is not there: that needs the network of this machine."""
     if IN_NAMESPACE in os.environ:
         return
-    if subprocess.run([str(tool()), "build"], stdin=subprocess.DEVNULL).returncode:
+    if subprocess.run([str(TOOL), "build"], stdin=subprocess.DEVNULL).returncode:
         raise harness.Failure("linux-client could not make its image; its messages are above")
 
 
@@ -81,7 +77,7 @@ def run(
     waits for NAME.done. `port`: where it finds the server, if not where that is. `conduct`: called once with
     that folder, in a thread of its own, while the script runs.
     """
-    argv = [str(tool()), "run", "--timeout", str(seconds_max), "--cpus", str(cpus)]
+    argv = [str(TOOL), "run", "--timeout", str(seconds_max), "--cpus", str(cpus)]
     with harness.scratch("requests-") as folder:
         for host, guest in {**shares, folder: REQUESTS_FOLDER}.items():
             argv += ["--share", f"{host}:{guest}"]
@@ -132,9 +128,7 @@ class Machine:
 
     def make_wrapper(self):
         """The tool gives a guest no drives, but starts the first qemu in PATH: this one, which adds them."""
-        real = shutil.which(QEMU, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
-        if real is None:
-            raise harness.Failure(f"{QEMU} is not installed: run `scripts/setup vm`")
+        real = qemu()
         argv = []
         for index, drive in enumerate(self.drives):
             # What the guest writes may be kept back until it flushes; what fails is told to it.
@@ -148,7 +142,7 @@ class Machine:
 
     def start(self, script, arguments=(), variables=None):
         """Boots; does not wait for it. `variables`: of the script's environment."""
-        argv = [str(tool()), "run", "--cpus", str(self.cpus)]
+        argv = [str(TOOL), "run", "--cpus", str(self.cpus)]
         for host, guest in self.shares.items():
             argv += ["--share", f"{host}:{guest}"]
         for host, guest in self.forward.items():

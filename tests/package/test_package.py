@@ -170,6 +170,16 @@ class Package(unittest.TestCase):
         self.assertEqual(again.read_bytes(), self.deb.read_bytes())
         run(["sha256sum", "--check", "--quiet", f"{self.deb.name}.sha256"], cwd=self.out)
 
+    def test_the_program_names_the_symbols_beside_the_package(self):
+        (symbols,) = self.out.glob("cairn_*.debug")
+        tree = self.scratch / "with-symbols"
+        run(["dpkg-deb", "--extract", self.deb, tree])
+        program = tree / "usr/bin/cairn"
+        self.assertIn(symbols.name, run(["readelf", "--string-dump=.gnu_debuglink", program]))
+        # They are there alone.
+        self.assertIn(" .symtab", run(["readelf", "--section-headers", "--wide", symbols]))
+        self.assertNotIn(" .symtab", run(["readelf", "--section-headers", "--wide", program]))
+
     def test_it_installs_serves_and_leaves_data(self):
         debian = self.debian("debian")
         self.install(debian)

@@ -23,12 +23,12 @@ mount -a
 
 def has_vm():
     try:
-        return vm.tool().exists()
+        return bool(vm.qemu())
     except harness.Failure:
         return False
 
 
-@unittest.skipUnless(has_vm(), "linux-client is not here: NOT TESTED: mounting by the client's boot script")
+@unittest.skipUnless(has_vm(), "qemu is not installed: NOT TESTED: mounting by the client's boot script")
 class Mount(kit.Test):
     def test_a_client_mounts_at_boot(self):
         folder = self.enterContext(harness.scratch("mount-"))

@@ -84,7 +84,7 @@ def main():
     known = set("+".join(BITES).split("+")) if options.bite else PARTS.keys()
     if unknown := set("+".join(options.parts).split("+")) - known - {""}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    vm.tool()
+    vm.qemu()
     vm.image()
     test, names = (bite, BITES) if options.bite else (run_part, PARTS)
     passed = [test(name, options) for name in options.parts or names]

@@ -357,7 +357,7 @@ def main():
     unknown = set(arguments.faults) - {fault.name for fault in FAULTS}
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}")
-    vm.tool()
+    vm.qemu()
     workloads = WORKLOADS_SHORT if arguments.short else WORKLOADS
     packages = os.environ.get("LINUX_CLIENT_PACKAGES", "").split()
     packages += [PACKAGES[name] for name in workloads if name in PACKAGES]

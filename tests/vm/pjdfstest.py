@@ -38,7 +38,7 @@ def read_results(output):
 def main():
     arguments = sys.argv[1:]
     peer = arguments[:1] == ["--peer"]
-    vm.tool()
+    vm.qemu()
     if peer:
         arguments = arguments[1:]
         os.environ["LINUX_CLIENT_PACKAGES"] = f"{os.environ.get('LINUX_CLIENT_PACKAGES', '')} {PEER_PACKAGE}".strip()

@@ -208,7 +208,7 @@ def main():
     unknown = set(names) - {*ON_ONE_SERVER, *ON_A_CLUSTER, *DEMOS}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    vm.tool()
+    vm.qemu()
     packages = os.environ.get("LINUX_CLIENT_PACKAGES", "").split()
     os.environ["LINUX_CLIENT_PACKAGES"] = " ".join([*packages, *(name for name in PACKAGES if name not in packages)])
     vm.image()

@@ -44,7 +44,7 @@ def test(disks_count, shares, port_111):
 
 
 def main():
-    vm.tool()
+    vm.qemu()
     shares = {
         harness.REPOSITORY / ".git": "/repository.git",
         vm.cargo_tool("fsx", FSX_VERSION).parent: "/tools",

@@ -189,11 +189,11 @@ function RebuildCard({ rebuild }: { rebuild: Rebuild | undefined }) {
 
 const SPREAD_STAGES: Record<Spread["stage"], [word: string, tone: Tone, what: string]> = {
   even: ["Even", "good", "Disks of a kind are about equally full."],
-  moving: ["Moving", "warn", "Data moves to emptier disks, beside clients."],
-  paused: ["Paused", "warn", "Somebody paused it, on all nodes."],
-  resting: ["Waiting", "calm", "The maintenance window is closed."],
-  waiting: ["Waiting", "calm", "Disks are away, or other data has to move first."],
-  settled: ["Settled", "calm", "This node has nothing that would be as safe on an emptier disk."],
+  moving: ["Moving", "good", "Data moves to emptier disks of its kind, one shard after the other. Clients come first."],
+  paused: ["Paused", "warn", "An operator paused it, in a cluster on all nodes. It stays so over restarts."],
+  resting: ["Waiting", "calm", "Disks are not equally full, and the maintenance window is closed."],
+  waiting: ["Waiting", "calm", "A disk is away, drains or was lost: its data comes first."],
+  settled: ["Settled", "calm", "Disks are not equally full, but the node that answers has nothing that would be as safe on an emptier one."],
 };
 
 function SpreadCard({ spread, onAction }: { spread: Spread | undefined; onAction: (action: Action) => void }) {
@@ -206,8 +206,8 @@ function SpreadCard({ spread, onAction }: { spread: Spread | undefined; onAction
       <Facts
         facts={[
           ["In use", `${share(spread.least_permille)} of the emptiest disk, ${share(spread.most_permille)} of the fullest`],
-          ["Above the mean", bytes(spread.excess_bytes)],
-          ["Moved since the start", bytes(spread.moved_bytes)],
+          ["Above the mean of their kind", bytes(spread.excess_bytes)],
+          ["Moved by this node since its start", bytes(spread.moved_bytes)],
           ...(spread.rests_until_seconds != null ? [["Waits until", date(spread.rests_until_seconds)] as [string, string]] : []),
         ]}
       />

@@ -195,6 +195,8 @@ pub enum Bug {
     EchoCountsWhenItCame,
     SuspensionIsNoStandstill,
     WaitingConnectionTaken,
+    /// Those that the runtime has not heard of count as new when it does.
+    WaitingConnectionHeardLate,
     // owners: taking, giving up, yielding
     OwnerProcessNotCompared,
     GivenUpForWhoeverOwnsIt,

@@ -8,8 +8,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::problem::{ConfigError, Problem, nearest};
 use crate::server::{
-    Settings, check_hang_after, check_memory_limit, check_threads, check_write_deadline,
-    parse_address,
+    Settings, check_hang_after, check_idle_after, check_memory_limit, check_threads,
+    check_tier_interval, check_write_deadline, parse_address,
 };
 
 /// A config file is not longer than this, in bytes.
@@ -90,6 +90,10 @@ const KEYS: &[(&str, Setter)] = &[
     ("hang_after", |settings, value, _| {
         word(&mut settings.hang_after, value)?;
         settings.hang_after.map_or(Ok(()), check_hang_after)
+    }),
+    ("idle_after", |settings, value, _| {
+        word(&mut settings.idle_after, value)?;
+        settings.idle_after.map_or(Ok(()), check_idle_after)
     }),
     ("insecure", |settings, value, _| {
         settings.insecure = Some(yes_or_no(value)?);
@@ -234,6 +238,10 @@ const KEYS: &[(&str, Setter)] = &[
         word(&mut settings.threads, value)?;
         settings.threads.map_or(Ok(()), check_threads)
     }),
+    ("tier_interval", |settings, value, _| {
+        word(&mut settings.tier_interval, value)?;
+        settings.tier_interval.map_or(Ok(()), check_tier_interval)
+    }),
     ("token_file", |settings, value, folder| {
         settings.token_file = Some(folder.join(text(value)?));
         Ok(())
@@ -372,7 +380,13 @@ mod tests {
             .collect();
         flags.sort();
         // For tests, and for disks that are slow as a rule: nobody needs it on the command line.
-        let is_flag = |key: &&str| !["hang_after", "write_deadline"].contains(key);
+        let in_file_only = [
+            "hang_after",
+            "idle_after",
+            "tier_interval",
+            "write_deadline",
+        ];
+        let is_flag = |key: &&str| !in_file_only.contains(key);
         let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).filter(is_flag).collect();
         assert_eq!(flags, keys);
     }
@@ -431,6 +445,8 @@ mod tests {
             rebuild_delay = 30
             hang_after = 5
             write_deadline = 2000
+            idle_after = 2
+            tier_interval = 1
             disk_io = "threads"
         "#;
         let want = Settings {
@@ -490,6 +506,8 @@ mod tests {
             rebuild_delay: Some(30),
             hang_after: Some(5),
             write_deadline: Some(2000),
+            idle_after: Some(2),
+            tier_interval: Some(1),
             disk_io: Some(DiskIo::Threads),
         };
         assert_eq!(parse_file(content, Path::new("/etc/cairn")), Ok(want));
@@ -535,6 +553,13 @@ mod tests {
             (
                 "write_deadline = 2",
                 &["line 1: write_deadline: 2 is not between 100 and 30000: it is in milliseconds"],
+            ),
+            (
+                "idle_after = 0\ntier_interval = 601",
+                &[
+                    "line 1: idle_after: 0 is not between 1 and 3600: it is in seconds",
+                    "line 2: tier_interval: 601 is not between 1 and 600: it is in seconds",
+                ],
             ),
             ("disk_io = \"fast\"", &["auto, uring or threads"]),
             ("rpcbind = true\nrpcbind = true", &["line 2: "]),

@@ -45,6 +45,19 @@ pub const WRITE_DEADLINE_MS_DEFAULT: u64 = 500;
 pub const WRITE_DEADLINE_MS_MIN: u64 = 100;
 /// Beyond that clients would notice before we do.
 pub const WRITE_DEADLINE_MS_MAX: u64 = 30_000;
+/// How long segments and files are left alone after their last use before they count as idle, unless told otherwise: who writes
+/// again and again fills the one and takes the other.
+pub const IDLE_AFTER_SECONDS_DEFAULT: u64 = 60;
+/// Below it each pause of a client would end a segment.
+pub const IDLE_AFTER_SECONDS_MIN: u64 = 1;
+/// Beyond it space that is free waits for nobody.
+pub const IDLE_AFTER_SECONDS_MAX: u64 = 3600;
+/// How often a volume looks for what goes to its tier or comes back, unless told otherwise.
+pub const TIER_INTERVAL_SECONDS_DEFAULT: u64 = 10;
+/// A look costs a pass over the volume's segments.
+pub const TIER_INTERVAL_SECONDS_MIN: u64 = 1;
+/// Beyond it a disk could fill up between two looks.
+pub const TIER_INTERVAL_SECONDS_MAX: u64 = 600;
 /// Most threads that serve clients.
 pub const THREADS_MAX: usize = 256;
 
@@ -251,6 +264,13 @@ pub struct Settings {
     /// only.
     #[arg(skip)]
     pub write_deadline: Option<u64>,
+    /// Seconds without an append after which an open segment is sealed, and without use after which files that wait for new
+    /// shards are given back: in the config file only.
+    #[arg(skip)]
+    pub idle_after: Option<u64>,
+    /// Seconds between the looks of a volume for what goes to its tier or comes back: in the config file only.
+    #[arg(skip)]
+    pub tier_interval: Option<u64>,
 }
 
 /// Reads `ADDR:PORT`; `localhost` and nothing stand for 127.0.0.1 and all addresses.
@@ -328,6 +348,24 @@ pub(crate) fn check_hang_after(seconds: u64) -> Result<(), String> {
     }
     Err(format!(
         "{seconds} is not between {HANG_AFTER_SECONDS_MIN} and {HANG_AFTER_SECONDS_MAX}"
+    ))
+}
+
+pub(crate) fn check_idle_after(seconds: u64) -> Result<(), String> {
+    if (IDLE_AFTER_SECONDS_MIN..=IDLE_AFTER_SECONDS_MAX).contains(&seconds) {
+        return Ok(());
+    }
+    Err(format!(
+        "{seconds} is not between {IDLE_AFTER_SECONDS_MIN} and {IDLE_AFTER_SECONDS_MAX}: it is in seconds"
+    ))
+}
+
+pub(crate) fn check_tier_interval(seconds: u64) -> Result<(), String> {
+    if (TIER_INTERVAL_SECONDS_MIN..=TIER_INTERVAL_SECONDS_MAX).contains(&seconds) {
+        return Ok(());
+    }
+    Err(format!(
+        "{seconds} is not between {TIER_INTERVAL_SECONDS_MIN} and {TIER_INTERVAL_SECONDS_MAX}: it is in seconds"
     ))
 }
 
@@ -423,6 +461,8 @@ impl Settings {
             rebuild_delay: self.rebuild_delay.or(below.rebuild_delay),
             hang_after: self.hang_after.or(below.hang_after),
             write_deadline: self.write_deadline.or(below.write_deadline),
+            idle_after: self.idle_after.or(below.idle_after),
+            tier_interval: self.tier_interval.or(below.tier_interval),
         }
     }
 
@@ -489,6 +529,10 @@ impl Settings {
             hang_after: Duration::from_secs(self.hang_after.unwrap_or(HANG_AFTER_SECONDS_DEFAULT)),
             write_deadline: Duration::from_millis(
                 self.write_deadline.unwrap_or(WRITE_DEADLINE_MS_DEFAULT),
+            ),
+            idle_after: Duration::from_secs(self.idle_after.unwrap_or(IDLE_AFTER_SECONDS_DEFAULT)),
+            tier_interval: Duration::from_secs(
+                self.tier_interval.unwrap_or(TIER_INTERVAL_SECONDS_DEFAULT),
             ),
         })
     }
@@ -621,6 +665,12 @@ impl Settings {
         if let Some(Err(why)) = self.write_deadline.map(check_write_deadline) {
             refuse(format!("write_deadline: {why}"));
         }
+        if let Some(Err(why)) = self.idle_after.map(check_idle_after) {
+            refuse(format!("idle_after: {why}"));
+        }
+        if let Some(Err(why)) = self.tier_interval.map(check_tier_interval) {
+            refuse(format!("tier_interval: {why}"));
+        }
         let hang_after = self.hang_after.unwrap_or(HANG_AFTER_SECONDS_DEFAULT);
         let write_deadline = self.write_deadline.unwrap_or(WRITE_DEADLINE_MS_DEFAULT);
         if write_deadline >= hang_after.saturating_mul(1000) {
@@ -729,6 +779,11 @@ pub struct Config {
     pub hang_after: Duration,
     /// A write waits so long for a disk that answers nothing, where others are enough.
     pub write_deadline: Duration,
+    /// Open segments without an append for so long are sealed; files that wait for new shards, and that nobody used for so long, are
+    /// given back.
+    pub idle_after: Duration,
+    /// A volume looks so often for what goes to its tier or comes back.
+    pub tier_interval: Duration,
 }
 
 #[cfg(test)]
@@ -891,6 +946,39 @@ mod tests {
             assert_eq!(config.is_ok(), want, "{seconds}");
             let is_taken = |config: Config| config.hang_after == Duration::from_secs(seconds);
             assert!(config.is_ok_and(is_taken) || !want, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn waits_for_what_is_idle_and_for_tiers_have_limits() {
+        let idle = |seconds| Settings {
+            idle_after: Some(seconds),
+            ..Settings::default()
+        };
+        let tier = |seconds| Settings {
+            tier_interval: Some(seconds),
+            ..Settings::default()
+        };
+        type Of = fn(&Config) -> Duration;
+        let cases: [(Settings, u64, Of, bool); 10] = [
+            (Settings::default(), 60, |config| config.idle_after, true),
+            (idle(0), 0, |config| config.idle_after, false),
+            (idle(1), 1, |config| config.idle_after, true),
+            (idle(3600), 3600, |config| config.idle_after, true),
+            (idle(3601), 3601, |config| config.idle_after, false),
+            (Settings::default(), 10, |config| config.tier_interval, true),
+            (tier(0), 0, |config| config.tier_interval, false),
+            (tier(1), 1, |config| config.tier_interval, true),
+            (tier(600), 600, |config| config.tier_interval, true),
+            (tier(601), 601, |config| config.tier_interval, false),
+        ];
+        for (settings, seconds, of, want) in cases {
+            let settings = Settings {
+                data: vec!["/a".into()],
+                ..settings
+            };
+            let found = settings.resolve(1).ok().map(|config| of(&config));
+            assert_eq!(found, want.then(|| Duration::from_secs(seconds)));
         }
     }
 

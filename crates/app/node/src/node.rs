@@ -251,6 +251,9 @@ impl Host for NodeHost {
         settings.policy = policy(&volume.settings);
         settings.dirty = Arc::clone(&self.dirty);
         settings.dedupe = Arc::clone(&self.dedupe);
+        settings.gc.seal_idle = self.config.idle_after;
+        settings.tiering.interval = self.config.tier_interval;
+        settings.tiering.trouble_pause = self.config.tier_interval.saturating_mul(2);
         (settings.inodes_max, settings.extents_max) = self.kept_max(volume, count);
         settings
     }

@@ -284,7 +284,8 @@ impl Node {
         if let Some(cluster) = &inner.cluster {
             cluster.serve_admin(server.passed());
         }
-        cairn_pool::idle_spares::tend(&inner.pool, inner.config.disk_spare_bytes);
+        let (spare_bytes, idle_after) = (inner.config.disk_spare_bytes, inner.config.idle_after);
+        cairn_pool::idle_spares::tend(&inner.pool, spare_bytes, idle_after);
         runtime.block_on(async {
             // Twice: the second one says that the first is there.
             inner.pool.renew().await;

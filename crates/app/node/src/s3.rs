@@ -13,7 +13,7 @@ use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_S3_DEFAULT, VolumeName};
 use cairn_fs::{Credentials, FsError};
 use cairn_objects::{
-    AccessKey, BucketRecord, KeySpec, NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT,
+    AccessKey, BucketRecord, Facet, KeySpec, NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT,
     ObjectError, Objects, Permission, Versioning,
 };
 use cairn_pool::ChangeFailure;
@@ -345,8 +345,9 @@ impl S3Control for Controller {
     fn bucket_delete(&self, name: String, keep: bool) -> Answer<'_, ()> {
         Box::pin(async move {
             let objects = self.with_bucket(&name)?;
-            let deleted = objects.delete_bucket(&Credentials::ROOT, &name, keep).await;
-            deleted.map_err(refused)
+            let begun = objects.arrive_bucket(&name, Facet::Whole);
+            let deleted = objects.delete_bucket(&Credentials::ROOT, &name, keep, &begun);
+            deleted.await.map_err(refused)
         })
     }
 

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierView, TierVolumeView};
@@ -25,12 +24,11 @@ use crate::control::{Controller, refusal};
 use crate::disk_folders::allowed_place;
 use crate::node::Inner;
 
-/// How often tiers that could not be used are tried again, and objects of deleted volumes are looked for.
-const TEND_INTERVAL: Duration = Duration::from_secs(15);
-
-/// Opens what could not be opened, for as long as the node is there.
+/// Opens what could not be opened, and looks for objects of deleted volumes, for as long as the node is there: less often than
+/// volumes look at their tiers.
 pub fn tend(inner: &Arc<Inner>) {
-    inner.every("tiers", TEND_INTERVAL, |inner| async move {
+    let interval = inner.config.tier_interval.saturating_mul(3) / 2;
+    inner.every("tiers", interval, |inner| async move {
         inner.pool.tend_tiers().await;
     });
 }

@@ -1,7 +1,7 @@
 //! The client of the API: small and blocking, for the command line.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,6 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use ureq::http::Method;
 
 use crate::activity::{ActivityList, ActivityView};
 use crate::address_pools::{
@@ -55,6 +56,8 @@ const ADDRESS_POOLS: &str = "/api/v1/cluster/address-pools";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deleting a large volume takes a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// What the server says is to be sent again is, for so long: as long as it holds requests that only look.
+const AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Longest answer that is read, in bytes.
 const ANSWER_LEN_BYTES_MAX: u64 = 64 << 20;
 
@@ -140,6 +143,21 @@ impl Identity {
             }
         })
     }
+}
+
+/// What came of a request that was answered.
+enum Sent {
+    Answered(Result<String, ClientError>),
+    /// Nothing was done, and it is to be sent again after so long.
+    NotNow {
+        again: Duration,
+        answer: Result<String, ClientError>,
+    },
+}
+
+fn is_before(after: Duration, until: Instant) -> bool {
+    let then = Instant::now().checked_add(after);
+    then.is_some_and(|then| then < until)
 }
 
 /// One server.
@@ -247,14 +265,13 @@ impl Client {
     }
 
     pub fn benchmark_stop(&self) -> Result<(), ClientError> {
-        let stop = self.agent.post(self.at("/api/v1/benchmarks/stop"));
-        self.send(|_| self.authorized(stop).send_empty()).map(drop)
+        self.post_nothing("/api/v1/benchmarks/stop").map(drop)
     }
 
     /// A file of `cairn bench`.
     pub fn benchmark_result(&self, id: u64) -> Result<String, ClientError> {
         let path = self.at(&format!("/api/v1/benchmarks/{id}"));
-        self.send(|agent| self.authorized(agent.get(path)).call())
+        self.send(|agent| self.authorized(agent.get(path.as_str())).call())
     }
 
     pub fn events(&self, query: &EventQuery) -> Result<EventPage, ClientError> {
@@ -293,10 +310,7 @@ impl Client {
     }
 
     pub fn disk_retry(&self, disk: &str) -> Result<DiskView, ClientError> {
-        let retry = self
-            .agent
-            .post(self.at(&format!("/api/v1/disks/{disk}/retry")));
-        let answer = self.send(|_| self.authorized(retry).send_empty())?;
+        let answer = self.post_nothing(&format!("/api/v1/disks/{disk}/retry"))?;
         self.parse(&answer)
     }
 
@@ -371,8 +385,7 @@ impl Client {
     }
 
     pub fn balance_step(&self) -> Result<BalanceView, ClientError> {
-        let step = self.agent.post(self.at("/api/v1/cluster/balance"));
-        let answer = self.send(|_| self.authorized(step).send_empty())?;
+        let answer = self.post_nothing("/api/v1/cluster/balance")?;
         self.parse(&answer)
     }
 
@@ -451,8 +464,7 @@ impl Client {
     }
 
     pub fn scrub_pause(&self) -> Result<ScrubView, ClientError> {
-        let pause = self.agent.post(self.at("/api/v1/scrub/pause"));
-        let answer = self.send(|_| self.authorized(pause).send_empty())?;
+        let answer = self.post_nothing("/api/v1/scrub/pause")?;
         self.parse(&answer)
     }
 
@@ -521,8 +533,7 @@ impl Client {
     }
 
     pub fn rotate_keys(&self) -> Result<KeyRotationView, ClientError> {
-        let path = self.at("/api/v1/master-keys/rotate");
-        let answer = self.send(|agent| self.authorized(agent.post(path)).send_empty())?;
+        let answer = self.post_nothing("/api/v1/master-keys/rotate")?;
         self.parse(&answer)
     }
 
@@ -918,6 +929,10 @@ impl Client {
         self.send(|agent| self.authorized(agent.delete(self.at(path))).call())
     }
 
+    fn post_nothing(&self, path: &str) -> Result<String, ClientError> {
+        self.send(|agent| self.authorized(agent.post(self.at(path))).send_empty())
+    }
+
     fn at(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
@@ -979,15 +994,44 @@ impl Client {
         request: ureq::RequestBuilder<ureq::typestate::WithBody>,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        let answer = self.send(|_| self.authorized(request).send_json(body))?;
+        // It may have to be sent again.
+        let method = request.method_ref().cloned();
+        let uri = request.uri_ref().map(ToString::to_string);
+        let uri = uri.unwrap_or_default();
+        let answer = self.send(|agent| {
+            let request = match &method {
+                Some(method) if *method == Method::PUT => agent.put(uri.as_str()),
+                Some(method) if *method == Method::PATCH => agent.patch(uri.as_str()),
+                _ => agent.post(uri.as_str()),
+            };
+            self.authorized(request).send_json(body)
+        })?;
         self.parse(&answer)
     }
 
-    /// Sends a request and returns the body of its success.
+    /// Sends a request and returns the body of its success. A change that the server did not make, because a volume moves or is
+    /// being opened, is sent again for a while: the server does not do so itself, for it cannot know whether it is still wanted.
     fn send(
         &self,
-        request: impl FnOnce(&ureq::Agent) -> Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+        request: impl Fn(&ureq::Agent) -> Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> Result<String, ClientError> {
+        let until = Instant::now() + AGAIN_MAX;
+        loop {
+            match self.send_once(&request) {
+                Ok(Sent::Answered(answer)) => return answer,
+                Ok(Sent::NotNow { again, .. }) if is_before(again, until) => {
+                    std::thread::sleep(again);
+                }
+                Ok(Sent::NotNow { answer, .. }) => return answer,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn send_once(
+        &self,
+        request: impl Fn(&ureq::Agent) -> Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Sent, ClientError> {
         let unreachable = |error: ureq::Error| ClientError::Unreachable {
             url: self.url.clone(),
             why: match error {
@@ -997,6 +1041,10 @@ impl Client {
         };
         let mut response = request(&self.agent).map_err(unreachable)?;
         let status = response.status();
+        let again = response.headers().get(ureq::http::header::RETRY_AFTER);
+        let again = again.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+        let again = again.map(Duration::from_secs);
+        let is_not_now = status == ureq::http::StatusCode::SERVICE_UNAVAILABLE;
         let body = response
             .body_mut()
             .with_config()
@@ -1004,15 +1052,19 @@ impl Client {
             .read_to_string()
             .map_err(unreachable)?;
         if status.is_success() {
-            return Ok(body);
+            return Ok(Sent::Answered(Ok(body)));
         }
-        match serde_json::from_str::<ErrorBody>(&body) {
+        let answer = match serde_json::from_str::<ErrorBody>(&body) {
             Ok(refusal) => Err(ClientError::Refused(refusal.error)),
             Err(_) => Err(ClientError::NotUnderstood {
                 url: self.url.clone(),
                 why: format!("status {status}"),
             }),
-        }
+        };
+        Ok(match again.filter(|_| is_not_now) {
+            Some(again) => Sent::NotNow { again, answer },
+            None => Sent::Answered(answer),
+        })
     }
 
     fn parse<T: DeserializeOwned>(&self, body: &str) -> Result<T, ClientError> {
@@ -1029,6 +1081,81 @@ impl ClientError {
         match self {
             Self::Refused(detail) => Some(detail.kind),
             Self::Unreachable { .. } | Self::Certificates(_) | Self::NotUnderstood { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Reads one request to its end, and returns its first line and its body.
+    fn request(stream: &mut TcpStream) -> (String, String) {
+        let mut text = String::new();
+        loop {
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                let mut lines = head.lines();
+                let first = lines.next().unwrap_or_default().to_owned();
+                let length = lines.find_map(|line| {
+                    let (name, value) = line.split_once(':')?;
+                    let is_it = name.eq_ignore_ascii_case("content-length");
+                    is_it.then(|| value.trim().parse::<usize>().unwrap())
+                });
+                if body.len() >= length.unwrap_or(0) {
+                    return (first, body.to_owned());
+                }
+            }
+            let mut part = [0; 1024];
+            let len = stream.read(&mut part).unwrap();
+            assert!(len > 0, "{text}");
+            text.push_str(std::str::from_utf8(&part[..len]).unwrap());
+        }
+    }
+
+    fn answer(stream: &mut TcpStream, status: &str, headers: &str, body: &str) {
+        let len = body.len();
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {len}\r\nconnection: close\r\n");
+        let text = format!("{head}{headers}\r\n{body}");
+        stream.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// A change is sent again, as it was, when the server says that it did not make it and when to come again; nothing else is.
+    #[test]
+    fn what_the_server_could_not_do_yet_is_sent_again() {
+        let refusal = r#"{"error": {"kind": "unavailable", "message": "it moves"}}"#;
+        for (headers, times) in [
+            ("retry-after: 0\r\n", 3),
+            ("", 1),
+            ("retry-after: 99999999999999999999\r\n", 1),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let serving = std::thread::spawn(move || {
+                let mut asked = Vec::new();
+                for nth in 1..=times {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    asked.push(request(&mut stream));
+                    match nth == 3 {
+                        true => answer(&mut stream, "200 OK", "", "{\"paused\": true}"),
+                        false => answer(&mut stream, "503 Service Unavailable", headers, refusal),
+                    }
+                }
+                asked
+            });
+            let client = Client::new(&url, None, None).unwrap();
+            let path = client.agent.put(client.at("/api/v1/spread"));
+            let answered: Result<Value, ClientError> =
+                client.call(path, &SpreadSet { paused: true });
+            assert_eq!(answered.is_ok(), times == 3, "{answered:?}");
+            let asked = serving.join().unwrap();
+            assert_eq!(asked.len(), times);
+            for (first, body) in asked {
+                assert!(first.starts_with("PUT /api/v1/spread "), "{first}");
+                assert!(serde_json::from_str::<SpreadSet>(&body).unwrap().paused);
+            }
         }
     }
 }

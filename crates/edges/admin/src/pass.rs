@@ -54,8 +54,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(600);
 const LIST_MAX: Duration = Duration::from_secs(10);
 /// Until a node answers with a page of its log: the others are shown without it.
 const LOG_MAX: Duration = Duration::from_secs(3);
+/// The client of a change that was not made, because its volume moves or is being opened, is told to send it again after so long.
+const AGAIN_SECONDS: &str = "1";
 /// A request about a volume that moves to another node, or is being opened, is tried again for so long, as clients of the
-/// volume wait for it,
+/// volume wait for it, a change only as long as it is fresh,
 pub(crate) const PASSING_MAX: Duration = Duration::from_secs(10);
 /// and so often.
 const PASSING_LOOK: Duration = Duration::from_millis(100);
@@ -559,12 +561,13 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         Ok(body) => body,
         Err(refused) => return refused.into_response(),
     };
+    let read_at = forward.now();
     let admission = match parts.method.is_safe() {
         true => None,
         false => {
             let accepted = parts.extensions.get::<AcceptedIn>();
             let came = Came {
-                read_at: forward.now(),
+                read_at,
                 generation: accepted.map_or_else(|| forward.pulse().generation(), |it| it.0),
             };
             match admit_change(forward, &came).await {
@@ -606,6 +609,13 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         let is_passing = response.headers_mut().remove(PASSING).is_some();
         if is_passing && Instant::now() < until {
             sleep(PASSING_LOOK).await;
+            // Its client may have made the change through another node by now, and newer ones. One that is there sends it again.
+            let is_late = |admission: &Arc<Admission>| !admission.is_fresh(read_at);
+            if asked.admission.as_ref().is_some_and(is_late) {
+                let soon = HeaderValue::from_static(AGAIN_SECONDS);
+                response.headers_mut().insert(header::RETRY_AFTER, soon);
+                return response;
+            }
             continue;
         }
         if elsewhere.is_some() {

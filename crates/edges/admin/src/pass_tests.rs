@@ -2,10 +2,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
 
+use axum::http::Method;
 use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, VolumeId};
 use cairn_forward::{MapTerms, Nodes, Serve, Service, Stream, Term};
 use tokio::time::Instant;
+use tower::ServiceExt;
 
 use super::tests::{Pretend, TOKEN, ask};
 use super::*;
@@ -105,11 +107,14 @@ async fn node(pretend: Pretend, others: &Arc<Others>) -> AdminServer {
 }
 
 async fn node_with(token: &str, pretend: Pretend, others: &Arc<Others>) -> AdminServer {
+    node_passing_on(token, pretend, forward(NodeId(1), others)).await
+}
+
+async fn node_passing_on(token: &str, pretend: Pretend, own: Arc<Forward>) -> AdminServer {
     let settings = AdminSettings {
         metrics_open: false,
         audit: false,
     };
-    let own = forward(NodeId(1), others);
     own.learn(terms()).await;
     AdminServer::new(
         Arc::new(pretend),
@@ -345,6 +350,42 @@ async fn what_is_on_its_way_to_a_node_is_waited_for() {
                 _ => assert_eq!(status, 200, "{text}"),
             }
         }
+    }
+}
+
+/// A change is not: its client may have made it through another node after a second. A client that is there is told to send it again.
+#[tokio::test(start_paused = true)]
+async fn a_change_is_tried_again_only_as_long_as_it_is_fresh() {
+    for (refusals, want) in [(0, 204), (3, 204), (u32::MAX, 503)] {
+        let world = cairn_testkit::TestWorld::new(1);
+        let nodes = Arc::new(Known(NodeId(1), Arc::default()));
+        let own = Forward::new(world.env.clone(), nodes, || Some(Term(2))).unwrap();
+        let moving = Pretend {
+            refusals: Mutex::new(refusals),
+            ..Pretend::default()
+        };
+        let server = node_passing_on(TOKEN, moving, own).await;
+        let request = Request::builder()
+            .method(Method::DELETE)
+            .uri("/api/v1/volumes/away")
+            .header("Authorization", format!("Bearer {TOKEN}"))
+            .body(Body::empty())
+            .unwrap();
+        let begun = Instant::now();
+        let clock = world.clock.clone();
+        let step = std::time::Duration::from_millis(50);
+        let passing = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(step).await;
+                clock.advance(step);
+            }
+        });
+        let response = server.router().oneshot(request).await.unwrap();
+        passing.abort();
+        assert_eq!(response.status().as_u16(), want);
+        let is_late = response.headers().contains_key("retry-after");
+        assert_eq!(is_late, want == 503);
+        assert!(begun.elapsed() < PASSING_MAX, "{refusals}");
     }
 }
 

@@ -45,6 +45,17 @@ pub(super) struct Pretend {
 }
 
 impl Pretend {
+    /// Whether a volume is open that is being opened.
+    fn opened(&self) -> Result<(), ControlError> {
+        let mut refusals = self.refusals.lock().unwrap();
+        if *refusals == 0 {
+            return Ok(());
+        }
+        *refusals -= 1;
+        let error = ControlError::new(ErrorKind::Unavailable, "it is not open yet");
+        Err(error.passing())
+    }
+
     fn tell(&self, what: String) {
         self.told.lock().unwrap().push(what);
     }
@@ -359,15 +370,7 @@ impl Control for Pretend {
                 let error = ControlError::new(ErrorKind::Unavailable, "another node has it");
                 answer(Err(error.at(node)))
             }
-            ("away", None) => {
-                let mut refusals = self.refusals.lock().unwrap();
-                if *refusals > 0 {
-                    *refusals -= 1;
-                    let error = ControlError::new(ErrorKind::Unavailable, "it is not open yet");
-                    return answer(Err(error.passing()));
-                }
-                answer(Ok(view(&name)))
-            }
+            ("away", None) => answer(self.opened().map(|()| view(&name))),
             _ => answer(only_main(&name).map(|()| self.view(&name))),
         }
     }
@@ -394,7 +397,10 @@ impl Control for Pretend {
 
     fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
         self.tell(format!("delete {name} {force}"));
-        answer(only_main(&name))
+        match (name.as_str(), self.away) {
+            ("away", None) => answer(self.opened()),
+            _ => answer(only_main(&name)),
+        }
     }
 
     fn exports(&self) -> Answer<'_, Vec<ExportView>> {

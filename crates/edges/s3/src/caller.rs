@@ -11,7 +11,9 @@ use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::{self, Refused};
 use cairn_forward::{Mark, network_of};
 use cairn_fs::Credentials;
-use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects};
+use cairn_objects::{
+    AccessKey, Arrival, Bucket, BucketSettings, Facet, ObjectError, ObjectInfo, Objects, Ticket,
+};
 use cairn_qos::Client;
 use http::Extensions;
 use s3s::access::{S3Access, S3AccessContext};
@@ -86,6 +88,7 @@ impl S3Access for Access {
             // Its signature was looked at before.
             mark.set();
         }
+        caller.begin(row, &facts.target);
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
         let expected = facts.expected_owner.as_deref();
         caller.require_owner(&facts.target, expected).await?;
@@ -158,6 +161,8 @@ impl Access {
             key,
             who,
             needs_acl: false,
+            begun: None,
+            ticket: None,
         }
     }
 }
@@ -193,6 +198,10 @@ pub(crate) struct Caller {
     pub is_passed_on: bool,
     /// Only the ACL of the object that is read can let it in.
     needs_acl: bool,
+    /// Where the change that it asks for is in the order of changes.
+    begun: Option<Arc<Arrival>>,
+    /// The same of a request whose body names what it changes.
+    ticket: Option<Arc<Ticket>>,
 }
 
 /// How often a request that takes long looks whether its access key is still one.
@@ -251,6 +260,50 @@ struct Judged {
 }
 
 impl Caller {
+    /// What the request asks for comes into the order of changes: its body may come slowly, and newer ones be done meanwhile.
+    fn begin(&mut self, row: &Row, target: &Named) {
+        if row.operation == DELETE_OBJECTS {
+            self.ticket = Some(Arc::new(self.objects.ticket()));
+        }
+        let Some(facet) = row.facet() else { return };
+        self.begun = match row.at {
+            At::Object => {
+                let bucket = self.objects.bucket(&target.bucket).ok();
+                bucket.map(|bucket| bucket.arrive(&target.key, facet))
+            }
+            At::Bucket => Some(self.objects.arrive_bucket(&target.bucket, facet)),
+            At::Service => None,
+        };
+    }
+
+    /// The change of an object that the request began. One that came for a bucket which was made anew meanwhile is late. Of a form
+    /// it is not known before now what it changes.
+    pub(crate) fn begun(&self, bucket: &Bucket, key: &str, facet: Facet) -> S3Result<Arc<Arrival>> {
+        match &self.begun {
+            Some(begun) if bucket.is_meant_by(begun, key) => Ok(Arc::clone(begun)),
+            Some(_) => Err(told(ObjectError::Late)),
+            None => Ok(bucket.arrive(key, facet)),
+        }
+    }
+
+    /// The change of an object that the body of the request names.
+    pub(crate) fn begun_as_named(&self, bucket: &Bucket, key: &str) -> Arc<Arrival> {
+        match &self.ticket {
+            Some(ticket) => bucket.arrived(ticket, key),
+            None => bucket.arrive(key, Facet::Whole),
+        }
+    }
+
+    /// The change of a bucket that the request began.
+    pub(crate) fn begun_of_bucket(&self) -> S3Result<&Arc<Arrival>> {
+        self.begun.as_ref().ok_or_else(|| {
+            s3_error!(
+                InternalError,
+                "the request is in no order with other changes of the bucket; nothing was done"
+            )
+        })
+    }
+
     /// Notes what the request is for, unless that is known.
     fn note(&self, bucket: &str, key: &str) {
         if let Some(account) = &self.account {
@@ -428,13 +481,15 @@ impl Caller {
         key.ok_or_else(denied)
     }
 
-    /// Changes the settings of a bucket.
+    /// Changes a setting of a bucket: the one that the request is about.
     pub(crate) async fn set(
         &self,
         name: &str,
         change: impl FnOnce(&mut BucketSettings) + Send,
     ) -> S3Result<()> {
-        self.objects.set_bucket(name, change).await.map_err(told)
+        let begun = self.begun_of_bucket()?;
+        let set = self.objects.set_bucket(name, begun, change);
+        set.await.map_err(told)
     }
 
     pub(crate) fn owner(&self) -> Owner {

@@ -3,8 +3,8 @@
 //! Owns: how S3 writes it, and who may do what with it. Must not know: how it is kept.
 
 use cairn_objects::{
-    Bucket, BucketSettings, DefaultRetention, LockMode, ObjectInfo, ObjectLock, ObjectRecord,
-    Retention, Versioning,
+    Bucket, BucketSettings, DefaultRetention, Facet, LockMode, ObjectInfo, ObjectLock,
+    ObjectRecord, Retention, Versioning,
 };
 use s3s::dto::DefaultRetention as DefaultRetentionOfS3;
 use s3s::dto::{
@@ -277,7 +277,9 @@ impl Service {
             Some(_) => return Err(s3_error!(MalformedXML, "a retention has a mode and a date")),
         };
         let version = values::version(input.version_id.as_ref());
-        let set = bucket.set_retention(&caller.who, &input.key, version, wanted, bypass);
+        let begun = caller.begun(&bucket, &input.key, Facet::Retention)?;
+        let who = &caller.who;
+        let set = bucket.set_retention(who, &input.key, version, wanted, bypass, &begun);
         set.await.map_err(told)?;
         Ok(S3Response::new(PutObjectRetentionOutput::default()))
     }
@@ -317,7 +319,8 @@ impl Service {
         let status = status.ok_or_else(|| s3_error!(MalformedXML, "a legal hold is ON or OFF"))?;
         let hold = is_held(&status)?;
         let version = values::version(input.version_id.as_ref());
-        let set = bucket.set_legal_hold(&caller.who, &input.key, version, hold);
+        let begun = caller.begun(&bucket, &input.key, Facet::LegalHold)?;
+        let set = bucket.set_legal_hold(&caller.who, &input.key, version, hold, &begun);
         set.await.map_err(told)?;
         Ok(S3Response::new(PutObjectLegalHoldOutput::default()))
     }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use cairn_codec_s3::{Action as A, signed};
+use cairn_objects::Facet;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3Result, s3_error};
@@ -92,6 +93,27 @@ impl Row {
             is_open: false,
             needs: Vec::new(),
         }
+    }
+
+    /// What it replaces of the object or the bucket that it is at, for the order of changes; `None`: it changes nothing, or no object
+    /// and no bucket, or its body names what.
+    pub fn facet(&self) -> Option<Facet> {
+        Some(match self.operation {
+            PUT_OBJECT | COMPLETE | DELETE_OBJECT => Facet::Whole,
+            "CopyObject" | "CreateBucket" | "DeleteBucket" => Facet::Whole,
+            "PutObjectTagging" | "DeleteObjectTagging" => Facet::Tags,
+            "PutBucketTagging" | "DeleteBucketTagging" => Facet::Tags,
+            "PutObjectAcl" | "PutBucketAcl" => Facet::Acl,
+            "PutObjectRetention" => Facet::Retention,
+            "PutObjectLegalHold" => Facet::LegalHold,
+            PUT_BUCKET_POLICY | "DeleteBucketPolicy" => Facet::Policy,
+            "PutBucketCors" | "DeleteBucketCors" => Facet::Cors,
+            "PutBucketLifecycleConfiguration" | "DeleteBucketLifecycle" => Facet::Lifecycle,
+            "PutBucketVersioning" => Facet::Versioning,
+            "PutBucketWebsite" | "DeleteBucketWebsite" => Facet::Website,
+            "PutObjectLockConfiguration" => Facet::ObjectLock,
+            _ => return None,
+        })
     }
 
     fn open(self) -> Self {
@@ -1008,6 +1030,28 @@ mod tests {
             assert_eq!(got.as_deref(), Ok(row.operation));
         }
         assert!(row("SelectObjectContent").is_err());
+    }
+
+    /// A change that is in no order could be done after a newer one of its client.
+    #[test]
+    fn each_change_has_its_place_in_the_order_of_changes() {
+        const ELSEWHERE: [&str; 6] = [
+            // An upload has a number of its own, which nobody has before it is told.
+            "CreateMultipartUpload",
+            "AbortMultipartUpload",
+            // They are of a part.
+            "UploadPart",
+            "UploadPartCopy",
+            // Its body names the objects.
+            "DeleteObjects",
+            // So does a form.
+            POST_OBJECT,
+        ];
+        for row in TABLE.iter() {
+            let is_look = [GET, HEAD].contains(&row.method);
+            let has_none = is_look || ELSEWHERE.contains(&row.operation);
+            assert_eq!(row.facet().is_none(), has_none, "{}", row.operation);
+        }
     }
 
     #[test]

@@ -1,15 +1,20 @@
 //! What disks did not take while they did not answer or failed, until they have it.
 //!
-//! Owns: of which segments a disk lacks some of its shard, as far as this process wrote them, and making that good.
-//! Must not know: when a disk is well again, what is said of it meanwhile.
+//! Owns: of which segments a disk lacks some of its shard, finding them again after a start, and making that good.
+//! Must not know: when a disk is well again, what is said of it meanwhile, how it is kept which segments are suspects.
 //!
-//! A shard that missed a write has no footer. A start does not know which those are: the next scrub finds them by that.
+//! A shard that missed a write has no footer. The metadata does not note a segment as sealed before all its shards have all
+//! of it ([`SegmentStore::may_lack`]), so whoever opens the volume next has few suspects to look at. A segment that a crash left without any
+//! footer says nothing of who missed what: that, and what is damaged otherwise, is for a scrub.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_formats::pointer::BLOCK_BYTES;
+use cairn_shard::ShardErrorKind;
 use parking_lot::Mutex;
 
 use crate::life::{OpenSegment, Segment};
@@ -19,31 +24,62 @@ use crate::store::SegmentStore;
 /// What could not be made good, because too few of the others are there, is let alone for so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// By disk: the segments of whose shard it lacks some, and when they are tried again, on the monotonic clock.
-type Lacks = BTreeMap<DiskId, BTreeMap<(VolumeId, SegmentId), Duration>>;
+/// Segments, and when they are tried again, on the monotonic clock.
+type Places = BTreeMap<(VolumeId, SegmentId), Duration>;
 
 /// Which disks lack what.
 #[derive(Default)]
-pub(crate) struct Missed(Mutex<Lacks>);
+pub(crate) struct Missed {
+    state: Mutex<State>,
+    /// Somebody looks for what disks lack, and has it made good.
+    is_tended: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// By disk: the segments of whose shard it lacks some.
+    lacks: BTreeMap<DiskId, Places>,
+    /// Segments of which some disk may lack something.
+    suspects: Places,
+}
+
+fn listed(places: &Places) -> Vec<(VolumeId, SegmentId, Duration)> {
+    let each = places.iter();
+    each.map(|((volume, segment), again)| (*volume, *segment, *again))
+        .collect()
+}
 
 impl Missed {
-    fn note(&self, disk: DiskId, segment: &Segment) {
-        let place = (segment.volume, segment.id);
-        let mut lacks = self.0.lock();
-        lacks.entry(disk).or_default().insert(place, Duration::ZERO);
+    fn note(&self, disk: DiskId, place: (VolumeId, SegmentId)) {
+        let mut state = self.state.lock();
+        let of_disk = state.lacks.entry(disk).or_default();
+        of_disk.entry(place).or_insert(Duration::ZERO);
     }
 
     fn of(&self, disk: DiskId) -> Vec<(VolumeId, SegmentId, Duration)> {
-        let lacks = self.0.lock();
-        let of_disk = lacks.get(&disk).into_iter().flatten();
-        of_disk
-            .map(|((volume, segment), again)| (*volume, *segment, *again))
-            .collect()
+        let state = self.state.lock();
+        state.lacks.get(&disk).map_or_else(Vec::new, listed)
+    }
+
+    fn suspects(&self) -> Vec<(VolumeId, SegmentId, Duration)> {
+        listed(&self.state.lock().suspects)
+    }
+
+    fn suspect(&self, place: (VolumeId, SegmentId), again: Option<Duration>) {
+        let mut state = self.state.lock();
+        match again {
+            Some(again) => {
+                state.suspects.insert(place, again);
+            }
+            None => {
+                state.suspects.remove(&place);
+            }
+        }
     }
 
     fn set(&self, disk: DiskId, place: (VolumeId, SegmentId), again: Option<Duration>) {
-        let mut lacks = self.0.lock();
-        let Some(of_disk) = lacks.get_mut(&disk) else {
+        let mut state = self.state.lock();
+        let Some(of_disk) = state.lacks.get_mut(&disk) else {
             return;
         };
         match again {
@@ -55,16 +91,18 @@ impl Missed {
             }
         }
         if of_disk.is_empty() {
-            lacks.remove(&disk);
+            state.lacks.remove(&disk);
         }
     }
 
     pub fn forget_volume(&self, volume: VolumeId) {
-        let mut lacks = self.0.lock();
+        let mut state = self.state.lock();
+        let State { lacks, suspects } = &mut *state;
         for of_disk in lacks.values_mut() {
             of_disk.retain(|(of, _), _| *of != volume);
         }
         lacks.retain(|_, of_disk| !of_disk.is_empty());
+        suspects.retain(|(of, _), _| *of != volume);
     }
 }
 
@@ -74,7 +112,7 @@ impl SegmentStore {
         let disks = segment.disks();
         let each = disks.iter().zip(&open.shard_failed);
         for (disk, _) in each.filter(|(_, has_failed)| **has_failed) {
-            self.missed.note(*disk, segment);
+            self.missed.note(*disk, (segment.volume, segment.id));
         }
     }
 
@@ -84,6 +122,85 @@ impl SegmentStore {
         let missed = self.missed.of(disk);
         let mut volumes = missed.iter().map(|(volume, ..)| *volume);
         volumes.any(|volume| self.volume(volume).is_ok())
+    }
+
+    /// After a volume was opened: segments of which its metadata does not know that all their shards have all of them.
+    pub fn suspect(&self, volume: VolumeId, segments: impl IntoIterator<Item = SegmentId>) {
+        for segment in segments {
+            self.missed.suspect((volume, segment), Some(Duration::ZERO));
+        }
+    }
+
+    /// Whether a disk may lack some of a segment that takes no more appends, and that is to be made good.
+    pub fn may_lack(&self, volume: VolumeId, id: SegmentId) -> bool {
+        if !self.missed.is_tended.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(segment) = self.find(volume, id) else {
+            return false;
+        };
+        let (place, disks) = ((volume, id), segment.disks());
+        let state = self.missed.state.lock();
+        let lacks = |disk: &DiskId| {
+            let of_disk = state.lacks.get(disk);
+            of_disk.is_some_and(|of_disk| of_disk.contains_key(&place))
+        };
+        state.suspects.contains_key(&place) || disks.iter().any(lacks)
+    }
+
+    /// Looks which disks lack some of the suspects. Those of which a disk does not say so are looked at again later.
+    pub async fn look_for_missed(&self, pace: &Pace) {
+        self.missed.is_tended.store(true, Ordering::Relaxed);
+        for (volume, segment, again) in self.missed.suspects() {
+            let now = self.env.clock.monotonic();
+            if again > now {
+                continue;
+            }
+            let turn = pace.spend(u64::from(BLOCK_BYTES)).await;
+            let is_known = self.look_at_suspect(volume, segment).await;
+            drop(turn);
+            let again = (!is_known).then_some(now.saturating_add(AGAIN_AFTER));
+            self.missed.suspect((volume, segment), again);
+        }
+    }
+
+    /// Whether all its disks say whether they have all of it.
+    async fn look_at_suspect(&self, volume: VolumeId, id: SegmentId) -> bool {
+        let Ok(opened) = self.volume(volume) else {
+            return false;
+        };
+        let Ok(segment) = opened.segment(id) else {
+            return true;
+        };
+        if segment.is_removed() || segment.remote.is_some() {
+            return true;
+        }
+        let (mut lacking, mut has_footer, mut is_known) = (Vec::new(), false, true);
+        for shard in 0..segment.code.total() {
+            let Some(there) = segment.disk_of(shard).and_then(|disk| self.disk(disk)) else {
+                is_known = false;
+                continue;
+            };
+            let (asked, name) = (Arc::clone(&there), segment.shard_name(shard));
+            let stat = Box::pin(async move { asked.stat(name).await });
+            match self.unless_silent(&there, stat).await {
+                Some(Ok(stat)) if stat.is_unsealed => lacking.push(there.id()),
+                Some(Ok(_)) => has_footer = true,
+                // It never came to be there.
+                Some(Err(error)) if error.kind() == ShardErrorKind::NotFound => {
+                    lacking.push(there.id());
+                }
+                Some(Err(_)) | None => is_known = false,
+            }
+        }
+        // Where the segment was never sealed, none has a footer.
+        if has_footer && !lacking.is_empty() {
+            tracing::info!(%volume, segment = %id, disks = lacking.len(), "disks lack some of a segment since before this start");
+            for disk in lacking {
+                self.missed.note(disk, (volume, id));
+            }
+        }
+        is_known
     }
 
     /// Gives a disk that is well again what it missed, from the other disks. Returns how many segments are left, which are tried

@@ -810,7 +810,7 @@ impl SegmentStore {
         }
     }
 
-    fn find(&self, volume: VolumeId, segment: SegmentId) -> Option<Arc<Segment>> {
+    pub(crate) fn find(&self, volume: VolumeId, segment: SegmentId) -> Option<Arc<Segment>> {
         self.volume(volume).ok()?.segment(segment).ok()
     }
 

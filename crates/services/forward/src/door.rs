@@ -103,7 +103,9 @@ impl Door {
     ) -> io::Result<(L::Stream, SocketAddr, Entry)> {
         loop {
             if self.is_flushing {
-                if !planted::is(Bug::WaitingConnectionTaken) {
+                if planted::is(Bug::WaitingConnectionHeardLate) {
+                    turn_heard_away(listener).await?;
+                } else if !planted::is(Bug::WaitingConnectionTaken) {
                     listener.turn_waiting_away()?;
                 }
                 self.is_flushing = false;
@@ -152,6 +154,14 @@ impl Door {
             return Ok((stream, peer, entry));
         }
     }
+}
+
+/// Turns away what the runtime has heard of: others may wait in the kernel. It is a mistake that is planted.
+async fn turn_heard_away<L: Accepts>(listener: &L) -> io::Result<()> {
+    while let Poll::Ready(accepted) = poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
+        L::turn_away(accepted?.0);
+    }
+    Ok(())
 }
 
 impl Entry {

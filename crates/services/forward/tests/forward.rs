@@ -634,10 +634,109 @@ async fn connections_that_the_runtime_has_not_heard_of_are_turned_away_as_well()
     assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
 
+/// Connections that a kernel has, each with how many standstills there were when it came, and how many of them the runtime has
+/// heard of.
+#[derive(Default)]
+struct Kernel(Mutex<(std::collections::VecDeque<u32>, usize)>);
+
+impl Accepts for Kernel {
+    type Stream = u32;
+
+    fn poll_accept(&self, _: &mut Context<'_>) -> Poll<io::Result<(u32, SocketAddr)>> {
+        let (connections, heard) = &mut *self.0.lock();
+        if *heard == 0 {
+            return Poll::Pending;
+        }
+        *heard -= 1;
+        let came_in = connections.pop_front().expect("heard of");
+        Poll::Ready(Ok((came_in, client(1))))
+    }
+
+    fn turn_away(_: u32) {}
+
+    fn turn_waiting_away(&self) -> io::Result<()> {
+        *self.0.lock() = Default::default();
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrives,
+    /// The runtime hears of all that the kernel has.
+    Hears,
+    StandsStill,
+    /// Somebody asks whether the process ran all the time.
+    Notices,
+    Accepts,
+}
+
+/// Walks through steps: what came before a standstill is not accepted after it, and what comes when all is over is. No task runs
+/// meanwhile.
+fn walk(cluster: &Cluster, steps: &[Step]) {
+    let kernel = Kernel::default();
+    let mut door = Door::new(Some(Arc::clone(&cluster.edge)));
+    let mut standstills = 0;
+    let hears = || {
+        let (connections, heard) = &mut *kernel.0.lock();
+        *heard = connections.len();
+    };
+    let mut accepts = || {
+        let accepted = door.accept(&kernel).now_or_never()?;
+        let (came_in, ..) = accepted.expect("no error");
+        Some(came_in)
+    };
+    for step in steps {
+        match step {
+            Step::Arrives => kernel.0.lock().0.push_back(standstills),
+            Step::Hears => hears(),
+            Step::StandsStill => {
+                cluster.clock.advance(FRESH_MAX * 2);
+                standstills += 1;
+            }
+            Step::Notices => {
+                cluster.edge.pulse().generation();
+            }
+            Step::Accepts => {
+                let came_in = accepts();
+                assert_eq!(came_in.unwrap_or(standstills), standstills, "{steps:?}");
+            }
+        }
+    }
+    cluster.edge.pulse().generation();
+    while let Some(came_in) = accepts() {
+        assert_eq!(came_in, standstills, "{steps:?}");
+    }
+    kernel.0.lock().0.push_back(standstills);
+    hears();
+    assert_eq!(accepts(), Some(standstills), "{steps:?}");
+}
+
+/// Every row of four steps, after somebody has come and before somebody accepts what there is.
+#[tokio::test]
+async fn of_each_order_of_news_and_standstills_nothing_old_comes_in() {
+    const ALL: [Step; 5] = [
+        Step::Arrives,
+        Step::Hears,
+        Step::StandsStill,
+        Step::Notices,
+        Step::Accepts,
+    ];
+    const LEN: u32 = 4;
+    let cluster = Cluster::new().await;
+    for number in 0..ALL.len().pow(LEN) {
+        let nth = |place: u32| ALL[number / ALL.len().pow(place) % ALL.len()];
+        let mut steps = vec![Step::Arrives];
+        steps.extend((0..LEN).map(nth));
+        steps.extend([Step::Accepts, Step::Hears, Step::Accepts]);
+        walk(&cluster, &steps);
+    }
+}
+
 /// Each rule is left out once. What the simulation of clusters finds beside these, `crates/testing/sim/src/bugs.rs` says.
 #[test]
 fn planted_mistakes_are_noticed() {
-    let mistakes: [(Bug, fn()); 10] = [
+    let mistakes: [(Bug, fn()); 12] = [
         (
             Bug::ForwardTermIgnored,
             the_owner_refuses_a_term_that_it_knows_to_have_ended,
@@ -674,6 +773,14 @@ fn planted_mistakes_are_noticed() {
         (
             Bug::WaitingConnectionTaken,
             connections_that_waited_in_a_standstill_are_turned_away,
+        ),
+        (
+            Bug::WaitingConnectionHeardLate,
+            connections_that_the_runtime_has_not_heard_of_are_turned_away_as_well,
+        ),
+        (
+            Bug::WaitingConnectionHeardLate,
+            of_each_order_of_news_and_standstills_nothing_old_comes_in,
         ),
     ];
     for (bug, test) in mistakes {

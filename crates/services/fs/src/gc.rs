@@ -38,6 +38,9 @@ const NO_SPACE_TOLD: Duration = Duration::from_secs(60);
 const TURN_WAIT_MAX: Duration = Duration::from_millis(250);
 /// Segments that one batch removes from the metadata.
 const REMOVE_SEGMENTS_MAX: usize = 256;
+/// Segments that are not noted as sealed because a disk lacks some of them. Of more, a scrub finds the rest after a start: what
+/// is not noted as sealed is not collected.
+const LACKING_SEGMENTS_MAX: usize = 64;
 /// About as much as one batch has to say of who shared them.
 const REMOVE_BATCH_LEN_BYTES: usize = 1 << 20;
 /// Segments that a round with a limited rate, or of a volume that nobody writes to, rewrites: after it is seen whether there
@@ -442,14 +445,20 @@ impl Shared {
         }
     }
 
-    /// Notes in the metadata which segments were sealed since the last look, with what is left of their room.
+    /// Notes in the metadata which segments were sealed since the last look, with what is left of their room. One of which a disk
+    /// lacks some is not noted before that is made good: by that the next start finds it.
     pub(crate) fn note_sealed(&self) {
         let mut from = SegmentId(0);
+        let mut lacking = 0;
         loop {
             let some = self.meta.unsealed_segments(from, REMOVE_SEGMENTS_MAX);
             let mut batch = Batch::new();
             let settled = some.iter().filter_map(|id| {
                 let len_bytes = self.segments.settled_len_bytes(self.volume, *id)?;
+                if lacking < LACKING_SEGMENTS_MAX && self.segments.may_lack(self.volume, *id) {
+                    lacking += 1;
+                    return None;
+                }
                 Some((*id, len_bytes))
             });
             for (id, len_bytes) in settled {

@@ -54,8 +54,6 @@ const DELETE_MAX: usize = 256;
 /// What could not be sent or brought back is let alone for so long, at most so many of them.
 const REST: Duration = Duration::from_secs(300);
 const RESTING_MAX: usize = 4096;
-/// A tier that failed is let alone for so long by this.
-const TIER_PAUSE: Duration = Duration::from_secs(20);
 /// A segment in a tier is written anew when less than this is alive of what was when it was sent. Of its bytes little may be
 /// alive for good, because of how stripes are filled.
 const COMPACT_LIVE_PERCENT: u64 = 50;
@@ -106,6 +104,8 @@ pub struct TieringSettings {
     pub pace: Option<Arc<Pace>>,
     /// It looks this often.
     pub interval: Duration,
+    /// A tier that failed is let alone for so long.
+    pub trouble_pause: Duration,
 }
 
 impl Default for TieringSettings {
@@ -115,6 +115,7 @@ impl Default for TieringSettings {
             policy: None,
             pace: None,
             interval: Duration::from_secs(10),
+            trouble_pause: Duration::from_secs(20),
         }
     }
 }
@@ -147,6 +148,7 @@ pub struct TieringStatus {
 pub(crate) struct TierWork {
     pool: PoolId,
     interval: Duration,
+    trouble_pause: Duration,
     pace: Arc<Pace>,
     policy: Mutex<Option<TierPolicy>>,
     pub wake: Notify,
@@ -189,6 +191,7 @@ impl TierWork {
         Self {
             pool: settings.pool,
             interval: settings.interval,
+            trouble_pause: settings.trouble_pause,
             pace: pace.unwrap_or_else(|| Arc::new(Pace::new(env.clock.clone(), 0))),
             is_promoting: AtomicBool::new(is_promoting(policy.as_ref())),
             policy: Mutex::new(policy),
@@ -347,6 +350,7 @@ impl Fs {
 impl Shared {
     pub(crate) async fn run_tiering(self: Arc<Self>) {
         let interval = self.tiering.interval;
+        let trouble_pause = self.tiering.trouble_pause;
         while self
             .tasks
             .pause(interval, self.tiering.wake.notified())
@@ -359,7 +363,11 @@ impl Shared {
                     if before.as_ref() != Some(&trouble) {
                         tracing::warn!(volume = %self.volume, trouble, "a tier does not take or give what it should; it is tried again");
                     }
-                    if !self.tasks.pause(TIER_PAUSE, std::future::pending()).await {
+                    if !self
+                        .tasks
+                        .pause(trouble_pause, std::future::pending())
+                        .await
+                    {
                         return;
                     }
                 }
@@ -370,7 +378,11 @@ impl Shared {
                     if before.as_ref() != Some(&trouble) {
                         tracing::warn!(volume = %self.volume, %error, "tiering failed; it is tried again");
                     }
-                    if !self.tasks.pause(TIER_PAUSE, std::future::pending()).await {
+                    if !self
+                        .tasks
+                        .pause(trouble_pause, std::future::pending())
+                        .await
+                    {
                         return;
                     }
                 }

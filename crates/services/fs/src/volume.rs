@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Branch, Generation, Ino, Media, Timestamp, View, VolumeId};
+use cairn_base::{Branch, Generation, Ino, Media, SegmentId, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_keys::{NoSecrets, Secrets, VolumeKey};
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
-    SpaceDelta, Ticket, UsageDelta, decode_extent,
+    SegmentRecord, SpaceDelta, Ticket, UsageDelta, decode_extent,
 };
 use cairn_segment::{Compression, Pace, Protection, SegmentError, SegmentInfo, SegmentStore};
 use parking_lot::{Mutex, RwLock};
@@ -415,8 +415,14 @@ impl Fs {
             collection_pace,
             tiering,
         } = settings;
-        let known = meta
-            .segments()
+        let records = meta.segments();
+        let is_suspect = |record: &SegmentRecord| !record.sealed && record.remote.is_none();
+        let suspects: Vec<SegmentId> = records
+            .iter()
+            .filter(|(_, record)| is_suspect(record))
+            .map(|(id, _)| *id)
+            .collect();
+        let known = records
             .into_iter()
             .map(|(id, record)| {
                 let code = Code::new(record.data, record.parity).map_err(|error| {
@@ -443,6 +449,7 @@ impl Fs {
         } else {
             let opened = segments.open_volume_with(volume, epoch, key, allocate, known);
             opened.await.map_err(segment_error)?;
+            segments.suspect(volume, suspects);
         }
         let requests = Requests::open(&env, &meta).map_err(meta_error)?;
         let keeping = Keeping::open(&meta, &xattr_values)?;

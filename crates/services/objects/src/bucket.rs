@@ -13,7 +13,7 @@ use cairn_fs::{
     TRANSFER_LEN_BYTES_MAX, Unchanged, Unnamed, XattrMode,
 };
 
-use crate::arrivals::Arrival;
+use crate::arrivals::{Arrival, Facet, Ticket};
 use crate::listing::{self, Entry, Listed, ListedObject, Listing, Named, Names, Tree, Wanted};
 use crate::path::KeyPath;
 use crate::records::{BucketRecord, ObjectError, ObjectRecord, decode, encode};
@@ -218,13 +218,27 @@ impl Bucket {
     }
 
     /// A change of an object begins: its request counts as older than those that come later, also if it waits.
-    pub fn arrive(&self, key: &str) -> Arrival {
+    pub fn arrive(&self, key: &str, facet: Facet) -> Arc<Arrival> {
         let directory = self.record.directory;
-        self.objects.arrivals.arrive(directory, key.as_bytes())
+        Arc::new(self.objects.arrivals.of_object(directory, key, facet))
+    }
+
+    /// The same for an object that a request names which came earlier.
+    pub fn arrived(&self, ticket: &Ticket, key: &str) -> Arc<Arrival> {
+        Arc::new(ticket.of_object(self.record.directory, key, Facet::Whole))
+    }
+
+    /// Whether a change that was begun is of this object; not if the bucket was made anew since then.
+    pub fn is_meant_by(&self, arrival: &Arrival, key: &str) -> bool {
+        arrival.is_of_object(self.record.directory, key)
     }
 
     /// Begins an object.
-    pub async fn stage(&self, who: &Credentials, arrival: Arrival) -> Result<Staged, ObjectError> {
+    pub async fn stage(
+        &self,
+        who: &Credentials,
+        arrival: Arc<Arrival>,
+    ) -> Result<Staged, ObjectError> {
         Staged::begin(&self.objects, who, self.record.directory, arrival).await
     }
 
@@ -532,17 +546,20 @@ impl Bucket {
         Ok(read.parts)
     }
 
-    /// Changes what an object has beside its bytes.
+    /// Changes what an object has beside its bytes: what `arrival` is of.
     pub async fn change_record(
         &self,
         who: &Credentials,
         key: &str,
         version: Option<&str>,
+        arrival: &Arrival,
         change: impl FnOnce(&mut ObjectRecord) + Send,
     ) -> Result<ObjectInfo, ObjectError> {
+        let due = arrival.due().await?;
         let _turn = self.turn(key, true).await;
         let info = self.object_or_version(who, key, version).await?;
         self.change_record_of(who, &info, change).await?;
+        due.done();
         Ok(info)
     }
 
@@ -608,8 +625,9 @@ impl Bucket {
         who: &Credentials,
         key: &str,
         condition: &Condition,
+        arrival: &Arrival,
     ) -> Result<Removed, ObjectError> {
-        let removed = self.remove(who, key, condition).await?;
+        let removed = self.remove(who, key, condition, arrival).await?;
         self.prune(who, key).await;
         Ok(removed)
     }
@@ -621,8 +639,8 @@ impl Bucket {
         who: &Credentials,
         key: &str,
         condition: &Condition,
+        arrival: &Arrival,
     ) -> Result<Removed, ObjectError> {
-        let arrival = self.arrive(key);
         let due = match arrival.due().await {
             Err(ObjectError::Late) if self.versioning().is_none() && condition.is_free() => {
                 let path = KeyPath::parse(key.as_bytes())?;

@@ -11,6 +11,7 @@ use cairn_base::Ino;
 use cairn_base::env::BoxFuture;
 use cairn_fs::{Attr, Credentials, FsError, Keeper, KeptPlace, Marker};
 
+use crate::arrivals::Facet;
 use crate::bucket::Bucket;
 use crate::path::KeyPath;
 use crate::records::ObjectError;
@@ -148,6 +149,8 @@ impl Objects {
         name: &str,
         seconds: Option<u32>,
     ) -> Result<Bucket, ObjectError> {
+        let arrival = self.arrive_bucket(name, Facet::NfsVersions);
+        let due = arrival.due().await?;
         let _turn = self.change_turn().await;
         let mut record = self.bucket(name)?.record;
         if let Some(seconds) = seconds {
@@ -164,6 +167,7 @@ impl Objects {
         }
         record.settings.nfs_versions_seconds = seconds;
         self.keep_bucket(name, record).await?;
+        due.done();
         self.settings_changed();
         self.bucket(name)
     }

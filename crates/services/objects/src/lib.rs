@@ -26,7 +26,7 @@ mod version_listing;
 mod versions;
 mod volume;
 
-pub use arrivals::Arrival;
+pub use arrivals::{Arrival, Facet, Ticket};
 pub use bucket::{Bucket, Condition, KeysWanted, ObjectInfo, Published};
 pub use checksums::UploadChecksum;
 pub use keeper::{NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT};
@@ -41,7 +41,7 @@ pub use settings::{
     LifecycleRule, ObjectLock, Website,
 };
 pub use staging::Staged;
-pub use upload::{StagedPart, WantedPart};
+pub use upload::{Completion, StagedPart, WantedPart};
 pub use version_listing::{ListedVersion, VersionListing, VersionsWanted};
 pub use versions::{NO_VERSION, Removed, Versioning};
 pub use volume::{KeySpec, Objects};

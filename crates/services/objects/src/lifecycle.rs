@@ -10,6 +10,7 @@ use cairn_base::Ino;
 use cairn_fs::{Credentials, FileKind, FsError};
 use parking_lot::Mutex;
 
+use crate::arrivals::Facet;
 use crate::bucket::{Bucket, Condition, Directories, ObjectInfo};
 use crate::listing::{Names, Tree, Walk};
 use crate::path::KeyPath;
@@ -287,7 +288,8 @@ impl Bucket {
             unchanged: Some(info.unchanged()),
             ..Condition::default()
         };
-        bucket.delete(who, key, &this).await?;
+        let arrival = bucket.arrive(key, Facet::Whole);
+        bucket.delete(who, key, &this, &arrival).await?;
         Ok(true)
     }
 
@@ -331,7 +333,7 @@ impl Bucket {
         }
         let path = KeyPath::parse(key.as_bytes())?;
         let before = gone.objects;
-        let arrival = bucket.arrive(key);
+        let arrival = bucket.arrive(key, Facet::Whole);
         {
             let due = arrival.due().await?;
             let _turn = bucket.turn(key, true).await;

@@ -6,6 +6,7 @@ use cairn_base::Timestamp;
 use cairn_fs::{Credentials, FsError, access};
 use serde::{Deserialize, Serialize};
 
+use crate::arrivals::Arrival;
 use crate::bucket::{Bucket, ObjectInfo};
 use crate::records::{ObjectError, ObjectRecord};
 
@@ -121,8 +122,10 @@ impl Bucket {
         version: Option<&str>,
         wanted: Option<Retention>,
         bypass: bool,
+        arrival: &Arrival,
     ) -> Result<(), ObjectError> {
         self.require_lockable()?;
+        let due = arrival.due().await?;
         let _turn = self.turn(key, true).await;
         let info = self.object_or_version(who, key, version).await?;
         let before = info.record.as_ref().and_then(|record| record.retention);
@@ -136,7 +139,9 @@ impl Bucket {
             require_loose(before.as_ref(), bypass, self.now())?;
         }
         self.lock(who, &info, |record| record.retention = wanted)
-            .await
+            .await?;
+        due.done();
+        Ok(())
     }
 
     /// Holds a version, or no more.
@@ -146,12 +151,16 @@ impl Bucket {
         key: &str,
         version: Option<&str>,
         hold: bool,
+        arrival: &Arrival,
     ) -> Result<(), ObjectError> {
         self.require_lockable()?;
+        let due = arrival.due().await?;
         let _turn = self.turn(key, true).await;
         let info = self.object_or_version(who, key, version).await?;
         self.lock(who, &info, |record| record.legal_hold = hold)
-            .await
+            .await?;
+        due.done();
+        Ok(())
     }
 
     /// What the record says holds already, or still, when it says so.

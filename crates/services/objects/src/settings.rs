@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cairn_codec_s3::Policy;
 use serde::{Deserialize, Serialize};
 
+use crate::arrivals::Arrival;
 use crate::locks::LockMode;
 use crate::records::{ObjectError, ObjectRecord, encode};
 use crate::versions::Versioning;
@@ -233,12 +234,14 @@ impl BucketSettings {
 }
 
 impl Objects {
-    /// Changes the settings of a bucket. Durable when answered; they hold from then on.
+    /// Changes a setting of a bucket: what `arrival` is of. Durable when answered; it holds from then on.
     pub async fn set_bucket(
         self: &Arc<Self>,
         name: &str,
+        arrival: &Arrival,
         change: impl FnOnce(&mut BucketSettings) + Send,
     ) -> Result<(), ObjectError> {
+        let due = arrival.due().await?;
         let _turn = self.change_turn().await;
         let mut record = self.bucket(name)?.record;
         change(&mut record.settings);
@@ -248,6 +251,7 @@ impl Objects {
             )));
         }
         self.keep_bucket(name, record).await?;
+        due.done();
         self.settings_changed();
         Ok(())
     }

@@ -31,10 +31,10 @@ impl Staged {
         objects: &Objects,
         who: &Credentials,
         dir: Ino,
-        arrival: Arrival,
+        arrival: Arc<Arrival>,
     ) -> Result<Self, ObjectError> {
         Ok(Self {
-            arrival: Arc::new(arrival),
+            arrival,
             who: who.clone(),
             file: objects.fs().make_unnamed_near(who, dir).await?,
             buffer: BytesMut::new(),

@@ -4,12 +4,14 @@
 //! that had its number. Parts are copied into the object when it is completed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::{Credentials, Expected, FileKind, FsError, Placing, SetAttr};
 use md5::{Digest as _, Md5};
 
+use crate::arrivals::Arrival;
 use crate::bucket::{Bucket, Condition, ObjectInfo, Published, hex};
 use crate::checksums::{UploadChecksum, is_meant};
 use crate::lifecycle::is_of_volume;
@@ -57,6 +59,16 @@ struct Found {
     folder: Ino,
     name: String,
     info: UploadInfo,
+}
+
+/// What the object is to be that an upload becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion<'a> {
+    /// Its parts, in order.
+    pub wanted: &'a [WantedPart],
+    /// Checksums of all of it that are known, by algorithm.
+    pub whole: &'a BTreeMap<String, String>,
+    pub condition: &'a Condition,
 }
 
 impl Bucket {
@@ -133,6 +145,7 @@ impl Bucket {
         key: &str,
         id: &str,
         number: u32,
+        arrival: Arrival,
     ) -> Result<StagedPart, ObjectError> {
         if !(1..=PART_NUMBER_MAX).contains(&number) {
             return Err(ObjectError::Invalid(format!(
@@ -140,8 +153,7 @@ impl Bucket {
             )));
         }
         let upload = self.upload(who, key, id).await?;
-        let arrivals = &self.objects().arrivals;
-        let arrival = arrivals.arrive(upload.folder, part_name(number).as_bytes());
+        let arrival = Arc::new(arrival);
         let staged = Staged::begin(self.objects(), who, upload.folder, arrival).await?;
         let checksum = upload.info.checksum;
         Ok(StagedPart {
@@ -311,18 +323,20 @@ impl Bucket {
         Ok(Some((published, record)))
     }
 
-    /// Makes an object of parts, in order; returns what it has beside its bytes, too. `whole` are checksums of all of it that
-    /// are known. Whoever completes an upload again is told the same.
+    /// Makes an object of parts; returns what it has beside its bytes, too. Whoever completes an upload again is told the same.
     pub async fn complete_upload(
         &self,
         who: &Credentials,
         key: &str,
         id: &str,
-        wanted: &[WantedPart],
-        whole: &BTreeMap<String, String>,
-        condition: &Condition,
+        completion: Completion<'_>,
+        arrival: Arc<Arrival>,
     ) -> Result<(Published, ObjectRecord), ObjectError> {
-        let arrival = self.arrive(key);
+        let Completion {
+            wanted,
+            whole,
+            condition,
+        } = completion;
         let _turn = self.objects().completion_turn(id).await;
         let done = self.completed(who, key, id, wanted, whole).await?;
         if let Some(done) = done {

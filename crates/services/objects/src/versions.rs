@@ -22,6 +22,7 @@ use cairn_fs::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::arrivals::Arrival;
 use crate::bucket::{ATTEMPTS_MAX, Bucket, Condition, OF_OBJECT, ObjectInfo, may_read};
 use crate::path::KeyPath;
 use crate::records::{ObjectError, ObjectRecord, VERSION, encode};
@@ -649,9 +650,9 @@ impl Bucket {
         key: &str,
         id: &str,
         bypass: bool,
+        arrival: &Arrival,
     ) -> Result<Removed, ObjectError> {
         let path = KeyPath::parse(key.as_bytes())?;
-        let arrival = self.arrive(key);
         let removed = {
             let due = arrival.due().await?;
             let _turn = self.turn(key, true).await;

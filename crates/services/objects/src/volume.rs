@@ -13,7 +13,7 @@ use cairn_fs::{
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::arrivals::Arrivals;
+use crate::arrivals::{Arrival, Arrivals, Facet, Ticket};
 use crate::bucket::Bucket;
 use crate::keeper::BucketKeeper;
 use crate::path::KeyPath;
@@ -241,6 +241,21 @@ impl Objects {
         self.state.read().keys.contains_key(id)
     }
 
+    /// A change of a bucket or of its settings begins: its request counts as older than those that come later, also if it waits.
+    pub fn arrive_bucket(&self, name: &str, facet: Facet) -> Arc<Arrival> {
+        Arc::new(self.arrivals.of_bucket(name, facet))
+    }
+
+    /// The same of a part of an upload.
+    pub fn arrive_part(&self, upload: &str, number: u32) -> Arrival {
+        self.arrivals.of_part(upload, number)
+    }
+
+    /// The same of a request that names later what it changes.
+    pub fn ticket(&self) -> Ticket {
+        self.arrivals.ticket()
+    }
+
     /// The turn of an object. `alone`: what is found there must stay so until it is changed.
     pub(crate) async fn turn_of(&self, directory: Ino, key: &str, alone: bool) -> Turn<'_> {
         let turn = &self.turns[self.turn_index(directory, key)];
@@ -406,16 +421,29 @@ impl Objects {
         name: &str,
         path: Option<&str>,
     ) -> Result<Bucket, ObjectError> {
-        self.make_bucket(owner, name, path, false).await
+        let arrival = self.arrive_bucket(name, Facet::Whole);
+        let settings = BucketSettings::default();
+        let due = arrival.due().await?;
+        let made = self.make_bucket(owner, name, path, settings, false).await?;
+        due.done();
+        Ok(made)
     }
 
-    /// The same by a user, who makes a bucket of no directory that is another's.
+    /// The same by a user, who makes a bucket of no directory that is another's. `settings`: what it is set to from its beginning;
+    /// they are given the server's time, in seconds since 1970.
     pub async fn create_own_bucket(
         self: &Arc<Self>,
         owner: &Credentials,
         name: &str,
+        settings: impl FnOnce(i64) -> BucketSettings + Send,
+        arrival: &Arrival,
     ) -> Result<Bucket, ObjectError> {
-        self.make_bucket(owner, name, None, true).await
+        let due = arrival.due().await?;
+        let settings = settings(self.env.clock.now().seconds);
+        let made = self.make_bucket(owner, name, None, settings, true).await?;
+        due.done();
+        self.settings_changed();
+        Ok(made)
     }
 
     async fn make_bucket(
@@ -423,6 +451,7 @@ impl Objects {
         owner: &Credentials,
         name: &str,
         path: Option<&str>,
+        settings: BucketSettings,
         only_own: bool,
     ) -> Result<Bucket, ObjectError> {
         let _turn = self.turn.lock().await;
@@ -464,7 +493,7 @@ impl Objects {
             directory,
             path: format!("/{path}"),
             created_seconds: self.env.clock.now().seconds,
-            settings: BucketSettings::default(),
+            settings,
         };
         self.keep_bucket(name, record.clone()).await?;
         Ok(Bucket {
@@ -510,7 +539,9 @@ impl Objects {
         who: &Credentials,
         name: &str,
         keep_directory: bool,
+        arrival: &Arrival,
     ) -> Result<(), ObjectError> {
+        let due = arrival.due().await?;
         let _turn = self.turn.lock().await;
         let record = self.state.read().buckets.get(name).cloned();
         let record = record.ok_or_else(|| ObjectError::NoBucket(name.to_owned()))?;
@@ -537,6 +568,7 @@ impl Objects {
         }
         self.forget(&format!("{OF_BUCKET}{name}")).await?;
         self.state.write().buckets.remove(name);
+        due.done();
         self.follow_keeping().await?;
         if !keep_directory {
             self.let_directories_go(record.directory).await?;

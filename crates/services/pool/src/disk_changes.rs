@@ -312,8 +312,10 @@ impl Pool {
         Ok(opened)
     }
 
-    /// Gives disks that are well again what they missed, at the pace of a rebuild. Until then they count as lost.
+    /// Gives disks that are well again what they missed, at the pace of a rebuild; also what they missed before this start, or under the
+    /// owner before this one. Until then they count as lost.
     pub async fn make_returned_good(&self) {
+        self.store.look_for_missed(&self.rebuild.pace).await;
         let table = self.table();
         let is_well =
             |id: &DiskId| table.works(*id) && !table.is_silent(*id) && !table.is_failing(*id);

@@ -19,15 +19,15 @@ const IDLE_LOOKS: u32 = 3;
 /// How often it is looked when all spares are there.
 const STOCKED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Files of deleted shards wait so long for a new one: who writes again and again overwrites them, which is about twice as
-/// fast as a first write. For everybody else they are used space.
-const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// How often it is looked for such files; on each disk one of them goes.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the tasks; they end with the pool. So many bytes of spare files are wanted on each disk.
-pub fn tend(pool: &Arc<Pool>, bytes_per_disk: u64) {
-    let unused = Arc::new(Mutex::new(Unused::default()));
+///
+/// `unused_after`: files of deleted shards wait so long for a new one. Who writes again and again overwrites them, which is about
+/// twice as fast as a first write. For everybody else they are used space.
+pub fn tend(pool: &Arc<Pool>, bytes_per_disk: u64, unused_after: Duration) {
+    let unused = Arc::new(Mutex::new(Unused::new(unused_after)));
     pool.every("give-back", GIVE_BACK_INTERVAL, move |pool| {
         let unused = Arc::clone(&unused);
         async move { pool.give_back_unused(&unused, bytes_per_disk).await }
@@ -88,17 +88,28 @@ impl Pool {
 }
 
 /// Since when the spare files of disks have not been used.
-#[derive(Default)]
-struct Unused(BTreeMap<DiskId, (u64, Duration)>);
+struct Unused {
+    /// How often they were used by then, and when that was.
+    seen: BTreeMap<DiskId, (u64, Duration)>,
+    /// They are unused when they were not used for so long.
+    after: Duration,
+}
 
 impl Unused {
+    fn new(after: Duration) -> Self {
+        Self {
+            seen: BTreeMap::new(),
+            after,
+        }
+    }
+
     /// Whether those of a disk, which were used so often so far, were not for a while.
     fn look(&mut self, disk: DiskId, uses: u64, now: Duration) -> bool {
-        let seen = self.0.entry(disk).or_insert((uses, now));
+        let seen = self.seen.entry(disk).or_insert((uses, now));
         if seen.0 != uses {
             *seen = (uses, now);
         }
-        now.saturating_sub(seen.1) >= UNUSED_AFTER
+        now.saturating_sub(seen.1) >= self.after
     }
 }
 
@@ -127,7 +138,7 @@ mod tests {
 
     #[test]
     fn spare_files_are_unused_when_none_came_or_went_for_a_while() {
-        let mut unused = Unused::default();
+        let mut unused = Unused::new(Duration::from_secs(60));
         // The disk, how often its files were used, when, and whether they are unused.
         let looks = [
             (1, 5, 0, false),

@@ -99,6 +99,7 @@ impl Pool {
             policy: tier_policy(volume.tiering.as_ref()),
             pace: Some(Arc::clone(&self.tier_pace)),
             interval: of_host.interval,
+            trouble_pause: of_host.trouble_pause,
         }
     }
 

@@ -164,6 +164,7 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::BeatOfOtherProcessTaken,
     Bug::EchoCountsWhenItCame,
     Bug::WaitingConnectionTaken,
+    Bug::WaitingConnectionHeardLate,
     Bug::OwnerProcessNotCompared,
     Bug::GivenUpForWhoeverOwnsIt,
     Bug::BlindNodesDoNotCount,

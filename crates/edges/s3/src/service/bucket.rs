@@ -114,20 +114,21 @@ impl Service {
             acl => buckets::public_read(acl, None, &caller.owner())?,
         };
         let has_lock = request.input.object_lock_enabled_for_bucket == Some(true);
-        let made = caller.objects.create_own_bucket(&caller.who, &name).await;
-        let made = made.map_err(told)?;
-        if is_public || has_lock {
-            let now = made.now_seconds();
-            let set = |settings: &mut BucketSettings| {
-                settings.public_read = is_public;
-                if has_lock {
-                    settings.keep_versions(Versioning::Enabled, now);
-                    settings.lock = Some(ObjectLock::default());
-                }
+        let settings = |now_seconds: i64| {
+            let mut settings = BucketSettings {
+                public_read: is_public,
+                ..BucketSettings::default()
             };
-            let set = caller.objects.set_bucket(&name, set).await;
-            set.map_err(told)?;
-        }
+            if has_lock {
+                settings.keep_versions(Versioning::Enabled, now_seconds);
+                settings.lock = Some(ObjectLock::default());
+            }
+            settings
+        };
+        let begun = caller.begun_of_bucket()?;
+        let objects = &caller.objects;
+        let made = objects.create_own_bucket(&caller.who, &name, settings, begun);
+        made.await.map_err(told)?;
         Ok(S3Response::new(CreateBucketOutput {
             location: Some(format!("/{name}")),
         }))
@@ -139,11 +140,10 @@ impl Service {
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
         let caller = self.caller(&request)?;
         let name = request.input.bucket;
-        let deleted = caller
-            .objects
-            .delete_bucket(&caller.who, &name, false)
-            .await;
-        deleted.map_err(told)?;
+        let begun = caller.begun_of_bucket()?;
+        let objects = &caller.objects;
+        let deleted = objects.delete_bucket(&caller.who, &name, false, begun);
+        deleted.await.map_err(told)?;
         Ok(S3Response::new(DeleteBucketOutput::default()))
     }
 }

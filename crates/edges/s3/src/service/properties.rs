@@ -2,6 +2,7 @@
 //!
 //! Owns: these operations. Must not know: how they are kept.
 
+use cairn_objects::Facet;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result};
 
@@ -42,7 +43,8 @@ impl Service {
         let bucket = caller.bucket(&input.bucket)?;
         let tags = values::tags(input.tagging.tag_set)?;
         let set = |record: &mut cairn_objects::ObjectRecord| record.tags = tags;
-        let changed = bucket.change_record(&caller.who, &input.key, version, set);
+        let begun = caller.begun(&bucket, &input.key, Facet::Tags)?;
+        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, set);
         Ok(S3Response::new(PutObjectTaggingOutput {
             version_id: changed.await.map_err(told)?.version_id,
         }))
@@ -57,7 +59,8 @@ impl Service {
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
         let clear = |record: &mut cairn_objects::ObjectRecord| record.tags.clear();
-        let changed = bucket.change_record(&caller.who, &input.key, version, clear);
+        let begun = caller.begun(&bucket, &input.key, Facet::Tags)?;
+        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, clear);
         Ok(S3Response::new(DeleteObjectTaggingOutput {
             version_id: changed.await.map_err(told)?.version_id,
         }))
@@ -94,7 +97,8 @@ impl Service {
         buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
-        let changed = bucket.change_record(&caller.who, &input.key, version, change);
+        let begun = caller.begun(&bucket, &input.key, Facet::Acl)?;
+        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, change);
         let changed = changed.await;
         changed.map_err(told)?;
         Ok(S3Response::new(PutObjectAclOutput::default()))

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_objects::{Bucket, ObjectError, PART_NUMBER_MAX, WantedPart, is_plain};
+use cairn_objects::{
+    Bucket, Completion, Facet, ObjectError, PART_NUMBER_MAX, WantedPart, is_plain,
+};
 use futures_util::future::BoxFuture;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -91,7 +93,8 @@ impl Service {
         let mut sums = sums(&request, content_md5, checksum);
         let input = request.input;
         let number = u32::try_from(input.part_number).unwrap_or(0);
-        let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number);
+        let begun = caller.objects.arrive_part(&input.upload_id, number);
+        let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number, begun);
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut part = staged.await.map_err(told)?;
         sums.wanted = part.algorithm.clone();
@@ -117,6 +120,8 @@ impl Service {
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
+        let number = u32::try_from(input.part_number).unwrap_or(0);
+        let begun = caller.objects.arrive_part(&input.upload_id, number);
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.bucket(&input.bucket)?;
         ReadCondition {
@@ -140,8 +145,7 @@ impl Service {
         if range.end - range.start > body::PUT_LEN_BYTES_MAX {
             return Err(s3_error!(EntityTooLarge));
         }
-        let number = u32::try_from(input.part_number).unwrap_or(0);
-        let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
+        let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number, begun);
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut part = staged.await.map_err(told)?;
         part.etag = Some(info.etag_of_part(&range));
@@ -228,11 +232,17 @@ impl Service {
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         let shared = Arc::clone(&self.0);
         let (name, key, id) = (input.bucket, input.key, input.upload_id);
+        let begun = caller.begun(&bucket, &key, Facet::Whole)?;
         let complete = async move {
             let _place = shared.place(caller.holder()).await;
             caller.require_still()?;
             let who = &caller.who;
-            let done = bucket.complete_upload(who, &key, &id, &wanted, &whole, &condition);
+            let completion = Completion {
+                wanted: &wanted,
+                whole: &whole,
+                condition: &condition,
+            };
+            let done = bucket.complete_upload(who, &key, &id, completion, begun);
             let (published, checksum) = done.await.map_err(|error| {
                 let mut error = told(error);
                 // It may be told when the answer has begun.

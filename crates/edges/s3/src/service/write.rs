@@ -2,7 +2,7 @@
 //!
 //! Owns: these operations. Must not know: how bytes are received (`body`), uploads in parts.
 
-use cairn_objects::{Bucket, Condition, KeyPath};
+use cairn_objects::{Bucket, Condition, Facet, KeyPath};
 use futures_util::{StreamExt as _, stream};
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use s3s::dto::*;
@@ -71,7 +71,7 @@ impl Service {
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         lock.note(&bucket, &input.key, &mut record)?;
-        let arrival = bucket.arrive(&input.key);
+        let arrival = caller.begun(&bucket, &input.key, Facet::Whole)?;
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = bucket.stage(&caller.who, arrival).await.map_err(told)?;
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
@@ -110,14 +110,17 @@ impl Service {
             Some(version) => {
                 let bucket = caller.bucket(&input.bucket)?;
                 let bypass = input.bypass_governance_retention == Some(true);
+                let begun = caller.begun(&bucket, &input.key, Facet::Whole)?;
                 bucket
-                    .delete_version(&caller.who, &input.key, version, bypass)
+                    .delete_version(&caller.who, &input.key, version, bypass, &begun)
                     .await
             }
             None => {
                 let bucket = caller.bucket(&input.bucket)?;
                 let condition = values::condition(input.if_match.as_ref(), None);
-                bucket.delete(&caller.who, &input.key, &condition).await
+                let begun = caller.begun(&bucket, &input.key, Facet::Whole)?;
+                let deleted = bucket.delete(&caller.who, &input.key, &condition, &begun);
+                deleted.await
             }
         };
         let deleted = deleted.map_err(told)?;
@@ -166,8 +169,10 @@ impl Service {
                 };
                 caller.require_still()?;
                 caller.allow(row, &facts).await?;
+                let begun = caller.begun_as_named(bucket, &object.key);
+                let (who, key) = (&caller.who, &object.key);
                 if let Some(version) = version {
-                    let deleted = bucket.delete_version(&caller.who, &object.key, version, bypass);
+                    let deleted = bucket.delete_version(who, key, version, bypass, &begun);
                     return deleted.await.map_err(told);
                 }
                 let condition = Condition {
@@ -178,7 +183,7 @@ impl Service {
                         .collect(),
                     ..Condition::default()
                 };
-                let deleted = bucket.remove(&caller.who, &object.key, &condition).await;
+                let deleted = bucket.remove(who, key, &condition, &begun).await;
                 deleted.map_err(told)
             };
             let deleted = deleted.await;
@@ -313,7 +318,7 @@ impl Service {
         // The same bytes: they are identified as in the source, and are in its parts.
         record.parts = before.parts;
         record.etag = info.etag();
-        let arrival = to.arrive(&input.key);
+        let arrival = caller.begun(&to, &input.key, Facet::Whole)?;
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = to.stage(&caller.who, arrival).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());

@@ -11,6 +11,8 @@ use std::time::Duration;
 use super::*;
 use crate::{Agreement, AgreementError, Copies, LogDisks, Seat, VolumeList};
 
+mod mistakes;
+
 const POOL: PoolId = PoolId(1);
 
 /// What the nodes agree on.
@@ -31,7 +33,13 @@ impl Agreement for Seal {
     fn change(&self, replaced: u64, list: VolumeList) -> BoxFuture<Result<u64, AgreementError>> {
         let mut agreed = self.agreed.lock();
         if agreed.epoch != self.epoch || agreed.revision != replaced {
-            return Box::pin(async { Err(AgreementError::Refused) });
+            return Box::pin(async {
+                // As long as a question to somebody else takes: what was begun in the background goes on.
+                for _ in 0..20 {
+                    tokio::task::yield_now().await;
+                }
+                Err(AgreementError::Refused)
+            });
         }
         agreed.revision += 1;
         agreed.list = list;
@@ -40,8 +48,9 @@ impl Agreement for Seal {
     }
 }
 
-/// Nodes with a disk each.
+/// Nodes with a disk each, or more.
 struct Nodes {
+    disks_per_node: usize,
     seed: u64,
     disks: Vec<Arc<MemDisk>>,
     shards: Vec<Arc<ShardDisk>>,
@@ -69,7 +78,8 @@ impl LogDisks for Mutex<Nodes> {
             there.filter(|index| !nodes.away.contains(index) && !nodes.leaving.contains(index));
         let choice = |index: usize| {
             let disk: Arc<dyn ShardService> = nodes.shards[index].clone();
-            (NodeId(index as u128 + 1), disk)
+            let node = index / nodes.disks_per_node;
+            (NodeId(node as u128 + 1), disk)
         };
         there.map(choice).collect()
     }
@@ -96,6 +106,7 @@ pub(super) struct Cluster {
 impl Cluster {
     pub async fn new(seed: u64, node_count: usize, copies: usize) -> Self {
         let mut nodes = Nodes {
+            disks_per_node: 1,
             seed,
             disks: Vec::new(),
             shards: Vec::new(),

@@ -463,6 +463,75 @@ fn a_disk_that_is_well_again_is_given_what_it_missed() {
     });
 }
 
+/// A restart, or another owner, knows of few suspects only; those that lack something are found at once.
+#[test]
+fn what_a_disk_missed_before_a_start_is_found_again() {
+    block_on(async {
+        for missing in 0..3 {
+            let world = Arc::new(World::new(3, 17).await);
+            let id = DiskId(missing as u128 + 1);
+            let pace = Pace::new(Arc::new(world.clock.clone()), 0);
+            let whole = start(&world, code(2, 1), 1).await.expect("no panic");
+            let whole = segment_of(&whole.expect("appended"));
+            world.store.seal_all(VOLUME).await;
+            let written = start(&world, code(2, 1), 2).await.expect("no panic");
+            let written = written.expect("appended");
+            let lacking = segment_of(&written);
+            world.disks[missing].inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: 1,
+                fault: Fault::Io,
+            });
+            world.store.seal_all(VOLUME).await;
+            assert!(!world.store.may_lack(VOLUME, lacking), "nobody tends it");
+            world.store.look_for_missed(&pace).await;
+            assert!(world.store.may_lack(VOLUME, lacking));
+            assert!(!world.store.may_lack(VOLUME, whole));
+
+            let cold = world.cold(&[]).await;
+            let pace = Pace::new(Arc::new(cold.clock.clone()), 0);
+            cold.store.suspect(VOLUME, [whole, lacking]);
+            assert!(!cold.store.lacks_some(id), "it is not known yet");
+            cold.store.look_for_missed(&pace).await;
+            assert!(cold.store.may_lack(VOLUME, lacking));
+            assert!(!cold.store.may_lack(VOLUME, whole), "it lacks nothing");
+            for disk in 0..3 {
+                let of = DiskId(disk as u128 + 1);
+                assert_eq!(cold.store.lacks_some(of), disk == missing, "disk {disk}");
+            }
+            assert_eq!(cold.store.make_good(id, &pace).await, 0);
+            assert!(!cold.store.may_lack(VOLUME, lacking));
+            // Now any other one may go.
+            let gone = (missing + 1) % 3;
+            cold.cold(&[gone]).await.check(&written).await;
+        }
+    });
+}
+
+/// A disk that is away at the start may lack something until it says what it has.
+#[test]
+fn a_suspect_stays_one_until_all_its_disks_have_answered() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 18).await);
+        let written = start(&world, code(2, 1), 1).await.expect("no panic");
+        let id = segment_of(&written.expect("appended"));
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[1]).await;
+        let pace = Pace::new(Arc::new(cold.clock.clone()), 0);
+        cold.store.suspect(VOLUME, [id]);
+        cold.store.look_for_missed(&pace).await;
+        assert!(cold.store.may_lack(VOLUME, id));
+        assert!((1..=3).all(|disk| !cold.store.lacks_some(DiskId(disk))));
+        // A segment that is gone is no suspect.
+        cold.store.remove(VOLUME, id).await.expect("removed");
+        cold.clock.advance(Duration::from_secs(30));
+        cold.store.look_for_missed(&pace).await;
+        assert!(!cold.store.may_lack(VOLUME, id));
+    });
+}
+
 /// Where all disks are doubted, as after a pause of all of them, appends share segments as before.
 #[test]
 fn a_doubt_of_all_disks_makes_no_more_segments() {

@@ -151,6 +151,7 @@ pub fn aim_at_calls(scenario: &mut ClusterScenario, seed: u64) {
         pause_ms_max: one_of(&mut rng, &[20, 100, 300]),
         has_two_addresses: false,
         long_in_16: 1,
+        hears_late: false,
     });
     quiet(scenario);
     if rng.below(4) == 0 {
@@ -178,9 +179,10 @@ fn draws_late_calls(rng: &mut Rng) -> bool {
     rng.below(8) == 0
 }
 
-/// Whether the run of a seed is one that [`aim_at_late_calls`] changes.
+/// Whether the run of a seed is one that [`aim_at_late_calls`] or [`aim_at_queues`] changes.
 pub fn has_late_calls(seed: u64) -> bool {
     draws_late_calls(&mut Rng::new(seed ^ LATE_PICK))
+        || draws_queues(&mut Rng::new(seed ^ QUEUE_PICK))
 }
 
 /// In one of eight runs clients turn to another node as early as they may, and go on there at once, while a call of theirs is on
@@ -204,12 +206,45 @@ pub fn aim_at_late_calls(scenario: &mut ClusterScenario, seed: u64) {
         pause_ms_max: one_of(&mut rng, &[2, 10, 50]),
         has_two_addresses: turning != Turning::Numbered && rng.coin(),
         long_in_16: one_of(&mut rng, &[1, 1, 8]),
+        hears_late: false,
     });
     quiet(scenario);
     strike(scenario, rng, 3, |aim| {
         let next = one_of(&mut aim.rng, &LATE);
         next(aim);
     });
+}
+
+/// None of the seeds that find planted bugs has such runs.
+const QUEUE_PICK: u64 = 0x9e0e_0002;
+
+fn draws_queues(rng: &mut Rng) -> bool {
+    rng.below(16) == 0
+}
+
+/// In one of 16 runs clients come to a process that stands still: their connections wait in its kernel, with a call on each, until
+/// long after they have turned to another node and gone on there.
+pub fn aim_at_queues(scenario: &mut ClusterScenario, seed: u64) {
+    let mut rng = Rng::new(seed ^ QUEUE_PICK);
+    if !draws_queues(&mut rng) {
+        return;
+    }
+    let turnings = [
+        Turning::WithAddress,
+        Turning::AfterSilence,
+        Turning::AfterSilence,
+        Turning::AfterSilence,
+    ];
+    scenario.calls = Some(CallPlan {
+        turning: one_of(&mut rng, &turnings),
+        caller_count: 3 + rng.below(3) as u32,
+        pause_ms_max: one_of(&mut rng, &[2, 10, 50]),
+        has_two_addresses: rng.coin(),
+        long_in_16: 1,
+        hears_late: true,
+    });
+    quiet(scenario);
+    strike(scenario, rng, 3, Aim::stands_still_with_a_queue);
 }
 
 /// The engine's clients are not what this is about, and cost most of the steps.
@@ -301,6 +336,35 @@ impl Aim {
             ms: self.ms(2300, 550),
         };
         self.push_when_call(Moment::Sent, skip, pause);
+    }
+
+    /// The clients of a node have to come again, to it or to another one, and where they come a process stands still. It goes on when they
+    /// have given up.
+    fn stands_still_with_a_queue(&mut self) {
+        let skip = self.rng.below(20);
+        let behind = 1 + self.rng.below(self.node_count as u64 - 1) as usize;
+        let who = match self.rng.coin() {
+            true => Who::AtWork,
+            false => Who::Behind(behind),
+        };
+        let pause = What::Pause {
+            who,
+            machine: self.rng.below(4) == 0,
+            steps: 0,
+            ms: self.ms(6500, 8000),
+        };
+        let crash = What::Crash {
+            who: Who::AtWork,
+            keep: Keep::Everything,
+            with_power: false,
+            down_ms: self.ms(50, 300),
+        };
+        let steps = match who {
+            // It is there again then, and its clients do not come before 2.5 s have passed.
+            Who::AtWork => vec![(0, crash), (self.ms(1200, 1200), pause)],
+            _ => vec![(0, pause), (self.ms(0, 1500), crash)],
+        };
+        self.push_when_call(Moment::Sent, skip, What::Row { steps });
     }
 
     /// Packets of some connections between nodes are lost, and of others not.

@@ -68,6 +68,8 @@ pub struct CallPlan {
     pub has_two_addresses: bool,
     /// Of 16 calls so many take long in their owner.
     pub long_in_16: u64,
+    /// The runtime of a process hears of connections a turn after its kernel has them, as that of a real one does.
+    pub hears_late: bool,
 }
 
 /// Where a call is, as far as something can happen to it there.

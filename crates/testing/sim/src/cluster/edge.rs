@@ -151,7 +151,7 @@ impl Edge {
         });
         net.listen(node_id(index), Port::Forward, listener);
 
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue::new(calls.plan.hears_late));
         let kernel = Arc::clone(&queue);
         let listener = Arc::new(move |(_, client), stream| kernel.push(stream, client));
         net.listen(node_id(index), Port::Clients, listener);
@@ -287,18 +287,29 @@ impl Edge {
 }
 
 /// Connections that nobody has accepted yet, as a kernel keeps them for a process that stands still.
-#[derive(Default)]
-struct Queue(Mutex<Queued>);
+struct Queue {
+    hears_late: bool,
+    queued: Mutex<Queued>,
+}
 
 #[derive(Default)]
 struct Queued {
     connections: VecDeque<(Stream, SocketAddr)>,
+    /// How many of them the runtime of the process has heard of, if it hears late.
+    heard: usize,
     waiting: Option<Waker>,
 }
 
 impl Queue {
+    fn new(hears_late: bool) -> Self {
+        Self {
+            hears_late,
+            queued: Mutex::default(),
+        }
+    }
+
     fn push(&self, stream: Stream, client: SocketAddr) {
-        let mut queued = self.0.lock();
+        let mut queued = self.queued.lock();
         queued.connections.push_back((stream, client));
         if let Some(waker) = queued.waiting.take() {
             waker.wake();
@@ -310,14 +321,20 @@ impl Accepts for Queue {
     type Stream = Stream;
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
-        let mut queued = self.0.lock();
-        match queued.connections.pop_front() {
-            Some(connection) => Poll::Ready(Ok(connection)),
-            None => {
-                queued.waiting = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        let mut queued = self.queued.lock();
+        if (!self.hears_late || queued.heard > 0)
+            && let Some(connection) = queued.connections.pop_front()
+        {
+            queued.heard = queued.heard.saturating_sub(1);
+            return Poll::Ready(Ok(connection));
         }
+        // What is there is heard of in this turn, and told in the next one.
+        queued.heard = queued.connections.len();
+        match queued.heard {
+            0 => queued.waiting = Some(cx.waker().clone()),
+            _ => cx.waker().wake_by_ref(),
+        }
+        Poll::Pending
     }
 
     fn turn_away(stream: Stream) {
@@ -325,7 +342,11 @@ impl Accepts for Queue {
     }
 
     fn turn_waiting_away(&self) -> io::Result<()> {
-        let waiting = std::mem::take(&mut self.0.lock().connections);
+        let waiting = {
+            let mut queued = self.queued.lock();
+            queued.heard = 0;
+            std::mem::take(&mut queued.connections)
+        };
         waiting.into_iter().for_each(|(stream, _)| drop(stream));
         Ok(())
     }

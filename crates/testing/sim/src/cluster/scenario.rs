@@ -431,6 +431,7 @@ impl ClusterScenario {
         }
         aimed::aim_at_calls(&mut scenario, seed);
         aimed::aim_at_late_calls(&mut scenario, seed);
+        aimed::aim_at_queues(&mut scenario, seed);
         scenario
     }
 }
