@@ -348,7 +348,7 @@ class Classes(WorldTest):
             harness.wait_until(lambda: told("ended"), 10, "the end is told")
         (began,), (ended,) = told("began"), told("ended")
         self.assertIn("took longer than 50µs", began["message"])
-        self.assertIn("meets its latency goal again", ended["message"])
+        self.assertIn("meets its latency objective again", ended["message"])
         # Commands of LUNs count, too.
         initiator = "iqn.2025-11.test:host"
         self.cairn("lun", "create", "v/disk", "--size", "64MiB")
