@@ -19,18 +19,18 @@ use crate::status::duration;
 
 #[derive(Debug, Subcommand)]
 pub enum ClassCommand {
-    /// Make a class: `cairn class create gold --throughput-per-tib 128MiB/s --burst 4x --burst-credit 2h`
+    /// Create a class: `cairn class create gold --throughput-per-tib 128MiB/s --burst 4x --burst-credit 2h`
     ///
-    /// A volume gets its rates with `cairn volume set VOLUME --class gold --quota 10TiB`. Rates by the TiB are for each TiB of
-    /// the volume's size limit. Whoever wants more waits; nobody gets an error.
+    /// `cairn volume set VOLUME --class gold --quota 10TiB` puts a volume into the class. Rates per TiB count for each TiB of the
+    /// volume's size limit. Requests above a rate are delayed, never refused.
     Create(ClassCreateArgs),
-    /// List all classes, also those that are built in
+    /// List all classes, including the built-in ones
     List(ViewArgs),
-    /// Show one, with the volumes that are in it
+    /// Show one class and its volumes
     Show(ClassShowArgs),
-    /// Change limits of one: `cairn class set gold --burst 8x`. Its volumes follow at once
+    /// Change limits of a class: `cairn class set gold --burst 8x`. Its volumes follow at once
     Set(ClassCreateArgs),
-    /// Delete one that no volume is in
+    /// Delete a class without volumes
     Delete(ClassDeleteArgs),
 }
 
@@ -107,7 +107,7 @@ impl FromStr for TimesFlag {
     }
 }
 
-/// How soon requests are to be answered, in microseconds, or no goal: `2ms`, `500us`, `none`.
+/// A latency objective in microseconds, or none: `2ms`, `500us`, `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoalFlag(Option<u64>);
 
@@ -136,66 +136,70 @@ impl FromStr for GoalFlag {
     }
 }
 
-/// What a class limits.
+/// Limits of a class.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClassFlags {
-    /// Bytes per second for each TiB of a volume's size limit, read and written together; none takes a limit away, here and
-    /// below
+    /// Bytes per second, reads and writes together, for each TiB of a volume's size limit; here and below, none removes a limit
     #[arg(long, value_name = "RATE")]
     pub throughput_per_tib: Option<RateFlag>,
-    /// Bytes per second of each volume, whatever its size
+    /// Bytes per second, reads and writes together, for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub throughput: Option<RateFlag>,
-    /// The same for what is read
+    /// Bytes read per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub read_throughput_per_tib: Option<RateFlag>,
+    /// Bytes read per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub read_throughput: Option<RateFlag>,
-    /// The same for what is written
+    /// Bytes written per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub write_throughput_per_tib: Option<RateFlag>,
+    /// Bytes written per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub write_throughput: Option<RateFlag>,
-    /// Operations per second, of any kind
+    /// Operations of any kind per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub iops_per_tib: Option<RateFlag>,
+    /// Operations of any kind per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub iops: Option<RateFlag>,
-    /// Reads per second
+    /// Reads per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub read_iops_per_tib: Option<RateFlag>,
+    /// Reads per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub read_iops: Option<RateFlag>,
-    /// Writes per second
+    /// Writes per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub write_iops_per_tib: Option<RateFlag>,
+    /// Writes per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub write_iops: Option<RateFlag>,
-    /// All rates above may be exceeded so many times while there is credit: 4x
+    /// Factor by which all rates above may be exceeded while there is credit: 4x
     #[arg(long, value_name = "TIMES")]
     pub burst: Option<TimesFlag>,
-    /// The same for what is read, if it is another one
+    /// Burst factor for reads, if different
     #[arg(long, value_name = "TIMES")]
     pub read_burst: Option<TimesFlag>,
-    /// The same for what is written
+    /// Burst factor for writes, if different
     #[arg(long, value_name = "TIMES")]
     pub write_burst: Option<TimesFlag>,
-    /// How long a full credit lasts at the full burst: 2h. It is earned at the baseline while that is not used
-    /// [a new burst: 30m]
+    /// How long a full credit lasts at full burst: 2h. A volume earns credit while it uses less than its baseline [a new
+    /// burst: 30m]
     #[arg(long, value_name = "TIME", value_parser = crate::cluster::parse_time)]
     pub burst_credit: Option<Duration>,
-    /// Bytes per second of each client of a volume: an address, or an access key of S3
+    /// Bytes per second for each client of a volume; a client is an address or an S3 access key
     #[arg(long, value_name = "RATE")]
     pub client_throughput: Option<RateFlag>,
-    /// Operations per second of each client of a volume
+    /// Operations per second for each client of a volume
     #[arg(long, value_name = "RATE")]
     pub client_iops: Option<RateFlag>,
-    /// Bytes per second of all volumes of the class together, on each node. What some of them do not use is lent to others,
-    /// also above their own rate
+    /// Bytes per second on each node for all volumes of the class together. Volumes can borrow unused parts of this rate, even above
+    /// their own rates
     #[arg(long, value_name = "RATE")]
     pub total_throughput: Option<RateFlag>,
-    /// How soon 99 of 100 requests are to be answered once they may begin, over NFS and iSCSI: 2ms. While a volume misses it,
-    /// rebuilds, scrubs and all other work of the server itself make more way; `cairn volume show` and an event tell of it
+    /// Latency objective for 99 of 100 NFS and iSCSI requests, counted from the end of their delay: 2ms. While a volume misses it,
+    /// rebuilds, scrubs and other background work are throttled more; `cairn volume show` and an event report it
     #[arg(long, value_name = "TIME")]
     pub latency_goal: Option<GoalFlag>,
 }
@@ -226,7 +230,7 @@ impl ClassFlags {
             && self.latency_goal.is_none()
     }
 
-    /// The limits that there were, with what the flags say.
+    /// The earlier limits with the changes of the flags.
     fn apply(&self, limits: &mut ClassLimits) {
         let all = self.burst;
         let read = self.read_burst.or(all);
@@ -263,7 +267,7 @@ impl ClassFlags {
     }
 }
 
-/// Changes one rate: by the TiB and fixed, burst and credit.
+/// Changes one rate: per TiB and fixed, burst and credit.
 fn change(
     limit: &mut Option<RateView>,
     (per_tib, fixed): (Option<RateFlag>, Option<RateFlag>),
@@ -385,7 +389,7 @@ fn times(permille: u32) -> String {
     format!("{}x", number.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// What a class limits, in a line for each limit.
+/// Lines that describe a class, one for each limit.
 fn words(limits: &ClassLimits) -> Vec<String> {
     let mut words = Vec::new();
     for (what, is_bytes, rate) in rates(limits) {
@@ -445,7 +449,7 @@ fn table(classes: &[ClassView]) -> String {
     print::table(COLUMNS, rows.collect())
 }
 
-/// What a volume uses of its class, in lines for `cairn volume show`.
+/// Lines for `cairn volume show` about the volume's use of its class.
 pub fn lines(rates: &RatesView) -> Vec<String> {
     let mut lines = vec![format!(
         "rate now         {} read, {} written, {} operations/s",

@@ -15,14 +15,14 @@ use crate::print::{self, Align, Column};
 pub enum KeyCommand {
     /// Print a new master key: `(umask 077; cairn key generate >/etc/cairn/master.key)`
     ///
-    /// It is 32 random bytes in base64. Keep a copy where the disks are not: without it nobody can read the volumes whose
-    /// keys are wrapped with it. `cairn serve --master-key-file PATH` uses it.
+    /// A master key is 32 random bytes in base64. Keep a copy away from the disks: without the master key, volumes whose keys it wraps
+    /// are unreadable. `cairn serve --master-key-file PATH` uses it.
     Generate,
-    /// List the master keys that the server has, and the volumes whose keys are wrapped with each
+    /// List the server's master keys, and the volumes whose keys each one wraps
     List(ViewArgs),
     /// Wrap the keys of all volumes with the first master key: put a new one in the first line of the file, then `cairn key rotate`
     ///
-    /// No data is read or written. Once `cairn key list` shows no volumes beside the earlier master key, that can go.
+    /// Rotation reads and writes no data. Once `cairn key list` shows no volumes for the earlier master key, you can delete that key.
     Rotate(ViewArgs),
 }
 

@@ -22,30 +22,30 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Say how data below a directory is stored: `cairn policy set main/backups --compression zstd:3 --dedupe on`
+    /// Set how data below a directory is stored: `cairn policy set main/backups --compression zstd:3 --dedupe on`
     ///
-    /// It is for data that is written from then on, in files that are there and in new ones; `cairn policy apply` converts
-    /// what is there. Each setting is that of the nearest directory above a file that says one, else the volume's. What is
-    /// not named stays as it was said; "inherit" takes it away.
+    /// A policy applies to data written from now on, in existing and new files; `cairn policy apply` converts existing data. For each
+    /// setting a file follows its nearest parent directory that has one, else the volume. Flags that you leave out stay unchanged;
+    /// "inherit" clears a setting.
     Set(PolicySetArgs),
-    /// Show what a directory says, and what holds there: `cairn policy show main/backups/old`
+    /// Show a directory's own settings and the effective ones: `cairn policy show main/backups/old`
     Show(PolicyShowArgs),
-    /// List the directories of a volume that say something: `cairn policy list main`
+    /// List the directories of a volume that have a policy: `cairn policy list main`
     List(PolicyVolumeArgs),
-    /// Take the policy of a directory away: `cairn policy clear main/backups`
+    /// Remove the policy of a directory: `cairn policy clear main/backups`
     Clear(PolicyClearArgs),
-    /// Convert data that is there: `cairn policy apply main/backups`, or `cairn policy apply main` for all of a volume
+    /// Convert existing data to its policy: `cairn policy apply main/backups`, or `cairn policy apply main` for the whole volume
     ///
-    /// In the background, beside clients, over restarts. Only what is stored in another way is written anew; where
-    /// deduplication is on, all is read, and the same bytes come to be there once. `cairn policy status` shows how far it is.
+    /// The conversion runs in the background while clients work, and continues after restarts. It rewrites only data that is stored
+    /// differently. With deduplication on, it reads all data and removes duplicates. `cairn policy status` shows its progress.
     Apply(PolicyApplyArgs),
-    /// Show how far a conversion is, or how the last one ended: `cairn policy status main`
+    /// Show the progress of a conversion, or the result of the last one: `cairn policy status main`
     Status(PolicyVolumeArgs),
-    /// End a conversion; what is converted stays so: `cairn policy cancel main`
+    /// Cancel a conversion; converted data stays converted: `cairn policy cancel main`
     Cancel(PolicyCancelArgs),
 }
 
-/// A word of a setting, or that it is inherited.
+/// A value of a setting, or `inherit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
     Inherit,
@@ -82,16 +82,16 @@ pub struct PolicySetArgs {
     /// off, lz4, zstd (level 3), zstd:1 to zstd:19, auto (lz4, or zstd where it saves clearly more) or inherit
     #[arg(long, value_name = "COMPRESSION")]
     pub compression: Option<Choice<Compression>>,
-    /// off, on, verify or inherit: whether bytes that the volume has already are written again
+    /// off, on, verify or inherit: deduplication
     #[arg(long, value_name = "DEDUPE")]
     pub dedupe: Option<Choice<Dedupe>>,
-    /// concurrent, streaming, random or inherit: how large records are
+    /// concurrent, streaming, random or inherit: decides the size of records
     #[arg(long, value_name = "PATTERN")]
     pub access_pattern: Option<Choice<AccessPattern>>,
-    /// any, hdd, ssd, nvme, or inherit: the kind of disks that data lives on
+    /// any, hdd, ssd, nvme, or inherit: device class
     #[arg(long, value_name = "MEDIA")]
     pub media: Option<Choice<MediaChoice>>,
-    /// none, +1n to +4n, 2x to 5x, default, or inherit: how many disks may be lost
+    /// none, +1n to +4n, 2x to 5x, default, or inherit: how many lost disks the data survives
     #[arg(long, value_name = "PROTECTION", allow_hyphen_values = true)]
     pub protection: Option<Choice<Protection>>,
     #[command(flatten)]
@@ -203,7 +203,7 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
     shown(&view, args.view.json)
 }
 
-/// What a directory says, or a dash.
+/// A directory's own setting, or a dash.
 fn said<T: std::fmt::Display>(word: Option<T>) -> String {
     word.map_or_else(|| "-".to_owned(), |word| word.to_string())
 }
@@ -295,7 +295,7 @@ fn apply(args: &PolicyApplyArgs) -> Result<(), Failure> {
     ))
 }
 
-/// Waits until the conversion that was begun is not under way any more.
+/// Waits until the conversion has ended.
 fn wait(client: &Client, volume: &VolumeName, begun: &ApplyView) -> Result<ApplyView, Failure> {
     loop {
         let view = client.apply(volume)?;
