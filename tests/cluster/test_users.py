@@ -135,7 +135,7 @@ class Users(ClusterTest):
         self.assertIn("no node of this cluster", cluster.cairn(first, "events", "--node", "nobody", check=False).stderr)
         # The others tell what they were asked, and who is missing.
         listed = cluster.cairn(first, "audit", "list")
-        self.assertIn(f"without what was asked of node {third}", listed.stderr)
+        self.assertIn(f"without the entries of node {third}", listed.stderr)
         self.assertIn("DELETE /api/v1/users/bob", listed.stdout)
         self.assertEqual([silent["node"] for silent in self.audit(cluster, first)["silent"]], [third])
 

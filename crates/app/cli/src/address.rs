@@ -97,7 +97,7 @@ pub fn address(command: &AddressCommand) -> Result<(), Failure> {
         }
         AddressPoolCommand::Delete(args) => {
             access::client(&args.view.server)?.address_pool_delete(&args.name)?;
-            print::text(&format!("there is no address pool {} any more", args.name))
+            print::text(&format!("address pool {} is deleted", args.name))
         }
     }
 }
@@ -125,7 +125,7 @@ fn list(args: &ViewArgs) -> Result<(), Failure> {
     }
     if list.pools.is_empty() {
         return print::text(
-            "there is no address pool; `cairn address pool create NAME ADDR/PREFIX...` makes one",
+            "there is no address pool; create one with `cairn address pool create NAME ADDR/PREFIX...`",
         );
     }
     print::text(&table(&list.pools))

@@ -136,7 +136,7 @@ fn list(args: &AuditListArgs) -> Result<(), Failure> {
 }
 
 /// Warns of nodes that do not answer: their entries are missing.
-const WHAT: &str = "what was asked of";
+const WHAT: &str = "the entries of";
 
 /// All entries above an id, newest first.
 fn newer(args: &AuditListArgs, client: &Client, after: Option<u64>) -> Result<AuditPage, Failure> {

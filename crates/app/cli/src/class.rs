@@ -76,9 +76,7 @@ impl FromStr for RateFlag {
         }
         let number = text.trim().strip_suffix("/s").unwrap_or(text);
         match parse_size(number) {
-            Ok(0) => {
-                Err("a rate of zero would stop every client: write none for no limit".to_owned())
-            }
+            Ok(0) => Err("a rate of zero would stop every client; none means no limit".to_owned()),
             Ok(rate) => Ok(Self(Some(rate))),
             Err(_) => Err("write none, or a rate such as 128MiB/s, or 500 operations".to_owned()),
         }
@@ -93,13 +91,13 @@ impl FromStr for TimesFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write how many times the baseline it is, such as 4x or 2.5x".to_owned();
+        let wrong = || "write a factor of the baseline, such as 4x or 2.5x".to_owned();
         let number = text.trim().trim_end_matches('x');
         let times: f64 = number.parse().map_err(|_| wrong())?;
         match times {
             times if times.is_nan() => Err(wrong()),
             times if times < 1.0 => {
-                Err("a burst below the baseline makes no sense: write 1x or more".to_owned())
+                Err("a burst is at least the baseline: write 1x or more".to_owned())
             }
             times if times > 1000.0 => Err("a burst is 1000x at most".to_owned()),
             times => Ok(Self((times * 1000.0).round() as u32)),
@@ -131,7 +129,7 @@ impl FromStr for GoalFlag {
         // Saturates: what is too large or below zero is not allowed.
         match microseconds.round() as u64 {
             goal if allowed.contains(&goal) => Ok(Self(Some(goal))),
-            _ => Err("a goal of latency is from 50us to 60s".to_owned()),
+            _ => Err("a latency objective is from 50us to 60s".to_owned()),
         }
     }
 }
@@ -320,7 +318,7 @@ pub fn class(command: &ClassCommand) -> Result<(), Failure> {
                 false => "",
             };
             print::text(&format!(
-                "class {} is made; for a volume: cairn volume set VOLUME --class {}{quota}",
+                "class {} is created; put a volume into it with: cairn volume set VOLUME --class {}{quota}",
                 class.name, class.name
             ))
         }
@@ -414,7 +412,7 @@ fn words(limits: &ClassLimits) -> Vec<String> {
     let each = [
         ("each client", limits.client_throughput, true),
         ("each client", limits.client_iops, false),
-        ("all together", limits.total_throughput, true),
+        ("all volumes", limits.total_throughput, true),
     ];
     for (who, rate, is_bytes) in each {
         if let Some(rate) = rate {
@@ -422,7 +420,7 @@ fn words(limits: &ClassLimits) -> Vec<String> {
         }
     }
     if let Some(goal) = limits.latency_goal_microseconds {
-        words.push(format!("answers within {}", latency(goal)));
+        words.push(format!("latency objective {}", latency(goal)));
     }
     words
 }
@@ -439,7 +437,7 @@ fn table(classes: &[ClassView]) -> String {
             class.name.to_string(),
             match words(&class.limits) {
                 none if none.is_empty() => {
-                    "none: for rebuilds, scrubs, collection, tiers".to_owned()
+                    "none: for rebuilds, scrubs, garbage collection, tiers".to_owned()
                 }
                 limits => limits.join("; "),
             },
@@ -483,7 +481,7 @@ fn latency(microseconds: u64) -> String {
 
 fn goal_line(view: &LatencyView) -> String {
     let stands = match view.met {
-        None => "not known yet".to_owned(),
+        None => "unknown yet".to_owned(),
         Some(met) => {
             let word = if met { "met" } else { "MISSED" };
             format!(
@@ -581,7 +579,7 @@ mod tests {
         };
         assert_eq!(
             goal_line(&view(None)),
-            "latency goal     2.5ms, not known yet"
+            "latency goal     2.5ms, unknown yet"
         );
         let missed = "latency goal     2.5ms, MISSED: 12 of the last 1000 were late";
         assert_eq!(goal_line(&view(Some(false))), missed);

@@ -31,7 +31,7 @@ pub fn clone(args: &CloneArgs) -> Result<(), Failure> {
     match args.view.json {
         true => print::json(&made),
         false => print::text(&format!(
-            "{} is a clone of {}: {} files and {} directories, {}, shared",
+            "{} is a clone of {}: {} files and {} directories, {} of shared data",
             made.path,
             args.from,
             made.files,

@@ -113,7 +113,7 @@ pub fn events(args: &EventsArgs) -> Result<(), Failure> {
         return print::json(&page);
     }
     if page.entries.is_empty() {
-        note!("cairn: nothing of that kind happened since the first event that is kept");
+        note!("cairn: no event matches since the oldest one that is kept");
         return Ok(());
     }
     let shown: Vec<String> = page.entries.iter().map(text).collect();
@@ -121,7 +121,7 @@ pub fn events(args: &EventsArgs) -> Result<(), Failure> {
 }
 
 /// Warns of nodes that do not answer: their events are missing.
-const WHAT: &str = "what was seen by";
+const WHAT: &str = "the events of";
 
 /// All events above an id, newest first.
 fn newer(args: &EventsArgs, client: &Client, after: Option<u64>) -> Result<EventPage, Failure> {

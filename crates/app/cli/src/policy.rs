@@ -152,7 +152,7 @@ pub fn policy(command: &PolicyCommand) -> Result<(), Failure> {
             let Place { volume, path } = &args.place;
             access::client(&args.server)?.policy_clear(volume, path)?;
             print::text(&format!(
-                "{volume}{path} has no policy of its own any more; data that is there stays as it is stored"
+                "{volume}{path} has no policy of its own now; existing data stays as it is stored"
             ))
         }
         PolicyCommand::Apply(args) => apply(args),
@@ -176,7 +176,7 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
         || args.media.is_some()
         || args.protection.is_some();
     if !is_given {
-        return Err(Failure::usage("nothing is said")
+        return Err(Failure::usage("no setting is given")
             .hint("for example: cairn policy set main/backups --compression zstd:3 --dedupe on"));
     }
     let client = access::client(&args.view.server)?;
@@ -291,7 +291,7 @@ fn apply(args: &PolicyApplyArgs) -> Result<(), Failure> {
         return print::json(&begun);
     }
     print::text(&format!(
-        "data of {volume}{path} is being converted; `cairn policy status {volume}` shows how far that is"
+        "data of {volume}{path} is being converted; `cairn policy status {volume}` shows the progress"
     ))
 }
 
@@ -315,10 +315,7 @@ fn shown_apply(view: &ApplyView, json: bool) -> Result<(), Failure> {
 }
 
 fn apply_text(view: &ApplyView) -> String {
-    let path = view
-        .path
-        .as_deref()
-        .unwrap_or(" (a directory that is gone)");
+    let path = view.path.as_deref().unwrap_or(" (a deleted directory)");
     let state = match view.state {
         ApplyState::Running => {
             // Inodes that are made meanwhile are not looked at.
@@ -334,12 +331,12 @@ fn apply_text(view: &ApplyView) -> String {
         format!("data of      {}{}", view.volume, print::name(path)),
         format!("conversion   {state}"),
         format!(
-            "looked at    {} files, {}",
+            "checked      {} files, {}",
             view.files,
             format_size(view.seen_bytes)
         ),
         format!(
-            "written      {}, stored in {} instead of {}",
+            "rewritten    {}, stored in {} instead of {}",
             format_size(view.rewritten_bytes),
             format_size(view.stored_bytes_after),
             format_size(view.stored_bytes_before)
@@ -348,12 +345,12 @@ fn apply_text(view: &ApplyView) -> String {
     ];
     if view.left > 0 {
         lines.push(format!(
-            "left         {} parts of files, which changed meanwhile or cannot be read",
+            "left         {} parts of files, which clients changed meanwhile or which cannot be read",
             view.left
         ));
     }
     if let Some(why) = &view.waits_for {
-        lines.push(format!("waits        {why}; it is tried again"));
+        lines.push(format!("waits        {why}; the server retries"));
     }
     lines.join("\n")
 }

@@ -152,7 +152,7 @@ pub fn quota(command: &QuotaCommand) -> Result<(), Failure> {
             let client = access::client(&args.server)?;
             client.quota_remove(&args.place.volume, &at)?;
             print::text(&format!(
-                "the quota of {} in {}{} is gone; what is used there stays",
+                "the quota of {} in {}{} is removed; the data stays",
                 of_text(at.of, at.id),
                 args.place.volume,
                 at.path
@@ -195,7 +195,7 @@ fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
     let size = |text: &str| parse_size(text).map_err(|error| error.to_string());
     let number = |text: &str| {
         let number = text.replace('_', "").parse::<u64>();
-        number.map_err(|_| format!("{text:?} is no number"))
+        number.map_err(|_| format!("{text:?} is not a number"))
     };
     for (flag, given, limit) in [
         ("--hard", &args.hard, &mut bytes.hard),
@@ -221,8 +221,8 @@ fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
     }
     let is_unlimited = |limit: &QuotaLimitView| *limit == QuotaLimitView::default();
     if is_unlimited(&bytes) && is_unlimited(&files) {
-        return Err(Failure::usage("no limit would be left").hint(format!(
-            "`cairn quota remove {}{}` takes the quota away",
+        return Err(Failure::usage("this would remove all limits").hint(format!(
+            "`cairn quota remove {}{}` removes the quota",
             volume, at.path
         )));
     }
@@ -264,7 +264,7 @@ fn change(
 /// Reads `7d`, `12h`, `30m`, `45s`; a number without a letter is in seconds.
 fn grace_seconds(text: &str) -> Result<u64, Failure> {
     let bad = || {
-        Failure::usage(format!("--grace: {text:?} is no time"))
+        Failure::usage(format!("--grace: {text:?} is not a time"))
             .hint("write 7d, 12h, 30m or a number of seconds")
     };
     let (number, factor) = match text.char_indices().last() {
@@ -293,7 +293,7 @@ fn list(args: &QuotaListArgs) -> Result<(), Failure> {
         }
         None if args.place.path != "/" => {
             return Err(Failure::usage(
-                "the list is of a volume; of a directory there is what users or groups use",
+                "quotas are listed for a volume; for a directory, only the usage of users or groups",
             )
             .hint("add --users or --groups, or use `cairn quota show`"));
         }
@@ -384,18 +384,21 @@ fn notes(quota: &QuotaView) -> String {
         }
         if passes(limit.hard, used) {
             notes.push(format!(
-                "more {what} than its hard limit: nothing more is let in"
+                "{what} above the hard limit: writes that need more are refused"
             ));
         } else if limit.hard == Some(used) {
             notes.push(format!("full: {what}"));
         } else if passes(limit.soft, used) {
             notes.push(match ends.map(|ends| ends.saturating_sub(now_seconds)) {
-                Some(0) => format!("soft limit on {what} passed, and its grace is over"),
-                Some(left) => format!("soft limit on {what} passed, {} left", duration(left)),
-                None => format!("soft limit on {what} passed"),
+                Some(0) => format!("soft limit on {what} exceeded, and the grace time is over"),
+                Some(left) => format!(
+                    "soft limit on {what} exceeded, {} of grace left",
+                    duration(left)
+                ),
+                None => format!("soft limit on {what} exceeded"),
             });
         } else if passes(limit.advisory, used) {
-            notes.push(format!("advisory limit on {what} passed"));
+            notes.push(format!("advisory limit on {what} exceeded"));
         }
     }
     notes.join("; ")
@@ -432,8 +435,8 @@ fn id_of(database: &str, text: &str) -> Result<u32, Failure> {
         .and_then(|line| line.split(':').nth(2))
         .and_then(|id| id.parse().ok());
     id.ok_or_else(|| {
-        Failure::usage(format!("this machine knows no {what} {text}"))
-            .hint("give the number: the file system knows numbers only")
+        Failure::usage(format!("this machine has no {what} {text}"))
+            .hint("give the number: the file system stores only numbers")
     })
 }
 

@@ -203,7 +203,7 @@ fn create_group(args: &SnapshotCreateArgs) -> Result<(), Failure> {
         return print::json(&taken);
     }
     print::text(&format!(
-        "snapshot {name} of {} volumes is taken, all of one instant",
+        "snapshot {name} of {} volumes is taken, all at one instant",
         taken.snapshots.len()
     ))
 }
@@ -281,7 +281,7 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             match args.view.json {
                 true => print::json(&restored),
                 false => print::text(&format!(
-                    "{} is as snapshot {} has it: {} files and {} directories, {}, shared with the snapshot",
+                    "{} is restored from snapshot {}: {} files and {} directories, {} of data shared with the snapshot",
                     restored.path,
                     args.name,
                     restored.files,
@@ -340,11 +340,11 @@ fn restore_whole(args: &SnapshotRestoreArgs) -> Result<(), Failure> {
         return print::json(&restored);
     }
     let kept = match &restored.kept {
-        Some(kept) => format!("what it was is snapshot {kept}"),
-        None => "nothing keeps what it was".to_owned(),
+        Some(kept) => format!("snapshot {kept} keeps the earlier content"),
+        None => "the earlier content is discarded".to_owned(),
     };
     print::text(&format!(
-        "{} is as snapshot {} has it: {} files and directories, {}; {kept}; it was not served for {:.1} s",
+        "{} is rolled back to snapshot {}: {} files and directories, {}; {kept}; clients waited for {:.1} s",
         restored.volume,
         restored.snapshot,
         restored.inodes,
@@ -394,7 +394,7 @@ fn change_line(change: &ChangeView) -> String {
     // A name with a line feed in it is no line of its own.
     let path = match &change.path {
         Some(path) => print::name(path).into_owned(),
-        None => format!("(inode {}, of several names)", change.inode),
+        None => format!("(inode {}, with several names)", change.inode),
     };
     let path = match &change.from {
         Some(from) => format!("{} -> {path}", print::name(from)),
@@ -427,7 +427,7 @@ fn shown(snapshot: &SnapshotView, json: bool) -> Result<(), Failure> {
 fn autodelete_text(view: &SchedulesView) -> String {
     let volume = &view.volume;
     match view.autodelete_percent {
-        0 => format!("no snapshot of {volume} is deleted for want of space"),
+        0 => format!("no snapshot of {volume} is deleted for lack of space"),
         percent => format!(
             "the oldest snapshots of {volume} are deleted when less than {percent}% of the pool is free; `cairn snapshot lock` keeps one"
         ),
@@ -444,7 +444,7 @@ fn schedules_text(view: &SchedulesView) -> String {
     ];
     if view.schedules.is_empty() {
         return format!(
-            "no snapshots of {} are taken by themselves; `cairn snapshot schedule {} \"hourly 24, daily 7\"` changes that",
+            "{} has no snapshot schedule; `cairn snapshot schedule {} \"hourly 24, daily 7\"` sets one",
             view.volume, view.volume
         );
     }

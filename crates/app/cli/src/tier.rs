@@ -75,7 +75,7 @@ pub fn tier(command: &TierCommand) -> Result<(), Failure> {
                 return print::json(&tier);
             }
             print::text(&format!(
-                "tier {} is at {}; `cairn volume set VOLUME --tier {} --tiering auto` sends cold data there",
+                "tier {} is at {}; `cairn volume set VOLUME --tier {} --tiering auto` offloads cold data to it",
                 tier.name, tier.url, tier.name
             ))
         }
@@ -152,14 +152,14 @@ fn lines(tier: &TierView) -> Vec<String> {
                 cents / 100,
                 cents % 100
             ),
-            _ => "costs            not known".to_owned(),
+            _ => "costs            unknown".to_owned(),
         },
         format!(
             "to be deleted    {} objects, and those of {} deleted volumes",
             tier.unused_objects, tier.deleted_volumes
         ),
         format!(
-            "requests         {} reads ({}), {} writes ({}), {} deletions; {} failed, {} answers were wrong",
+            "requests         {} reads ({}), {} writes ({}), {} deletions; {} failed, {} answers were invalid",
             tier.reads,
             format_size(tier.read_bytes),
             tier.writes,
@@ -187,12 +187,12 @@ fn lines(tier: &TierView) -> Vec<String> {
                 volume.objects
             ),
             false => match &volume.owner {
-                Some(node) => format!("node {node} owns it, and knows"),
+                Some(node) => format!("ask its owner, node {node}"),
                 None => "not served".to_owned(),
             },
         };
         let back = match volume.tiering == Tiering::None && volume.objects > 0 {
-            true => ", coming back",
+            true => ", being promoted back",
             false => "",
         };
         let files = of_files(&volume.files, volume.min_size, volume.min_age);
@@ -236,7 +236,7 @@ fn check(args: &TierShowArgs) -> Result<(), Failure> {
     if args.view.json {
         print::json(&serde_json::json!({ "bytes": bytes, "problems": problems }))?;
     } else {
-        print::text(&format!("{} are as they were written", format_size(bytes)))?;
+        print::text(&format!("{} are intact", format_size(bytes)))?;
         for problem in &problems {
             print::text(&print::name(problem))?;
         }
@@ -244,7 +244,7 @@ fn check(args: &TierShowArgs) -> Result<(), Failure> {
     match problems.is_empty() {
         true => Ok(()),
         false => Err(Failure::failed(format!(
-            "tier {} does not give all that was written there",
+            "tier {} does not return all data that was written to it",
             args.name
         ))),
     }

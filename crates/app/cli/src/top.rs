@@ -131,7 +131,7 @@ fn volume_text(view: &ActivityView, rows: usize) -> String {
         view.seconds
     );
     if view.operations.is_empty() {
-        return format!("{first}\n\nNo client does anything with this volume.");
+        return format!("{first}\n\nNo client uses this volume now.");
     }
     [
         first,
@@ -290,6 +290,6 @@ read       NFS         120  1 MiB/s        -  250 us  12.3 ms";
             ..view()
         };
         let text = volume_text(&idle, usize::MAX);
-        assert!(text.ends_with("No client does anything with this volume."));
+        assert!(text.ends_with("No client uses this volume now."));
     }
 }

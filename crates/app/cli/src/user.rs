@@ -159,7 +159,7 @@ fn logout(args: &UserLogoutArgs) -> Result<(), Failure> {
     let name = args.name.as_deref().unwrap_or_default();
     client.sessions_end(name, args.by.as_deref())?;
     let by = args.by.as_ref();
-    let by = by.map_or_else(String::new, |by| format!(" that began by {by}"));
+    let by = by.map_or_else(String::new, |by| format!(" with log-in by {by}"));
     print::text(&format!("all sessions of {name}{by} have ended"))
 }
 
