@@ -1,4 +1,4 @@
-// Logs that come page by page: events, and the log of changes.
+// Logs that come page by page: events, and the audit log.
 //
 // Owns: which pages are asked for, how all of them are saved. Must not know: what is in an entry.
 import { useState } from "preact/hooks";

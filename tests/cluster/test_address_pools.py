@@ -268,4 +268,4 @@ class AddressPools(ClusterTest):
         harness.wait_until(there, MOVE_SECONDS_MAX, "that the node with the interface has all addresses")
         problems = [address.get("problem", "") for address in self.pool(cluster, "node2")["addresses"]]
         self.assertTrue(any("node1: this machine has no interface only0" in problem for problem in problems), problems)
-        self.assertIn("not where it should be", cluster.cairn("node2", "cluster", "status").stdout)
+        self.assertIn("is not on its node", cluster.cairn("node2", "cluster", "status").stdout)

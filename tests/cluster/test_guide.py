@@ -369,7 +369,7 @@ class Walk(Follower):
         for name, machine in self.nodes.items():
             said = self.on(name, "cairn cluster status").stdout
             self.assertIn(f"answers   {name}", said)
-            self.assertIn("3 of 3 members are well, on ", said)
+            self.assertIn("3 of 3 members healthy, on ", said)
             self.assertIn("survives  the loss of 2 nodes more: no data lost; of 1 node more: all volumes served", said)
             for other in self.nodes.values():
                 self.assertRegex(said, rf"{other.name} +alive +{other.internal}:7400 +{other.external} +/mnt/disk[12] \(ok\), /mnt/disk[12] \(ok\)")
@@ -486,7 +486,7 @@ class Walk(Follower):
         self.nodes["one"].cairn("node weight three 100")
         # An operator places a volume, and lets it go.
         self.place("b0", "two")
-        self.assertIn("may be on any node", self.free("b0", "three"))
+        self.assertIn("any node may own", self.free("b0", "three"))
         for index in range(5):
             self.nodes["two"].cairn(f"volume delete b{index} --yes")
 
@@ -700,7 +700,7 @@ class Walk(Follower):
         early = self.on("two", "cairn node remove three", check=False)
         self.assertEqual(early.returncode, REFUSED, early.stdout)
         self.await_drained("three")
-        self.assertIn("three drains: nothing is on it any more; `cairn node remove three`", self.on("two", "cairn node list").stdout)
+        self.assertIn("three drains: it is empty; `cairn node remove three`", self.on("two", "cairn node list").stdout)
         status = self.status()
         self.assertNotIn("three", [*members(), *(volume["owner"] for volume in status["volumes"])])
         self.on("two", "cairn node remove three")

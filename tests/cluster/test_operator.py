@@ -55,10 +55,10 @@ class Status(OperatorTest):
         self.assertEqual(cluster.status_of("node1")["survives"]["service_nodes"], 0)
         said = cluster.cairn("node1", "cluster", "status").stdout
         self.assertNotIn("nothing needs to be done", said)
-        self.assertIn("2 of 3 members are well", said)
+        self.assertIn("2 of 3 members healthy", said)
         refused = cluster.cairn("node1", "node", "upgrade", check=False)
         self.assertEqual(refused.returncode, REFUSED, refused.stdout)
-        self.assertIn("the member of etcd on node3", refused.stderr)
+        self.assertIn("the etcd member on node3", refused.stderr)
         self.let_go_on(pid)
         self.await_well(cluster, "node1")
 

@@ -75,7 +75,7 @@ class Tiers(ClusterTest):
         sums = sum(map(len, files.values()))
         self.await_sent(cluster, owner, sums)
         self.assertIn(f"node {owner} owns it", cluster.cairn(asked, "tier", "status", "cold").stdout)
-        self.assertIn("as they were written", cluster.cairn(owner, "tier", "check", "cold").stdout)
+        self.assertIn("are intact", cluster.cairn(owner, "tier", "check", "cold").stdout)
         refused = cluster.cairn(asked, "tier", "check", "cold", check=False)
         self.assertIn(f"of node {owner}", refused.stdout)
         refused = cluster.cairn(asked, "tier", "remove", "cold", check=False)
@@ -97,7 +97,7 @@ class Tiers(ClusterTest):
         cluster.start_nodes(owner)
         cluster.await_serving(owner)
         self.send_more(cluster, heir, files)
-        self.assertIn("as they were written", cluster.cairn(heir, "tier", "check", "cold").stdout)
+        self.assertIn("are intact", cluster.cairn(heir, "tier", "check", "cold").stdout)
         self.assertEqual(len(store.names("cold")), self.tier(cluster, heir)["objects"] + 1)
 
         # What the earlier owner knew of is not what there is, and nothing of that is deleted.

@@ -1,4 +1,4 @@
-"""Users, the log of changes and events in a cluster: what is done at one node holds at all, and what one saw is told there."""
+"""Users, the audit log and events in a cluster: what is done at one node holds at all, and what one saw is told there."""
 
 import json
 import urllib.error
@@ -49,7 +49,7 @@ class Users(ClusterTest):
         return json.loads(cluster.cairn(node, "audit", "list", "--json", *words).stdout)
 
     def changes(self, cluster, node):
-        """Who did what, as the node's own log of changes has it."""
+        """Who did what, as the node's own audit log has it."""
         entries = self.audit(cluster, node, "--node", node)["entries"]
         self.assertEqual({entry["node"] for entry in entries} - {node}, set())
         return [(entry["user"], entry["via"], entry["method"], entry["path"], entry["status"]) for entry in entries]
@@ -135,7 +135,7 @@ class Users(ClusterTest):
         self.assertIn("no node of this cluster", cluster.cairn(first, "events", "--node", "nobody", check=False).stderr)
         # The others tell what they were asked, and who is missing.
         listed = cluster.cairn(first, "audit", "list")
-        self.assertIn(f"without what was asked of node {third}", listed.stderr)
+        self.assertIn(f"without the entries of node {third}", listed.stderr)
         self.assertIn("DELETE /api/v1/users/bob", listed.stdout)
         self.assertEqual([silent["node"] for silent in self.audit(cluster, first)["silent"]], [third])
 
@@ -146,6 +146,6 @@ class Users(ClusterTest):
         harness.wait_until(served, 60, f"that {third} is back")
         self.assertEqual(self.ask(cluster, third, "GET", "/api/v1/session", cookie=cookie)[0], 401)
         self.assertEqual(self.log_in(cluster, third, "bob")[0], 401)
-        # Its own log of changes survived the kill, and has what was done there before.
+        # Its own audit log survived the kill, and has what was done there before.
         self.assertIn(("bob", "password", "POST", "/api/v1/session", 200), self.changes(cluster, third))
         self.assertIn("DELETE", [method for _, _, method, path, _ in self.changes(cluster, second) if path == "/api/v1/users/bob"])

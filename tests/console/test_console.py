@@ -187,7 +187,7 @@ class Pages(ConsoleTest):
         page.get_by_role("link", name="Users", exact=True).click()
         browser.playwright().expect(page.get_by_text("The session has ended.")).to_be_visible()
 
-        # Who did what is on the page of the log of changes, by filter, and to save.
+        # Who did what is on the page of the audit log, by filter, and to save.
         page = admin.page
         page.get_by_role("link", name="Audit", exact=True).click()
         self.shown(admin.heading(), "Audit")

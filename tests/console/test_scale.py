@@ -183,7 +183,7 @@ class Scale(ConsoleTest):
                 alive=node != 7, connected=node != 7, disks=[disk(node, number) for number in range(DISKS_OF_A_NODE)])
             for node in range(1, NODES_COUNT + 1)
         ]
-        away = self.of_type("WarningView", kind="node_away", subject="node node007", message="node node007 is away", next="start it again")
+        away = self.of_type("WarningView", kind="node_away", subject="node node007", message="node node007 is away", next="start its server")
         cluster = self.of_type("ClusterView", cluster="big", node="node001", nodes=nodes, volumes=[], warnings=[away])
         disks = [
             self.of_type("DiskView", id=one["id"], label=one["label"], total_bytes=1 << 40, free_bytes=1 << 39)

@@ -146,7 +146,7 @@ class Activity(WorldTest):
             load.stop()
         view = self.wait_for(lambda view: not view["operations"], "nothing is told any more", GONE_SECONDS_MAX)
         self.assertEqual((view["clients"], view["files"], view["operations_per_second"]), ([], [], 0))
-        self.assertIn("No client does anything", self.cairn("top", "main").stdout)
+        self.assertIn("No client uses", self.cairn("top", "main").stdout)
 
     def check_commands(self):
         text = self.cairn("top", "main").stdout

@@ -324,8 +324,8 @@ class Classes(WorldTest):
         # No write is on a disk so soon.
         self.cairn("class", "create", "quick", "--latency-goal", "50us")
         self.make_volume("v", "--class", "quick")
-        self.assertIn("answers within 50µs", self.cairn("class", "show", "quick").stdout)
-        self.assertIn("not known yet", self.cairn("volume", "show", "v").stdout)
+        self.assertIn("latency objective 50µs", self.cairn("class", "show", "quick").stdout)
+        self.assertIn("unknown yet", self.cairn("volume", "show", "v").stdout)
         goal = lambda: self.volume("v")["rates"]["latency"]
         told = lambda stage: [
             event for event in json.loads(self.cairn("events", "--json", "--limit", "1000").stdout)["entries"]
@@ -348,7 +348,7 @@ class Classes(WorldTest):
             harness.wait_until(lambda: told("ended"), 10, "the end is told")
         (began,), (ended,) = told("began"), told("ended")
         self.assertIn("took longer than 50µs", began["message"])
-        self.assertIn("meets its latency goal again", ended["message"])
+        self.assertIn("meets its latency objective again", ended["message"])
         # Commands of LUNs count, too.
         initiator = "iqn.2025-11.test:host"
         self.cairn("lun", "create", "v/disk", "--size", "64MiB")
@@ -506,7 +506,7 @@ class Classes(WorldTest):
         self.cairn("class", "create", "gold", "--throughput-per-tib", "128MiB/s", "--burst", "4x", "--burst-credit", "2h")
         for words, said in (
             (("create", "zero", "--throughput", "0"), "zero"),
-            (("create", "low", "--throughput", "1MB/s", "--burst", "0.5x"), "below the baseline"),
+            (("create", "low", "--throughput", "1MB/s", "--burst", "0.5x"), "at least the baseline"),
             (("create", "empty",), "limits nothing"),
             (("create", "gold", "--iops", "5"), "already"),
             (("create", "premium", "--iops", "5"), "built in"),

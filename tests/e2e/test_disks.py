@@ -506,7 +506,7 @@ class Disks(WorldTest):
                 self.assertIn("--create", done.stderr)
                 self.assertFalse(typo.exists())
         # The answer says what the folder is on.
-        self.assertIn("its loss loses all of them", done.stdout)
+        self.assertIn("its loss loses all of these", done.stdout)
         self.assertEqual(self.states(server), {"disk0": "ok", "disk9": "ok"})
 
     def test_a_disk_is_added_where_the_configuration_says(self):

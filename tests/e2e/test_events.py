@@ -117,10 +117,10 @@ class Events(WorldTest):
         began, ended = self.wait(server, "scrub", 2, "the scrub is told")
         self.assertEqual(began[:2], ("began", "info"))
         self.assertEqual(ended[:2], ("ended", "warning"))
-        self.assertIn("were wrong", ended[2])
+        self.assertIn("were damaged", ended[2])
         ((stage, severity, message),) = self.wait(server, "damage_repaired", 1, "what was repaired is told")
         self.assertEqual((stage, severity), ("once", "warning"))
-        self.assertIn("made them anew", message)
+        self.assertIn("repaired", message)
 
         server.cairn("disk", "drain", server.disks[1])
         began, ended = self.wait(server, "disk_drain", 2, "the drain is told")

@@ -288,7 +288,7 @@ class FaultyDisks(DisksTest):
         self.goes_bad(1, lambda disk: ("hang", disk), problem="no answer")
 
     def test_a_disk_that_is_a_hundred_times_slower(self):
-        self.goes_bad(4, lambda disk: ("slow", disk, 500), seconds=240, problem="times those of the others")
+        self.goes_bad(4, lambda disk: ("slow", disk, 500), seconds=240, problem="times as long as on the other disks")
 
     def test_all_volumes_leave_a_disk_that_fails(self):
         server = self.server()

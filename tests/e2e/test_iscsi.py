@@ -565,9 +565,9 @@ class Iscsi(LunTest):
         for words, complaint in (
             (["main/none", "--initiator", INITIATOR], "no LUN none"),
             (["main/disk", "--initiator", "iqn.2025-11.test:stranger"], "does not see"),
-            (["main/disk", "main/disk", "--initiator", INITIATOR], "named twice"),
+            (["main/disk", "main/disk", "--initiator", INITIATOR], "given twice"),
             (["main/disk", "--initiator", INITIATOR, "--stripe-size", "3KiB"], "power of two"),
-            (["main/disk", "--initiator", INITIATOR, "--mount", "data"], "a path from /"),
+            (["main/disk", "--initiator", INITIATOR, "--mount", "data"], "an absolute path"),
         ):
             self.assertIn(complaint, plan(*words, check=False).stderr)
 

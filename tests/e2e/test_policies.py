@@ -127,7 +127,7 @@ class Policies(WorldTest):
             self.assertIn("no directory", self.refused("set", "main/nothing", "--dedupe", "on"))
             self.assertIn("is no directory", self.refused("set", "main/file", "--dedupe", "on"))
             self.assertIn("volume's settings", self.refused("set", "main", "--dedupe", "on"))
-            self.assertIn("nothing is said", self.refused("set", "main/a"))
+            self.assertIn("no setting is given", self.refused("set", "main/a"))
             self.assertIn("says nothing", self.refused("set", "main/a", "--dedupe", "inherit"))
             self.assertIn("zstd:19", self.refused("set", "main/a", "--compression", "zip"))
             self.assertIn("ever converted", self.refused("status", "main"))

@@ -130,7 +130,7 @@ class Quotas(WorldTest):
             mount.chown("/file", 7001, 7002)
             self.assertEqual(self.quota("main", "--user", "7001")["used_bytes"], 2 * MIB)
             said = cairn("quota", "set", "main", "--user", "7001", "--hard", "1MiB").stdout
-            self.assertIn("more bytes than its hard limit", said)
+            self.assertIn("bytes above the hard limit", said)
             listed = cairn("quota", "list", "main", "--users").stdout
             self.assertIn("user 7001", listed)
             cairn("quota", "set", "main", "--group", "7002", "--soft", "1MiB", "--grace", "7d")

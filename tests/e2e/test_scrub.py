@@ -274,7 +274,7 @@ class Scrub(WorldTest):
             for index in range(8):
                 mount.write_file(f"/{index}", content(str(index), 4 * 1024 * 1024))
         self.assertEqual(self.schedule(server), {"is_open": True})
-        self.assertIn("none begins by itself", server.cairn("scrub", "schedule").stdout)
+        self.assertIn("none; set one", server.cairn("scrub", "schedule").stdout)
         for flags, why in (
             (("--window", "sat"), "is not a maintenance window"),
             (("--window", "sat:22:00-22:00"), "another time at which it ends"),

@@ -382,7 +382,7 @@ class Snapshots(WorldTest):
             mount.write_file("/d/new", b"new")
         self.assertIn("already", self.refused("restore", "main", "good", "--volume", "--keep", "good"))
         self.assertIn("no such snapshot", self.refused("restore", "main", "bad", "--volume"))
-        self.assertIn("nothing keeps what it was", restore(said["kept"], "--volume", "--discard").stdout)
+        self.assertIn("the earlier content is discarded", restore(said["kept"], "--volume", "--discard").stdout)
         self.world.kill()
         self.world.start()
         with libnfs.Mount(self.world.libnfs_url()) as mount:
@@ -465,7 +465,7 @@ class Snapshots(WorldTest):
     def test_schedules_take_and_delete(self):
         self.world = self.server(1)
         schedule = functools.partial(self.world.cairn, "snapshot", "schedule", "main")
-        self.assertIn("taken by themselves", schedule().stdout)
+        self.assertIn("has no snapshot schedule", schedule().stdout)
         for text, complaint in (
             ("often 5", "says no time"),
             ("hourly 0", "1 to 1000"),
@@ -473,7 +473,7 @@ class Snapshots(WorldTest):
             ("daily 1, daily 2", "two schedules"),
         ):
             self.assertIn(complaint, self.refused("schedule", "main", text))
-        self.assertIn("taken by themselves", schedule().stdout)
+        self.assertIn("has no snapshot schedule", schedule().stdout)
         self.assertIn("* * * * *", schedule("each-minute 60 (* * * * *), daily 7").stdout)
 
         def taken():
@@ -487,7 +487,7 @@ class Snapshots(WorldTest):
         views = json.loads(schedule("--json").stdout)["schedules"]
         self.assertEqual([(view["name"], view["keep"]) for view in views], [("each-minute", 60), ("daily", 7)])
         self.assertIn(first, [view["name"] for view in self.listed()["snapshots"]])
-        self.assertIn("taken by themselves", schedule("none").stdout)
+        self.assertIn("has no snapshot schedule", schedule("none").stdout)
 
     def test_what_was_answered_is_in_them_after_kill_9(self):
         self.world = self.server(3)

@@ -94,7 +94,7 @@ class Tiers(WorldTest):
             mount.write_file("/warm", other)
             self.assertEqual(mount.read_file("/warm"), other)
         self.assertGreaterEqual(self.tier(world)["read_bytes"], len(data))
-        self.assertIn("as they were written", world.cairn("tier", "check", "cold").stdout)
+        self.assertIn("are intact", world.cairn("tier", "check", "cold").stdout)
         # It holds data, so it stays.
         refused = world.cairn("tier", "remove", "cold", check=False)
         self.assertEqual(refused.returncode, 4, refused.stderr)
@@ -366,7 +366,7 @@ class Tiers(WorldTest):
             mount.write_file("/cold", self.data)
         self.send_all(world)
         self.assertEqual(len(store.names("cold")), self.tier(world)["objects"] + 1)
-        self.assertIn("as they were written", world.cairn("tier", "check", "cold").stdout)
+        self.assertIn("are intact", world.cairn("tier", "check", "cold").stdout)
         store.stop()
         world.kill()
         world.start()

@@ -1,4 +1,4 @@
-"""Users of the admin API: log-in, roles, sessions, limits, the log of changes, HTTPS; and what survives kill -9."""
+"""Users of the admin API: log-in, roles, sessions, limits, the audit log, HTTPS; and what survives kill -9."""
 
 import base64
 import csv

@@ -223,7 +223,7 @@ class VolumeClones(WorldTest):
             (("volume", "clone", "nothing", "new"), "no volume"),
             (("volume", "clone", "main@nothing", "new"), "no such snapshot"),
             (("volume", "clone", "main@a/b", "new"), "no name"),
-            (("volume", "clone", "../x", "new"), "no name of a volume"),
+            (("volume", "clone", "../x", "new"), "not a volume name"),
             (("volume", "set", "test", "--compression", "zstd"), "settings of clone"),
             (("volume", "set", "test", "--size-limit", "1GiB"), "settings of clone"),
             (("snapshot", "delete", "main", "before"), "clones"),

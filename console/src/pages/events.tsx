@@ -76,7 +76,7 @@ export function Events() {
       <button type="button" disabled={log.isBusy} onClick={() => void save("csv")}>Save as CSV</button>
       <button type="button" disabled={log.isBusy} onClick={() => void save("json")}>Save as JSON</button>
     </>}>
-      <p class="lead">What happened in the system. Who changed what is in the <a href={to("audit")}>log of changes</a>.</p>
+      <p class="lead">What happened in the system. Who changed what is in the <a href={to("audit")}>audit log</a>.</p>
       <form class="filter" role="search" aria-label="Filter" onSubmit={apply} onFocusOut={() => { if (subject.trim() !== filter.subject || text.trim() !== filter.text) set({}); }}>
         <Choice label="How bad" value={filter.severity} onValue={(severity) => set({ severity })} choices={SEVERITIES} />
         <Field label="About" value={subject} onValue={setSubject} placeholder="any disk, volume, node" maxLength={128} />

@@ -375,7 +375,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
     }
     case "uncache":
       return (
-        <ActionForm {...common} title={`Remove ${action.cache.path}`} submit="Remove" done={`${action.cache.path} is a read cache no more.`}
+        <ActionForm {...common} title={`Remove ${action.cache.path}`} submit="Remove" done={`Removed read cache ${action.cache.path}.`}
           request={{ method: "DELETE", path: `/caches/${part(action.cache.id)}` }} command={cairn("disk", "remove", action.cache.id)}>
           <p>What it has is on the disks of the pool. Its folder is emptied.</p>
         </ActionForm>

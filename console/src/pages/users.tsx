@@ -130,7 +130,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       return (
         <ActionForm {...common} title={`Delete ${action.user.name}`} submit="Delete" isDangerous done={`User ${action.user.name} is deleted.`}
           request={{ method: "DELETE", path: `/users/${part(action.user.name)}` }} command={cairn("user", "delete", action.user.name)}>
-          <p>All sessions of {action.user.name} end at once. What {action.user.name} changed stays in the log of changes.</p>
+          <p>All sessions of {action.user.name} end at once. What {action.user.name} changed stays in the audit log.</p>
         </ActionForm>
       );
   }

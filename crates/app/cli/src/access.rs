@@ -73,8 +73,8 @@ fn trusted(
     let Some(path) = &args.ca else {
         let own = local.and_then(|local| local.certificate.clone());
         let unknown = || {
-            Failure::usage(format!("it is not known which certificates vouch for {url}"))
-                .hint("name a file with them with --ca PATH: the server's own, that of who signed it, or the system's, \
+            Failure::usage(format!("no CA certificate for {url} is known"))
+                .hint("give a PEM file with --ca PATH: the server's own certificate, its CA, or the system's CAs, \
                        such as /etc/ssl/certs/ca-certificates.crt")
         };
         return own.ok_or_else(unknown).map(Some);
@@ -97,7 +97,7 @@ fn ended(ready: &ReadyFile) -> Failure {
         ready.admin.url, ready.pid
     ))
     .hint(
-        "start it with `cairn serve --data DIR`, or name one in a container or on another machine with --server URL",
+        "start it with `cairn serve --data DIR`, or name a server in a container or on another machine with --server URL",
     )
 }
 
@@ -118,10 +118,10 @@ fn require_private(url: &str) -> Result<(), Failure> {
     match is_safe_url(url) {
         true => Ok(()),
         false => Err(Failure::usage(format!(
-            "{url} is another machine's and not encrypted: whoever listens in between would read the token or the password"
+            "{url} is on another machine and not encrypted: anyone on the network path could read the token or the password"
         ))
         .hint(
-            "write https://, and give the server a certificate (admin_certificate or admin_self_signed); --insecure does without",
+            "use https://, and give the server a certificate (admin_certificate or admin_self_signed); --insecure allows plain HTTP",
         )),
     }
 }
@@ -208,8 +208,7 @@ fn choose(
 
 /// Which servers there are, where it is not said which is meant.
 fn several(running: &[Local]) -> Failure {
-    let mut lines =
-        vec!["several servers run on this machine, and it is not said which is meant:".to_owned()];
+    let mut lines = vec!["several servers run on this machine; choose one:".to_owned()];
     for Local { ready, .. } in running {
         let volumes: Vec<&str> = ready.volumes.iter().map(VolumeName::as_str).collect();
         let state_dir = ready.state_dir.as_deref().unwrap_or("none");

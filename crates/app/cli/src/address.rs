@@ -10,43 +10,43 @@ use crate::print::{self, Align, Column};
 
 #[derive(Debug, Subcommand)]
 pub enum AddressCommand {
-    /// Pools of addresses: each node has its share, and others have it while the node is away
+    /// Address pools: each node holds its share of the addresses, and other nodes hold it while the node is away
     #[command(subcommand)]
     Pool(AddressPoolCommand),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum AddressPoolCommand {
-    /// Have the nodes share addresses that nobody has: `cairn address pool create lan 10.0.0.20-10.0.0.25/24`
+    /// Create an address pool of unused addresses: `cairn address pool create lan 10.0.0.20-10.0.0.25/24`
     ///
-    /// Each address has a home among the nodes, evenly. While that node is lost, drains or is in maintenance other nodes have its
-    /// addresses, and it gets them back when it has been there for 30 s again. Clients that mount any of them go on. Addresses are
-    /// put on an interface and announced to neighbours (ARP, neighbour discovery), for which `cairn serve` needs CAP_NET_ADMIN
-    /// and CAP_NET_RAW; or a program moves them (`--address-hook`).
+    /// Each node is the home of an equal share of the addresses. While a node is lost, drains or is in maintenance, other nodes hold
+    /// its addresses; it gets them back once it has been up for 30 s. Clients keep their mounts meanwhile. Nodes put addresses on an
+    /// interface and announce them to neighbours (ARP, neighbour discovery); `cairn serve` needs CAP_NET_ADMIN and CAP_NET_RAW for
+    /// that. Instead, a program can move the addresses (`--address-hook`).
     Create(AddressPoolCreateArgs),
-    /// List all pools: each address, its home, the node that has it now, and what is in the way
+    /// List all address pools: each address with its home, its holder and its problem
     List(ViewArgs),
-    /// Show one pool
+    /// Show one address pool
     Show(AddressPoolArgs),
-    /// Add addresses to a pool: `cairn address pool add lan 10.0.0.30/24`
+    /// Add addresses to an address pool: `cairn address pool add lan 10.0.0.30/24`
     Add(AddressPoolChangeArgs),
-    /// Take addresses out of a pool: `cairn address pool remove lan 10.0.0.30`
+    /// Remove addresses from an address pool: `cairn address pool remove lan 10.0.0.30`
     Remove(AddressPoolChangeArgs),
-    /// Delete a pool: no node has its addresses any more
+    /// Delete an address pool: its nodes drop the addresses
     Delete(AddressPoolArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct AddressPoolCreateArgs {
-    /// The name of the pool
+    /// The name of the address pool
     pub name: String,
     /// Addresses of one network, each with the length of its prefix, or ranges of them: 10.0.0.20-10.0.0.25/24
     #[arg(value_name = "ADDR/PREFIX", required = true)]
     pub addresses: Vec<String>,
-    /// The network interface, of the same name on each node [default: that with an address in the same network]
+    /// The network interface, which has the same name on each node [default: the one with an address in the same network]
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
-    /// The name by which the nodes' DNS responders (`--listen-dns`) tell of the addresses that nodes have now
+    /// DNS name that the nodes' DNS responders (`--listen-dns`) resolve to the addresses that nodes hold now
     #[arg(long, value_name = "NAME")]
     pub dns: Option<String>,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub struct AddressPoolCreateArgs {
 
 #[derive(Debug, Args)]
 pub struct AddressPoolArgs {
-    /// The name of the pool
+    /// The name of the address pool
     pub name: String,
     #[command(flatten)]
     pub view: ViewArgs,
@@ -63,9 +63,9 @@ pub struct AddressPoolArgs {
 
 #[derive(Debug, Args)]
 pub struct AddressPoolChangeArgs {
-    /// The name of the pool
+    /// The name of the address pool
     pub name: String,
-    /// Addresses or ranges; those that go also without the length of their prefix
+    /// Addresses or ranges; for `remove` also without a prefix length
     #[arg(value_name = "ADDR/PREFIX", required = true)]
     pub addresses: Vec<String>,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub fn address(command: &AddressCommand) -> Result<(), Failure> {
         }
         AddressPoolCommand::Delete(args) => {
             access::client(&args.view.server)?.address_pool_delete(&args.name)?;
-            print::text(&format!("there is no address pool {} any more", args.name))
+            print::text(&format!("address pool {} is deleted", args.name))
         }
     }
 }
@@ -125,7 +125,7 @@ fn list(args: &ViewArgs) -> Result<(), Failure> {
     }
     if list.pools.is_empty() {
         return print::text(
-            "there is no address pool; `cairn address pool create NAME ADDR/PREFIX...` makes one",
+            "there is no address pool; create one with `cairn address pool create NAME ADDR/PREFIX...`",
         );
     }
     print::text(&table(&list.pools))

@@ -37,14 +37,14 @@ Exit codes:
   1    failed; of a benchmark also: the result is partial
   2    wrong usage or configuration
   3    the server cannot be reached
-  4    refused: no permission, or not possible as things are
-  130  a second interrupt ended `cairn serve` before all was on disk, or a benchmark before its files
+  4    refused: no permission, or not possible in the current state
+  130  a second interrupt ended `cairn serve` before its data was on disk, or a benchmark before its files
        were removed";
 
-/// Software-defined file storage: erasure-coded, checksummed, served over NFS.
+/// Software-defined file, block and object storage: erasure-coded, checksummed, served over NFS, iSCSI and S3.
 ///
-/// `cairn serve --data DIR` starts a server; status, disk, volume and export talk to it, and ls, cp,
-/// cat, rm and stat to any NFS server.
+/// `cairn serve --data DIR` starts a server. Commands such as status, disk, volume and export talk to its admin API; ls, cp,
+/// cat, rm and stat talk to any NFS server.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES, max_term_width = 100, subcommand_required = true)]
 pub struct Cli {
@@ -58,29 +58,29 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Show the state of the server, its disks and its volumes
     Status(ViewArgs),
-    /// What clients do now with a volume, or with each: the busiest clients and files, operations, latency
+    /// Show live metrics of one volume or all volumes: the busiest clients and files, operations, latency
     ///
-    /// On a terminal it is shown anew every two seconds, until Ctrl-C. A rate after >= may be higher: what was done before a
-    /// client or file was among the busiest is not in it.
+    /// A terminal shows new figures every two seconds until Ctrl-C. A rate after >= is a lower bound: it lacks operations from
+    /// before the client or file was among the busiest.
     ///
     /// Example: cairn top main
     Top(TopArgs),
-    /// Disks of the pool
+    /// Disks of the pool: list, add, drain, replace, remove
     #[command(subcommand)]
     Disk(DiskCommand),
-    /// Scrub: read everything, repair what is damaged, list what cannot be repaired
+    /// Scrub: read all data, repair damage, list files that cannot be repaired
     #[command(subcommand)]
     Scrub(ScrubCommand),
     /// Volumes: create, show, change, delete
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Classes of service: which rates volumes get
+    /// Classes of service: rates and latency objectives of volumes
     #[command(subcommand)]
     Class(ClassCommand),
-    /// Tiers: object stores that cold data goes to
+    /// Tiers: object stores to which cold data is offloaded
     #[command(subcommand)]
     Tier(TierCommand),
-    /// Rates of single LUNs, buckets and networks of clients
+    /// Rate limits of single LUNs, buckets and client networks
     #[command(subcommand)]
     Limit(LimitCommand),
     /// Master keys of encrypted volumes
@@ -95,16 +95,16 @@ pub enum Command {
     /// Groups of initiators that see the same LUNs
     #[command(subcommand)]
     Igroup(IgroupCommand),
-    /// Initiators and how they prove who they are
+    /// CHAP secrets of initiators
     #[command(subcommand)]
     Initiator(InitiatorCommand),
     /// iSCSI sessions
     #[command(subcommand)]
     Iscsi(IscsiCommand),
-    /// What hosts type to use LUNs
+    /// Scripts with which hosts attach LUNs
     #[command(subcommand)]
     San(SanCommand),
-    /// Buckets: directories whose files S3 clients use as objects
+    /// Buckets: directories whose files are objects for S3 clients
     #[command(subcommand)]
     Bucket(BucketCommand),
     /// Access keys of S3 clients
@@ -113,23 +113,23 @@ pub enum Command {
     /// Snapshots of volumes
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
-    /// Make a file or directory that begins as another is now: `cairn clone main /images/base /images/vm7`
+    /// Clone a file or directory: `cairn clone main /images/base /images/vm7`
     ///
-    /// It takes no space until one of both changes, and is there at once, whatever its size.
+    /// A clone of any size is ready at once. It takes no space until the source or the clone changes.
     Clone(CloneArgs),
-    /// How data below directories is stored, and the conversion of data that is there
+    /// Storage policies of directories, and the conversion of existing data
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// Quotas of directories, users, groups and volumes
     #[command(subcommand)]
     Quota(QuotaCommand),
-    /// Several nodes as one cluster
+    /// Clusters: form, join, show, balance, back up, recover
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Nodes of the cluster
+    /// Nodes of the cluster: list, drain, replace, remove, maintenance, upgrade
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Addresses that the nodes of the cluster share
+    /// Address pools: addresses that the nodes of the cluster share
     #[command(subcommand)]
     Address(AddressCommand),
     /// List files on an NFS server, without a mount
@@ -142,26 +142,26 @@ pub enum Command {
     Rm(RmArgs),
     /// Show everything about files on an NFS server
     Stat(StatArgs),
-    /// Benchmarks: four corners, IOzone, IOR, metadata, objects, on a mounted path or a server
+    /// Benchmarks of a mounted path or a server: four corners, IOzone, IOR, metadata, objects
     #[command(subcommand)]
     Bench(Box<BenchCommand>),
-    /// Plan storage: which design, how big, its cost, its performance, a template that deploys it
+    /// Plan storage: design, size, cost, performance, and a template that deploys it
     Plan(Box<PlanArgs>),
-    /// Run a whole cluster on this machine, to try it and to break it
+    /// Run a whole cluster on this machine, for trials and fault tests
     DevCluster(Box<DevClusterArgs>),
-    /// End the lease of a node when the process that writes to standard input is gone; `cairn serve` runs it in a cluster
+    /// End a node's lease when the process that writes to standard input has ended; `cairn serve` runs this in a cluster
     #[command(name = cairn_node::cluster::guardian::COMMAND, hide = true)]
     GuardLease,
-    /// The config file
+    /// Check the config file
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Users of the admin API and the console, their roles and passwords
     #[command(subcommand)]
     User(UserCommand),
-    /// Who changed what and when
+    /// The audit log: who changed what and when
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// What happened in the system: disks that were lost and came back, damage, starts after a crash; newest first
+    /// List events, newest first: lost and returned disks, damage, starts after a crash
     ///
     /// Example: cairn events --severity warning --since 1d
     Events(EventsArgs),
@@ -169,7 +169,7 @@ pub enum Command {
     Openapi,
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Print the manual page, or write those of all commands to a folder
+    /// Print the manual page, or write the pages of all commands to a folder
     Man(ManArgs),
 }
 
@@ -177,7 +177,7 @@ pub enum Command {
 pub struct ServeArgs {
     #[command(flatten)]
     pub settings: Settings,
-    /// A TOML file with any of these settings (listen_nfs for --listen-nfs); flags win
+    /// A TOML file with any of these settings (listen_nfs for --listen-nfs); flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -185,29 +185,29 @@ pub struct ServeArgs {
 /// Which server to talk to.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {
-    /// The admin API: https://NAME:PORT, or NAME:PORT for the same; http:// for this machine [default: that of the server
-    /// running on this machine]
+    /// Address of the admin API: https://NAME:PORT (https:// may be left out), or http:// for this machine [default: the
+    /// server running on this machine]
     #[arg(long, value_name = "URL", env = "CAIRN_SERVER")]
     pub server: Option<String>,
-    /// Of several servers on this machine, the one with this state folder
+    /// State folder of the server to use, if several run on this machine
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Take an http:// address of another machine: whoever listens in between reads the token, passwords and answers
+    /// Allow an http:// address of another machine: anyone on the network path can read the token, passwords and answers
     #[arg(long)]
     pub insecure: bool,
-    /// File with the admin token (or put the token itself into CAIRN_TOKEN) [default: that of the
-    /// server running on this machine]
+    /// File with the admin token; CAIRN_TOKEN can hold the token itself [default: the token file of the server running on
+    /// this machine]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
-    /// Be this user (see `cairn user`), with a password, instead of with the token
+    /// Log in as this user (see `cairn user`) with a password, instead of using the admin token
     #[arg(long, value_name = "USER", conflicts_with = "token_file")]
     pub login: Option<UserName>,
-    /// File with that user's password in its only line (or put the password itself into CAIRN_PASSWORD) [default: it is asked
-    /// for]
+    /// File with that user's password as its only line; CAIRN_PASSWORD can hold the password itself [default: the command asks
+    /// for it]
     #[arg(long, value_name = "PATH", requires = "login")]
     pub login_password_file: Option<PathBuf>,
-    /// File with the certificates (PEM) that vouch for a server at https://, or its own [default: that of the server running
-    /// on this machine]
+    /// PEM file with the CA certificates to trust for https://, or the server's own certificate [default: the certificate of
+    /// the server running on this machine]
     #[arg(long, value_name = "PATH", env = "CAIRN_CA")]
     pub ca: Option<PathBuf>,
 }
@@ -223,50 +223,50 @@ pub struct ViewArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// Prepare the first node of a cluster; its next `cairn serve` makes the cluster
+    /// Prepare the first node of a cluster; its next `cairn serve` forms the cluster
     ///
     /// Example: cairn cluster init --name lab --internal 10.0.0.1:7400 && cairn serve --data /disk1
     Init(ClusterInitArgs),
-    /// Print a ticket with which one more node can join
+    /// Print a ticket with which one node can join
     Token(ClusterTokenArgs),
-    /// Join a cluster with a ticket; the next `cairn serve` of this node serves in it
+    /// Join a cluster with a ticket; the next `cairn serve` on this node serves in the cluster
     Join(ClusterJoinArgs),
-    /// Show nodes, disks, owners, and what may fail next
+    /// Show nodes, disks, owners of volumes, and which failures the cluster survives
     Status(ViewArgs),
-    /// Move volumes so that all nodes have their share of the load, one after the other
+    /// Move volumes one by one until the load is balanced over the nodes
     ///
-    /// An open volume is load, and so is what clients do with it, measured over some minutes. Nodes do the same by themselves, more
-    /// slowly and not in the first minutes after a change; this does it now and as evenly as it gets. Clients of a volume that
-    /// moves feel a short pause. Volumes that `cairn volume move --to` placed stay.
+    /// The load of a volume is a fixed part for being open, and the work of its clients over the last minutes. Nodes balance by
+    /// themselves, slowly, and only some minutes after a change; this command balances now, and as evenly as possible. Clients of a
+    /// volume that moves see a short pause. Volumes that `cairn volume move --to` placed stay.
     ///
     /// Example: cairn cluster balance --dry-run
     Balance(ClusterBalanceArgs),
-    /// Write a copy of the cluster's map to a file: nodes, disks, volumes with their settings; no data of clients
+    /// Write a copy of the cluster map to a file: nodes, disks, volumes and their settings, without client data
     ///
-    /// Each node keeps the newest copy by itself, in its cluster folder and on its disks, and one of each day. This is for one more
-    /// elsewhere. It has hashes of passwords: keep it where nobody else can read it.
+    /// Each node keeps the newest copy and daily copies in its cluster folder and on its disks. Use this command for a copy
+    /// elsewhere. The file contains password hashes: keep it private.
     ///
     /// Example: cairn cluster backup /backup/lab.json
     Backup(ClusterBackupArgs),
-    /// Make etcd anew of a copy of the map, after most of its members were lost for good
+    /// Rebuild etcd from a copy of the cluster map, after most etcd members were lost for good
     ///
-    /// Offline, on one node, while no server of the cluster runs. Without --yes it only says what it would do. It takes the newest
-    /// copy that it finds in the cluster folder and on the disks (--data), or the one that is named (--copy).
+    /// Run this on one node while no server of the cluster runs. Without --yes, the command only prints its plan. It uses the newest
+    /// copy in the cluster folder and on the disks (--data), or the copies given with --copy.
     ///
     /// Example: cairn cluster recover --data /disk1 --data /disk2
     Recover(ClusterRecoverArgs),
-    /// Replace the authority that the certificates of all nodes are of, while clients work
+    /// Replace the cluster's certificate authority while clients work
     ///
-    /// For when somebody may have its key, such as a node that was removed. All nodes come to trust a new authority beside the old one,
-    /// then get certificates of it, then drop the old one; certificates and tickets of before are worth nothing from then on. The
-    /// nodes do this by themselves once it is begun: this command shows it until it is done, and may be ended or run again. A node
-    /// that is away is waited for, until it is back or removed.
+    /// Use this if the authority's key may have leaked, for example with a removed node. All nodes first trust a new authority
+    /// beside the old one, then get certificates from it, then drop the old one; older certificates and tickets become invalid.
+    /// The nodes do this by themselves: the command starts the rotation and shows its progress, and may be interrupted or run
+    /// again. The rotation waits for a node that is away until it is back or removed.
     ///
     /// Example: cairn cluster rotate-ca
     RotateCa(ClusterRotateArgs),
-    /// Have this node follow a map that was recovered on another node, or restored in an etcd of your own
+    /// Make this node follow a cluster map that was recovered on another node, or restored in your own etcd
     ///
-    /// Offline. `cairn cluster recover` prints this command for the other nodes.
+    /// Run this while the node's server is stopped. `cairn cluster recover` prints this command for the other nodes.
     ///
     /// Example: cairn cluster accept-restored --member one,https://10.0.0.1:2379,https://10.0.0.1:2380 --data /disk1
     AcceptRestored(ClusterAcceptArgs),
@@ -276,43 +276,43 @@ pub enum ClusterCommand {
 pub enum NodeCommand {
     /// List the nodes
     List(ViewArgs),
-    /// Move everything that a node has to others, while clients work: data, logs, volumes, its member of etcd
+    /// Move everything from a node to other nodes while clients work: data, logs, volumes, its etcd member
     ///
-    /// Refused if too little redundancy or space would be left. `cairn node list` shows how far it is.
+    /// The drain is refused if too little redundancy or space would remain. `cairn node list` shows its progress.
     ///
     /// Example: cairn node drain three && cairn node list
     Drain(NodeDrainArgs),
-    /// Take a drained node out of the cluster: the others refuse it from then on, and its server ends
+    /// Remove a drained node from the cluster: the other nodes refuse it from then on, and its server stops
     ///
     /// Example: cairn node remove three
     Remove(NodeArgs),
-    /// Have a node that joined take the place of another, which is lost or still there
+    /// Replace a working or lost node by a node that has joined
     ///
-    /// What the old node has, or had, gets to others at once; a lost node is not waited for any longer. The old
-    /// node is removed by itself then. `cairn node drain OLD --cancel` stops it.
+    /// The old node's data moves, or is rebuilt, to other nodes at once, without waiting for a lost node to return. The cluster
+    /// then removes the old node by itself. `cairn node drain OLD --cancel` stops the replacement.
     ///
     /// Example: cairn node replace three seven
     Replace(NodeReplaceArgs),
-    /// Say that a node is meant to be away for a while, and move its volumes first
+    /// Put a node into maintenance, or end it
     ///
-    /// For a restart, an upgrade or work on the machine. Its volumes move to other nodes, whose clients feel a short pause; it takes
-    /// none, and nothing on its disks is rebuilt until the time is over or it is said to be back. It stays in the cluster with all
-    /// that is on its disks. A node that is to leave for good is drained instead (`cairn node drain`).
+    /// Use this for a restart, an upgrade or work on the machine. The node's volumes move to other nodes, with a short pause for
+    /// their clients. Until the time is over or maintenance ends, the node takes no volumes and its disks are not rebuilt. The node
+    /// and its data stay in the cluster; to remove a node for good, use `cairn node drain`.
     ///
     /// Example: cairn node maintenance on three --for 2h
     #[command(subcommand)]
     Maintenance(MaintenanceCommand),
-    /// Say which part of the load a node has beside others
+    /// Set a node's share of the load
     ///
-    /// 100 is usual: one with 200 gets twice as much. With 0 it gives its volumes away at once and takes none; its disks are used as
-    /// before.
+    /// The default is 100; a node with 200 gets twice as much load. A node with 0 gives its volumes away at once and takes none;
+    /// its disks stay in use.
     ///
     /// Example: cairn node weight three 50
     Weight(NodeWeightArgs),
-    /// Say whether a node may stop now, and in which order nodes are upgraded
+    /// Show whether a node may stop now, and in which order to upgrade nodes
     ///
-    /// Nodes of neighbouring versions work together: upgrade one after the other, while clients work. With --wait
-    /// it waits until the cluster has all it had before; then the next one may stop.
+    /// Nodes of neighbouring versions work together: upgrade them one by one while clients work. With --wait, the command waits
+    /// until redundancy is complete again and the next node may stop.
     ///
     /// Example: cairn node upgrade --wait
     Upgrade(NodeUpgradeArgs),
@@ -320,13 +320,13 @@ pub enum NodeCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum MaintenanceCommand {
-    /// Move a node's volumes to others, and do not rebuild what is on its disks for a while
+    /// Move a node's volumes to other nodes, and rebuild none of its disks for a while
     ///
-    /// Refused while another node, a disk, a member of etcd or a copy of a log is missed: `cairn node upgrade` says what.
+    /// This is refused while another node, a disk, an etcd member or a copy of a log is missing; `cairn node upgrade` shows which.
     ///
     /// Example: cairn node maintenance on three --for 2h
     On(MaintenanceOnArgs),
-    /// Say that a node is back: it takes volumes again
+    /// End a node's maintenance: the node takes volumes again
     ///
     /// Example: cairn node maintenance off three
     Off(NodeArgs),
@@ -334,7 +334,7 @@ pub enum MaintenanceCommand {
 
 #[derive(Debug, Args)]
 pub struct ClusterBalanceArgs {
-    /// Only say which volumes would move, and why
+    /// Only show which volumes would move, and why
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -356,10 +356,10 @@ pub struct NodeWeightArgs {
 pub struct MaintenanceOnArgs {
     /// The node's name
     pub node: String,
-    /// For how long nothing on it is rebuilt; at most 7d
+    /// How long the node's disks are not rebuilt; at most 7d
     #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
     pub time: std::time::Duration,
-    /// Also while something else is missed
+    /// Start maintenance even while something else is missing
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -371,7 +371,7 @@ pub struct NodeUpgradeArgs {
     /// Wait until a node may stop
     #[arg(long)]
     pub wait: bool,
-    /// The longest to wait
+    /// Longest time to wait
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
     pub wait_max: std::time::Duration,
     #[command(flatten)]
@@ -388,9 +388,9 @@ pub struct NodeArgs {
 
 #[derive(Debug, Args)]
 pub struct NodeReplaceArgs {
-    /// The name of the node that goes
+    /// The name of the node to replace
     pub old: String,
-    /// The name of the node that takes its place: it has joined, and has disks
+    /// The name of the replacement, a node with disks that has joined
     pub new: String,
     #[command(flatten)]
     pub view: ViewArgs,
@@ -407,26 +407,26 @@ pub struct NodeDrainArgs {
     pub view: ViewArgs,
 }
 
-/// How a node is to be known.
+/// Name, addresses and folder of a node.
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
     /// The node's name in the cluster [default: the host's name]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Address and port on which other nodes reach this one; encrypted, and for nodes of the cluster only
+    /// Address and port at which other nodes reach this node; traffic is encrypted, and only cluster nodes may connect
     #[arg(long, value_name = "ADDR:PORT")]
     pub internal: String,
-    /// Where clients reach this node: an address or name, with a port where several nodes share it [default: the host
+    /// Address or name at which clients reach this node, with a port if several nodes share the address [default: the host
     /// of --internal]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub external: Option<String>,
-    /// Where the node keeps what it knows of its cluster
+    /// Folder in which the node keeps its cluster state and certificates
     #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
     pub cluster_dir: PathBuf,
-    /// The port of this node's etcd for clients, should it run one
+    /// Client port of this node's etcd member, if it runs one
     #[arg(long, value_name = "PORT", default_value_t = cairn_node::cluster::ETCD_CLIENT_PORT)]
     pub etcd_client_port: u16,
-    /// The port of this node's etcd for other members
+    /// Peer port of this node's etcd member
     #[arg(long, value_name = "PORT", default_value_t = cairn_node::cluster::ETCD_PEER_PORT)]
     pub etcd_peer_port: u16,
 }
@@ -438,18 +438,17 @@ pub struct ClusterInitArgs {
     pub name: String,
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// An etcd that others run: its addresses, separated by commas [default: nodes of the cluster run one]
+    /// Addresses of your own etcd, separated by commas [default: nodes of the cluster run etcd]
     #[arg(long, value_name = "URL,...", value_delimiter = ',')]
     pub etcd: Vec<String>,
-    /// Take addresses of etcd with http:// that are not of this machine: whoever is on the way reads and changes what the cluster
-    /// knows
+    /// Allow http:// for an etcd on other machines: anyone on the network path can read and change the cluster map
     #[arg(long, requires = "etcd")]
     pub insecure_etcd: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ClusterRotateArgs {
-    /// Only show how far it is, or when it was done last
+    /// Only show the progress, or the time of the last rotation
     #[arg(long)]
     pub status: bool,
     #[command(flatten)]
@@ -469,16 +468,16 @@ pub struct ClusterRecoverArgs {
     /// The node's cluster folder
     #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
     pub cluster_dir: std::path::PathBuf,
-    /// A disk of this node: copies are looked for on it, and what it knows that they do not; may be given several times
+    /// A disk of this node, on which to look for copies and for logs newer than them; repeat the flag for more
     #[arg(long = "data", value_name = "DIR")]
     pub data: Vec<std::path::PathBuf>,
-    /// Take this copy, and look for no other; of several the newest
+    /// Use only this copy, or the newest of several; repeat the flag for more
     #[arg(long = "copy", value_name = "FILE")]
     pub copies: Vec<std::path::PathBuf>,
-    /// Do it
+    /// Carry the plan out
     #[arg(long)]
     pub yes: bool,
-    /// Also if disks have logs that are newer than the copy: what was acknowledged since is given up
+    /// Proceed even if disks have logs newer than the copy: writes acknowledged since the copy are lost
     #[arg(long)]
     pub give_up_newer: bool,
 }
@@ -488,20 +487,20 @@ pub struct ClusterAcceptArgs {
     /// The node's cluster folder
     #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
     pub cluster_dir: std::path::PathBuf,
-    /// The member of etcd that has the recovered map [default: the etcd that this node knows]
+    /// The etcd member that has the recovered map [default: the etcd that this node knows]
     #[arg(long, value_name = "NODE,CLIENT_URL,PEER_URL", value_parser = crate::recover::parse_member, requires = "data")]
     pub member: Option<crate::recover::MemberAt>,
-    /// A disk of this node: it does not follow a map that does not know its logs; to be given for each of them
+    /// A disk of this node, given once for each disk: the node refuses a map that does not know the disk's logs
     #[arg(long = "data", value_name = "DIR")]
     pub data: Vec<std::path::PathBuf>,
-    /// Also if disks have logs that are newer than the map: what was acknowledged since is given up
+    /// Proceed even if disks have logs newer than the map: writes acknowledged since the map are lost
     #[arg(long)]
     pub give_up_newer: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ClusterTokenArgs {
-    /// How long the ticket can be used, such as 30m, 1h, 12h; 24h at most
+    /// How long the ticket is valid, such as 30m, 1h, 12h; at most 24h
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
     pub valid: std::time::Duration,
     #[command(flatten)]
@@ -510,9 +509,9 @@ pub struct ClusterTokenArgs {
 
 #[derive(Debug, Args)]
 pub struct ClusterJoinArgs {
-    /// What `cairn cluster token` printed; `-` reads it from standard input
+    /// The ticket that `cairn cluster token` printed; `-` reads it from standard input
     pub ticket: String,
-    /// Be the node of this name, which is away and whose disks this machine has
+    /// Take over as this node, which is away and whose disks this machine has
     #[arg(long, value_name = "NODE", conflicts_with = "node")]
     pub takes_over: Option<String>,
     #[command(flatten)]
@@ -521,39 +520,39 @@ pub struct ClusterJoinArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DiskCommand {
-    /// List the disks, and what is being moved between them
+    /// List the disks, and the data being moved between them
     List(ViewArgs),
-    /// Take an empty folder into the pool as a new disk
+    /// Add an empty folder to the pool as a new disk
     Add(DiskAddArgs),
-    /// Say what kind of device a disk is
+    /// Set a disk's device class
     Set(DiskSetArgs),
     /// Move everything off a disk while clients work
     Drain(DiskDrainArgs),
-    /// Take a disk out of the pool
+    /// Remove a disk from the pool
     Remove(DiskRemoveArgs),
-    /// Replace a disk, whether it works, has failed or is lost
+    /// Replace a working, failed or lost disk
     Replace(DiskReplaceArgs),
-    /// Take a disk back that is not used any more, if it works again
+    /// Take back a failed disk that works again
     ///
     ///
-    /// It must have answered all that it was asked before. It is given what it missed, and counts when it has that. A disk that is
-    /// UNRESPONSIVE or FAILING comes back by itself, and so does one that was put out only because it hung.
+    /// The disk must have answered all earlier operations. It gets the writes that it missed, and counts once it has them. A disk
+    /// that is UNRESPONSIVE or FAILING, or that failed only because it hung, comes back by itself.
     Retry(DiskRetryArgs),
-    /// Show how data moves to emptier disks, pause that, or let it go on
+    /// Show, pause or resume the spread of data to emptier disks
     ///
     ///
-    /// After disks or nodes were added, or much was deleted, data moves until all disks of a kind are about equally full. It
-    /// begins when two of them are more than 10 % apart, and ends at 5 %. It makes way for clients, keeps to `rebuild_rate`
-    /// and to the maintenance window, and waits while anything else has to move. In a cluster all nodes do so.
+    /// After you add disks or nodes, or delete much data, data moves until all disks of a device class are about equally full. The
+    /// spread starts when two disks are more than 10 % apart, and ends at 5 %. It is throttled for clients, obeys `rebuild_rate`
+    /// and the maintenance window, and waits while other data has to move. In a cluster all nodes take part.
     Spread(DiskSpreadArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct DiskSpreadArgs {
-    /// Move no more of it, until it is resumed: in a cluster on all nodes
+    /// Pause the spread until it is resumed, on all nodes of a cluster
     #[arg(long, conflicts_with = "resume")]
     pub pause: bool,
-    /// Go on
+    /// Resume the spread
     #[arg(long)]
     pub resume: bool,
     #[command(flatten)]
@@ -563,11 +562,11 @@ pub struct DiskSpreadArgs {
 /// What an added folder is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RoleArg {
-    /// Data, and metadata where there are too few journal disks
+    /// Data; also metadata if the pool has too few journal disks
     Data,
-    /// Logs and metadata of volumes alone: for disks that are faster than the others
+    /// Log device: only logs and metadata of volumes, for a disk that is faster than the others
     Journal,
-    /// A read cache of what the pool's disks have, on a disk that is faster; nothing is lost with it
+    /// Read cache for the pool's disks, on a faster disk; losing it loses no data
     Cache,
 }
 
@@ -575,24 +574,24 @@ pub enum RoleArg {
 pub struct DiskAddArgs {
     /// The folder, on the server's machine
     pub folder: String,
-    /// What it is for
+    /// Role of the new disk
     #[arg(long, value_enum, default_value_t = RoleArg::Data)]
     pub role: RoleArg,
-    /// What kind of device it is: hdd, ssd or nvme. Data that is to live on one kind is put there: `cairn volume set main
-    /// --media ssd`, `cairn policy set main/scratch --media nvme`
+    /// Device class: hdd, ssd or nvme. Volumes and directories can ask for a class: `cairn volume set main --media ssd`,
+    /// `cairn policy set main/scratch --media nvme`
     #[arg(long, default_value_t)]
     pub media: MediaChoice,
-    /// What a read cache may take of the folder's file system, at least 256MiB
+    /// Size of a read cache in the folder's file system, at least 256MiB
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
-    /// Make the folder if it does not exist. Without it such a folder is refused: its name may have a typo, or its drive may not
-    /// be mounted
+    /// Create the folder if it does not exist. Without this flag a missing folder is refused, because of possible typos and
+    /// unmounted drives
     #[arg(long, env = "CAIRN_CREATE")]
     pub create: bool,
-    /// Do not ask on a terminal whether the device that the folder is on is the right one
+    /// Do not ask on a terminal to confirm the folder's device
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
@@ -603,7 +602,7 @@ pub struct DiskAddArgs {
 pub struct DiskSetArgs {
     /// The disk: its folder, its id, or the first four or more digits of its id
     pub disk: String,
-    /// hdd, ssd or nvme; any says nothing. Data that is to live on one kind of disks moves there, and off the others
+    /// Device class: hdd, ssd, nvme, or any for none. Data whose policy asks for a class moves to disks of that class
     #[arg(long)]
     pub media: MediaChoice,
     #[command(flatten)]
@@ -625,8 +624,8 @@ pub struct DiskDrainArgs {
 pub struct DiskRemoveArgs {
     /// The disk: its folder, its id, or the first four or more digits of its id
     pub disk: String,
-    /// Remove it although it has data, which is then rebuilt from the other disks. Refused if they do
-    /// not have all of it
+    /// Remove the disk although it has data, which is then rebuilt from the other disks. Refused if the other disks lack
+    /// some of the data
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -637,12 +636,12 @@ pub struct DiskRemoveArgs {
 pub struct DiskReplaceArgs {
     /// The disk to replace: its folder, its id, or the first four or more digits of its id
     pub disk: String,
-    /// The folder of the new disk, on the server's machine; may be the folder of the lost disk
+    /// The folder of the new disk, on the server's machine; may be the lost disk's folder
     pub folder: String,
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
-    /// Make the folder if it does not exist
+    /// Create the folder if it does not exist
     #[arg(long, env = "CAIRN_CREATE")]
     pub create: bool,
     #[command(flatten)]
@@ -659,35 +658,34 @@ pub struct DiskRetryArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ScrubCommand {
-    /// Start a scrub, or continue a paused one; change its rate
+    /// Start a scrub, resume a paused scrub, or change its rate
     Start(ScrubStartArgs),
-    /// Pause the scrub, also across restarts
+    /// Pause the scrub; it stays paused across restarts
     Pause(ViewArgs),
-    /// Show the scrub's progress and what it found
+    /// Show the scrub's progress and findings
     Status(ViewArgs),
-    /// List the files with data that can no longer be read
+    /// List the files with unreadable data
     Report(ViewArgs),
-    /// Have scrubs begin by themselves, and set a maintenance window: `cairn scrub schedule --every 30d --window
-    /// sat:22:00-06:00`
+    /// Schedule scrubs, and set a maintenance window: `cairn scrub schedule --every 30d --window sat:22:00-06:00`
     ///
-    /// Shows what is set, and when the next scrub begins, without any of --every, --window and --clear. With --every or
-    /// --window the other one is taken away if it is not given. In a cluster the schedule is that of all nodes.
+    /// Without --every, --window and --clear, the command shows the schedule and the next start. Each call sets both values: a
+    /// flag that you leave out is cleared. In a cluster the schedule applies to all nodes.
     ///
-    /// Outside of the window no scrub begins by itself, one that began by itself rests, and no volume moves to another node
-    /// for the sake of the load. What an operator starts goes on at any time, and so does what makes data safe again.
+    /// Outside of the maintenance window, no scheduled scrub starts, a running scheduled scrub pauses, and no volume moves to
+    /// balance the load. Scrubs that an operator starts, rebuilds and repairs run at any time.
     Schedule(ScrubScheduleArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct ScrubScheduleArgs {
-    /// Begin a scrub so long after the last one began: hours or days, such as 12h or 30d
+    /// Time from the start of one scrub to the start of the next, in hours or days, such as 12h or 30d
     #[arg(long, value_name = "TIME")]
     pub every: Option<ScrubEvery>,
-    /// The maintenance window: days and times of the week in UTC, such as sat:22:00-06:00, daily:01:00-05:00 or
+    /// Maintenance window: days and times of the week in UTC, such as sat:22:00-06:00, daily:01:00-05:00 or
     /// mon-fri:02:00-04:00,sat,sun:00:00-24:00 [default: none, always open]
     #[arg(long, value_name = "WINDOW")]
     pub window: Option<MaintenanceWindow>,
-    /// Take both away
+    /// Clear the schedule and the window
     #[arg(long, conflicts_with_all = ["every", "window"])]
     pub clear: bool,
     #[command(flatten)]
@@ -696,8 +694,8 @@ pub struct ScrubScheduleArgs {
 
 #[derive(Debug, Args)]
 pub struct ScrubStartArgs {
-    /// Read at most this much per second in this scrub, such as 50MiB; 0 for no limit [default:
-    /// `scrub_rate` of the config]
+    /// Bytes per second that this scrub reads at most, such as 50MiB; 0 for no limit [default: `scrub_rate` in the
+    /// configuration]
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<Size>,
     /// Start from the beginning, even if a scrub is in progress
@@ -710,7 +708,7 @@ pub struct ScrubStartArgs {
 #[derive(Debug, Args)]
 pub struct VolumeMoveArgs {
     pub name: VolumeName,
-    /// The node that is to own it as long as it can [default: whichever]
+    /// The node that owns the volume from now on, whenever it can [default: the cluster chooses]
     #[arg(long, value_name = "NODE")]
     pub to: Option<String>,
     #[command(flatten)]
@@ -725,38 +723,38 @@ pub enum VolumeCommand {
     Show(VolumeShowArgs),
     /// Create a volume; nobody may mount it until `cairn export set`
     Create(VolumeCreateArgs),
-    /// Make a volume that begins as another one is now, or as a snapshot of it: `cairn volume clone main@before test`
+    /// Clone a volume or one of its snapshots: `cairn volume clone main@before test`
     ///
-    /// It is there at once, whatever the size, and shares all data until one of the two is written to. It is exported, written,
-    /// snapshotted, cloned and deleted as any volume; nobody may mount it until `cairn export set`. Its settings are those of its
-    /// source. Both can be deleted in any order.
+    /// A clone of any size is ready at once, and shares its data with the source until either is written. It inherits the source's
+    /// settings and otherwise is a volume like any other; nobody may mount it until `cairn export set`. Source and clone can be
+    /// deleted in any order.
     Clone(VolumeCloneArgs),
     /// Change settings of a volume
     Set(VolumeSetArgs),
     /// Delete a volume and all its data
     Delete(VolumeDeleteArgs),
-    /// Have another node of the cluster own a volume; clients wait for a moment
+    /// Move a volume to another node of the cluster; clients see a short pause
     Move(VolumeMoveArgs),
-    /// Erase the key of an encrypted volume, so that nobody can read it any more: `cairn volume erase-key old --yes`
+    /// Erase the key of an encrypted volume, which makes the volume unreadable: `cairn volume erase-key old --yes`
     ///
-    /// It cannot be undone. Copies of the wrapped key may be left in freed blocks of the disks, on disks that are away and in
-    /// backups of etcd; whoever must be sure destroys the master key too, after `cairn key rotate` to another one.
+    /// Erasure cannot be undone. Copies of the wrapped key may remain in freed blocks, on missing disks and in backups of etcd. To
+    /// be sure, run `cairn key rotate` to another master key, then destroy the old master key.
     EraseKey(VolumeEraseKeyArgs),
-    /// The address that follows a volume's owner, for clients to mount
+    /// The floating address of a volume, which follows the volume's owner
     #[command(subcommand)]
     Address(VolumeAddressCommand),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum VolumeAddressCommand {
-    /// Have an address follow a volume: the node that owns the volume has it
+    /// Give a volume an address that its owner always holds
     ///
-    /// It is put on an interface and announced to neighbours (ARP, neighbour discovery), for which `cairn serve` needs
-    /// CAP_NET_ADMIN and CAP_NET_RAW; or a program moves it (`--address-hook`). It is an address that nobody has.
+    /// The owner puts the address on an interface and announces it to neighbours (ARP, neighbour discovery); `cairn serve` needs
+    /// CAP_NET_ADMIN and CAP_NET_RAW for that. Instead, a program can move the address (`--address-hook`). Choose an unused address.
     ///
     /// Example: cairn volume address set main 10.0.0.9/24
     Set(VolumeAddressSetArgs),
-    /// Take the address away
+    /// Remove the volume's address
     Remove(VolumeAddressRemoveArgs),
 }
 
@@ -767,7 +765,7 @@ pub struct VolumeAddressSetArgs {
     /// The address, with the length of its prefix: 10.0.0.9/24
     #[arg(value_name = "ADDR/PREFIX")]
     pub address: String,
-    /// The network interface, of the same name on each node [default: that with an address in the same network]
+    /// The network interface, which has the same name on each node [default: the one with an address in the same network]
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
     #[command(flatten)]
@@ -793,14 +791,14 @@ pub struct VolumeShowArgs {
 /// Settings of a volume.
 #[derive(Clone, Debug, Args)]
 pub struct VolumeFlags {
-    /// default (what the number of disks allows, up to two lost disks), none, +1n to +4n (survives that many
+    /// default (survives up to two lost disks, as the number of disks allows), none, +1n to +4n (survives that many
     /// lost disks), 2x to 5x (that many copies) [a new volume: default]
     #[arg(long, allow_hyphen_values = true)]
     pub protection: Option<Protection>,
-    /// none, or a size such as 500GiB; rates by the TiB are for this size [a new volume: none]
+    /// none, or a size such as 500GiB; rates per TiB refer to this size [a new volume: none]
     #[arg(long, value_name = "SIZE", visible_aliases = ["quota", "size"])]
     pub size_limit: Option<SizeLimit>,
-    /// none, or the size up to which the size limit grows by itself as the volume fills [a new volume: none]
+    /// none, or the largest size to which the size limit grows automatically as the volume fills [a new volume: none]
     #[arg(long, value_name = "SIZE")]
     pub autogrow: Option<SizeLimit>,
     /// concurrent (many clients, all kinds of files), streaming (large files from end to end) or
@@ -811,36 +809,35 @@ pub struct VolumeFlags {
     /// volume: lz4]
     #[arg(long)]
     pub compression: Option<Compression>,
-    /// off, on or verify: whether bytes that the volume has already are written again. on trusts a hash of 256 bits, verify
-    /// reads and compares first; for data written from then on: `cairn volume set backups --dedupe on` [a new volume: off]
+    /// off, on or verify: deduplication of data written from now on. on trusts a 256-bit hash, verify reads and compares first:
+    /// `cairn volume set backups --dedupe on` [a new volume: off]
     #[arg(long)]
     pub dedupe: Option<Dedupe>,
-    /// any, or hdd, ssd, nvme: the kind of disks that data lives on which is written from then on; `cairn policy apply` moves
-    /// what is there [a new volume: any]
+    /// any, hdd, ssd or nvme: device class for data written from now on; `cairn policy apply` moves existing data [a new
+    /// volume: any]
     #[arg(long)]
     pub media: Option<MediaChoice>,
-    /// none, or a class of service: standard, premium, extreme, another of `cairn class list` [a new volume: none]
+    /// none, or a class of service: standard, premium, extreme or another from `cairn class list` [a new volume: none]
     #[arg(long)]
     pub class: Option<ClassChoice>,
-    /// The tier that cold data goes to, one of `cairn tier list`; for a volume that is there
+    /// The tier to which cold data of an existing volume is offloaded, from `cairn tier list`
     #[arg(long)]
     pub tier: Option<TierName>,
-    /// none (what is in the tier comes back), snapshot-only (what only snapshots have, and nobody used for the cooling time,
-    /// goes to the tier), auto (what nobody used for the cooling time goes) or all (everything goes, as soon as it takes no
-    /// more writes)
+    /// Which data is offloaded: none (data in the tier is promoted back), snapshot-only (cold data that only snapshots have),
+    /// auto (all cold data) or all (all data, as soon as its segments are sealed)
     #[arg(long)]
     pub tiering: Option<Tiering>,
-    /// 2 to 183 days without use, after which data is cold [first: 31]
+    /// Days without use after which data is cold, 2 to 183 [at first: 31]
     #[arg(long, value_name = "DAYS")]
     pub cooling_days: Option<CoolingDays>,
-    /// any, or patterns of names, with commas between them: with auto and all, what goes to the tier is of files one of them
-    /// matches: `cairn volume set media --tier-files '*.mp4,*.fastq.gz'` [first: any]
+    /// any, or name patterns separated by commas; with auto and all, only data of matching files is offloaded: `cairn volume set
+    /// media --tier-files '*.mp4,*.fastq.gz'` [at first: any]
     #[arg(long, value_name = "PATTERNS")]
     pub tier_files: Option<FilePatterns>,
-    /// none, or the least size of these files, such as 1MiB [first: none]
+    /// none, or the minimum size of offloaded files, such as 1MiB [at first: none]
     #[arg(long, value_name = "SIZE")]
     pub tier_min_size: Option<SizeLimit>,
-    /// none, or for how long these files must not have been changed, such as 12h or 30d [first: none]
+    /// none, or the minimum time since offloaded files were changed, such as 12h or 30d [at first: none]
     #[arg(long, value_name = "AGE")]
     pub tier_min_age: Option<MinAge>,
 }
@@ -871,8 +868,8 @@ pub struct VolumeCreateArgs {
     /// The name of the volume, which is also the path to mount: 1 to 63 letters, digits, '.', '_'
     /// or '-', starting with a letter or a digit
     pub name: VolumeName,
-    /// Encrypt what files hold, with AES-256-GCM; the server needs a master key (`cairn key generate`). It can never be
-    /// changed
+    /// Encrypt file contents with AES-256-GCM; the server needs a master key (`cairn key generate`). This cannot be changed
+    /// later
     #[arg(long)]
     pub encrypt: bool,
     #[command(flatten)]
@@ -883,7 +880,7 @@ pub struct VolumeCreateArgs {
 
 #[derive(Debug, Args)]
 pub struct VolumeCloneArgs {
-    /// The volume, and a snapshot of it to begin with: main, or main@before
+    /// The volume, or one of its snapshots: main, or main@before
     #[arg(value_name = "SOURCE[@SNAPSHOT]")]
     pub source: String,
     /// The name of the new volume
@@ -906,7 +903,7 @@ pub struct VolumeSetArgs {
 pub struct VolumeDeleteArgs {
     /// The name of the volume
     pub name: VolumeName,
-    /// Delete it although it is exported
+    /// Delete the volume although it is exported
     #[arg(long)]
     pub force: bool,
     /// Do not ask for the name again
@@ -941,8 +938,8 @@ pub enum ExportCommand {
 pub struct ExportSetArgs {
     /// The name of the volume
     pub volume: VolumeName,
-    /// An address or a network such as 10.0.0.0/8; repeat the flag for more. If several
-    /// match a client, the narrowest counts
+    /// An address or a network such as 10.0.0.0/8; repeat the flag for more. If several rules match a client, the narrowest
+    /// one applies
     #[arg(long, required = true, value_name = "CIDR")]
     pub client: Vec<ClientNet>,
     /// Allow reading only
@@ -971,7 +968,7 @@ pub struct ExportSetArgs {
 pub struct ExportRemoveArgs {
     /// The name of the volume
     pub volume: VolumeName,
-    /// The client or network whose rule to remove; repeat the flag for more [default: all rules of the volume]
+    /// The client or network whose rule is removed; repeat the flag for more [default: all rules of the volume]
     #[arg(long, value_name = "CIDR")]
     pub client: Vec<ClientNet>,
     #[command(flatten)]
@@ -1001,7 +998,7 @@ pub struct CompletionsArgs {
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Write the pages of all commands to this folder, which is created if it does not exist
+    /// Write the pages of all commands to this folder; it is created if necessary
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }

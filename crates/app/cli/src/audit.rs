@@ -21,7 +21,7 @@ pub enum AuditCommand {
     ///
     /// Example: cairn audit list --by alice --since 1d --refused
     List(AuditListArgs),
-    /// Write all changes that are kept as CSV, or as one JSON object in each line
+    /// Write the whole audit log as CSV, or as one JSON object per line
     ///
     /// Example: cairn audit export --format csv >changes.csv
     Export(AuditExportArgs),
@@ -29,22 +29,22 @@ pub enum AuditCommand {
 
 #[derive(Debug, Args)]
 pub struct AuditFilter {
-    /// Only changes by this user; `token` for whoever had the admin token
+    /// Only changes by this user; `token` for the admin token
     #[arg(long, value_name = "USER")]
     pub by: Option<String>,
-    /// Only changes whose path has this in it
+    /// Only changes whose path contains this text
     #[arg(long, value_name = "TEXT")]
     pub path: Option<String>,
-    /// Only this method of HTTP
+    /// Only changes with this HTTP method
     #[arg(long, value_name = "METHOD")]
     pub method: Option<String>,
-    /// Only changes of the last so long: 90s, 30m, 1h or 2d
+    /// Only changes since this long ago: 90s, 30m, 1h or 2d
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub since: Option<Duration>,
-    /// Only what was refused, or failed
+    /// Only changes that were refused or failed
     #[arg(long)]
     pub refused: bool,
-    /// Only what was asked of this node of a cluster; without it of any
+    /// Only changes made through this node of a cluster [default: all nodes]
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
 }
@@ -53,10 +53,10 @@ pub struct AuditFilter {
 pub struct AuditListArgs {
     #[command(flatten)]
     pub filter: AuditFilter,
-    /// Entries at most, 1 to 1000
+    /// Maximum number of entries, 1 to 1000
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=ENTRY_LIMIT_MAX as u64))]
     pub limit: u64,
-    /// Then go on and show changes as they are made, oldest first, until Ctrl-C
+    /// Then show new changes as they are made, oldest first, until Ctrl-C
     #[arg(long)]
     pub follow: bool,
     #[command(flatten)]
@@ -135,8 +135,8 @@ fn list(args: &AuditListArgs) -> Result<(), Failure> {
     print::text(&table(&page.entries))
 }
 
-/// What nodes that do not answer would have told.
-const WHAT: &str = "what was asked of";
+/// Warns of nodes that do not answer: their entries are missing.
+const WHAT: &str = "the entries of";
 
 /// All entries above an id, newest first.
 fn newer(args: &AuditListArgs, client: &Client, after: Option<u64>) -> Result<AuditPage, Failure> {

@@ -39,10 +39,13 @@ pub fn balance(args: &ClusterBalanceArgs) -> Result<(), Failure> {
         return print::json(&serde_json::json!({"moved": made, "nodes": view.nodes}));
     }
     print::text(&match (made.is_empty(), view.moves.is_empty()) {
-        (true, _) => format!("{}\nthe load is spread: nothing to move", node_table(&view)),
+        (true, _) => format!(
+            "{}\nthe load is balanced: nothing to move",
+            node_table(&view)
+        ),
         (false, true) => node_table(&view),
         (false, false) => format!(
-            "{}\nthe load changes meanwhile, and more could move: `cairn cluster balance` again",
+            "{}\nthe load changed meanwhile, and more volumes could move: run `cairn cluster balance` again",
             node_table(&view)
         ),
     })
@@ -56,9 +59,9 @@ pub fn weight(args: &NodeWeightArgs) -> Result<(), Failure> {
         return print::json(&view.nodes);
     }
     print::text(&match weight {
-        0 => format!("node {node} gives its volumes to others and takes none"),
+        0 => format!("node {node} gives its volumes to other nodes and takes none"),
         _ => format!(
-            "node {node} has weight {weight}; volumes follow after some minutes, or at once with `cairn cluster balance`"
+            "node {node} has weight {weight}; volumes move after some minutes, or at once with `cairn cluster balance`"
         ),
     })
 }
@@ -66,7 +69,7 @@ pub fn weight(args: &NodeWeightArgs) -> Result<(), Failure> {
 fn text(view: &BalanceView) -> String {
     let mut lines = vec![node_table(view)];
     if view.moves.is_empty() {
-        lines.push("the load is spread: nothing to move".to_owned());
+        lines.push("the load is balanced: nothing to move".to_owned());
     }
     for made in &view.moves {
         lines.push(format!("would move {}", move_line(made)));

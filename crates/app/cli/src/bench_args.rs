@@ -13,47 +13,47 @@ use crate::exit::Failure;
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Sequential and random reads and writes, over queue depths; the best counts (as with fio)
+    /// Sequential and random reads and writes at several queue depths; the best result counts (as with fio)
     FourCorners(FourCornersArgs),
-    /// Write and rewrite, read and reread, random read and write, by several threads (as with IOzone)
+    /// Write, rewrite, read, reread, random read and random write with several threads (as with IOzone)
     Iozone(IozoneArgs),
-    /// Blocks and segments of many tasks, in one file each or one for all (as with IOR)
+    /// Blocks and segments of many tasks, in one file per task or one shared file (as with IOR)
     Ior(IorArgs),
     /// Create, stat, list, rename and remove files (as with mdtest)
     Metadata(MetadataArgs),
-    /// Put, get, list and delete objects of a bucket, and a mix of them (over S3)
+    /// Put, get, list and delete objects of a bucket, and a mix of these (over S3)
     Objects(ObjectsArgs),
-    /// Full speed on a volume in a class with bursts, beside the credit that is left and the planner's model of it
+    /// Full load on a volume whose class has bursts, with the remaining credit and the planner's prediction
     ///
     /// Example: cairn bench burst nfs://127.0.0.1/main -o burst.json && cairn bench report burst.json -o page.html
     Burst(BurstArgs),
-    /// The same reads cold and again, and what part of them a read cache had
+    /// Repeat the same reads, first cold, and measure the hit rate of a read cache
     ///
     /// Example: cairn bench read-cache nfs://127.0.0.1/main --working-set 8GiB
     ReadCache(ReadCacheArgs),
-    /// The first four with usual settings; a result file for each
+    /// Run the first four benchmarks with usual settings; each writes a result file
     All(AllArgs),
     /// Generate load for a coordinator on another machine
     Agent(AgentArgs),
-    /// Run a benchmark of one minute inside a server, on a volume of its own; see those that were
+    /// Run a one-minute benchmark inside a server, on a temporary volume; list earlier runs
     #[command(subcommand)]
     Server(ServerBenchCommand),
-    /// Make a page with charts of one or more results
+    /// Create a page with charts of one or more results
     Report(ReportArgs),
-    /// Turn the output of fio, IOR or IOzone into a result
+    /// Convert the output of fio, IOR or IOzone into a result
     Import(ImportArgs),
     /// Print a result as text
     Show(ShowArgs),
 }
 
-/// What all runs have in common.
+/// Flags of all runs.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// A directory (of a mounted file system, measured by fio), or, measured without a mount,
-    /// nfs://HOST[:PORT]/EXPORT, iscsi://HOST[:PORT]/TARGET/LUN or s3://[KEY:SECRET@]HOST[:PORT]/BUCKET (without a key that of
+    /// A directory of a mounted file system (measured by fio), or a target without a mount:
+    /// nfs://HOST[:PORT]/EXPORT, iscsi://HOST[:PORT]/TARGET/LUN or s3://[KEY:SECRET@]HOST[:PORT]/BUCKET (KEY and SECRET default to
     /// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)
     pub target: Target,
-    /// Let these agents generate the load together: HOST[:PORT], separated by commas
+    /// Agents that generate the load together: HOST[:PORT], separated by commas
     #[arg(
         long,
         alias = "agents",
@@ -61,7 +61,7 @@ pub struct RunArgs {
         value_name = "HOST[:PORT]"
     )]
     pub clients: Vec<String>,
-    /// File with the token that the agents were started with
+    /// File with the agents' token
     #[arg(
         long,
         value_name = "PATH",
@@ -69,7 +69,7 @@ pub struct RunArgs {
         requires = "clients"
     )]
     pub token_file: Option<PathBuf>,
-    /// The result file, or the folder for it [default: bench-SUITE-TIME.json here]
+    /// The result file or its folder [default: bench-SUITE-TIME.json in the current folder]
     #[arg(long, short, value_name = "PATH")]
     pub out: Option<PathBuf>,
     /// A name for the target in charts [default: the target]
@@ -84,13 +84,13 @@ pub struct RunArgs {
     /// Do not drop caches before reads
     #[arg(long)]
     pub keep_caches: bool,
-    /// Percentage of the data that compresses away
+    /// Percentage of the data that compression removes
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub compressible: u8,
     /// Percentage of the data that is a copy of other data
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub dedupe: u8,
-    /// The same seed gives the same data and the same random places [default: random]
+    /// Seed of the data and the random offsets [default: random]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
     /// Print the result as JSON
@@ -105,28 +105,28 @@ pub struct FourCornersArgs {
     /// Workers on each client, each with a file
     #[arg(long, value_name = "COUNT", default_value_t = four_corners::JOBS_DEFAULT)]
     pub jobs: u32,
-    /// All files of all clients together
+    /// Total size of all files of all clients
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     pub working_set: u64,
-    /// How long each depth of each corner is measured
+    /// Measured time of each queue depth of each corner
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub runtime: Duration,
-    /// How long each depth runs before it is measured
+    /// Warm-up time of each queue depth
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub ramp: Duration,
     /// Requests in flight of each worker
     #[arg(long, value_name = "DEPTH,...", value_delimiter = ',', default_values_t = four_corners::DEPTHS_DEFAULT)]
     pub depths: Vec<u32>,
-    /// Bytes of a sequential request
+    /// Size of a sequential request
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
     pub sequential_request: u64,
-    /// Bytes of a random request
+    /// Size of a random request
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_size)]
     pub random_request: u64,
-    /// Go through the client's cache (on a path; there is none over nfs:// and iscsi://)
+    /// Use the client's cache (only on a path; nfs:// and iscsi:// have none)
     #[arg(long)]
     pub buffered: bool,
-    /// Make each write stable before it is answered (O_SYNC, FILE_SYNC, FUA)
+    /// Stable writes: O_SYNC, FILE_SYNC or FUA
     #[arg(long)]
     pub sync: bool,
 }
@@ -154,16 +154,16 @@ pub struct IozoneArgs {
     /// 0: write and rewrite, 1: read and reread, 2: random read and write
     #[arg(long, short = 'i', value_name = "NUMBER,...", value_delimiter = ',', default_values_t = iozone::TESTS_DEFAULT)]
     pub test: Vec<u8>,
-    /// Bytes of a request
+    /// Size of a request
     #[arg(long, short = 'r', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
     pub record: u64,
-    /// The file of each thread
+    /// Size of each thread's file
     #[arg(long, short = 's', value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     pub size: u64,
     /// Threads on each client
     #[arg(long, short = 't', value_name = "COUNT", default_value_t = 8)]
     pub threads: u32,
-    /// Time writes with their fsync
+    /// Include fsync in the time of writes
     #[arg(long, short = 'e')]
     pub fsync: bool,
     /// Bypass the client's cache (O_DIRECT on a path)
@@ -192,19 +192,19 @@ impl IozoneArgs {
 pub struct IorArgs {
     #[command(flatten)]
     pub run: RunArgs,
-    /// Bytes of a request
+    /// Size of a request
     #[arg(long, short = 't', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
     pub transfer: u64,
-    /// Bytes of each task in a segment
+    /// Size of each task's block in a segment
     #[arg(long, short = 'b', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
     pub block: u64,
-    /// Segments
+    /// Number of segments
     #[arg(long, short = 's', value_name = "COUNT", default_value_t = 1024)]
     pub segments: u64,
     /// Tasks on each client
     #[arg(long, short = 'N', value_name = "COUNT", default_value_t = 4)]
     pub tasks: u32,
-    /// A file for each task instead of one for all
+    /// One file per task instead of a shared file
     #[arg(long, short = 'F')]
     pub file_per_process: bool,
     /// Only write
@@ -213,13 +213,13 @@ pub struct IorArgs {
     /// Only read (the files are written first, untimed)
     #[arg(long, short = 'r')]
     pub read_only: bool,
-    /// Send requests to random places
+    /// Send requests to random offsets
     #[arg(long, short = 'z')]
     pub random: bool,
-    /// Let tasks read what they wrote themselves, not what the next client (or task) wrote
+    /// Let tasks read their own data instead of that of the next client (or task)
     #[arg(long)]
     pub no_reorder: bool,
-    /// Time writes with their fsync
+    /// Include fsync in the time of writes
     #[arg(long, short = 'e')]
     pub fsync: bool,
     /// Repetitions, with new files each time
@@ -257,7 +257,7 @@ impl IorArgs {
 pub struct ObjectsArgs {
     #[command(flatten)]
     pub run: RunArgs,
-    /// Bytes of an object
+    /// Size of an object
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4KiB,8MiB", value_parser = parse_size)]
     pub size: Vec<u64>,
     /// Objects of each worker
@@ -266,10 +266,10 @@ pub struct ObjectsArgs {
     /// Workers on each client, each with one request in flight
     #[arg(long, short = 'c', value_name = "COUNT", default_value_t = objects::JOBS_DEFAULT)]
     pub concurrency: u32,
-    /// How long objects are put, read and mixed: again and again; without it each object is put and read once
+    /// Time for puts, reads and the mix, repeated over the objects; without this flag each object is put and read once
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub runtime: Option<Duration>,
-    /// What is measured, in this order: put, get, list, mixed, delete, delete-many
+    /// Operations to measure, in this order: put, get, list, mixed, delete, delete-many
     #[arg(
         long,
         value_name = "OPERATION,...",
@@ -301,7 +301,7 @@ pub struct MetadataArgs {
     /// Workers on each client
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     pub jobs: u32,
-    /// All workers in one directory instead of one each
+    /// One directory for all workers instead of one each
     #[arg(long)]
     pub one_directory: bool,
     /// Repetitions
@@ -331,13 +331,13 @@ pub struct AllArgs {
     /// Workers on each client
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     pub jobs: u32,
-    /// All files of all clients together
+    /// Total size of all files of all clients
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     pub working_set: u64,
-    /// How long each depth of each of the four corners is measured
+    /// Measured time of each queue depth of the four corners
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub runtime: Duration,
-    /// How long each depth runs before it is measured
+    /// Warm-up time of each queue depth
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub ramp: Duration,
     /// Requests in flight of each worker in the four corners
@@ -376,7 +376,7 @@ impl AllArgs {
         }
     }
 
-    /// As the parallel file system paper does it, and no larger than the working set.
+    /// IOR settings of the parallel file system paper, limited to the working set.
     pub fn ior(&self, client_count: u32) -> ior::Settings {
         let block_bytes = 1 << 20;
         ior::Settings {
@@ -406,7 +406,7 @@ impl AllArgs {
         }
     }
 
-    /// Bytes of the file of each worker.
+    /// Size of each worker's file, in bytes.
     fn share(&self, client_count: u32) -> u64 {
         self.working_set / (u64::from(self.jobs.max(1)) * u64::from(client_count.max(1)))
     }
@@ -414,10 +414,10 @@ impl AllArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct AgentArgs {
-    /// Where to listen; an agent obeys anybody with the token, unencrypted, so keep strangers away
+    /// Address to listen on. An agent obeys every holder of the token, over plain text: use a trusted network
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7117")]
     pub listen: std::net::SocketAddr,
-    /// File with a token of 16 to 256 characters, the same one on all machines
+    /// File with a token of 16 to 256 characters, identical on all machines
     #[arg(long, value_name = "PATH", env = "CAIRN_BENCH_TOKEN_FILE")]
     pub token_file: PathBuf,
 }
@@ -427,19 +427,19 @@ pub struct ReportArgs {
     /// Result files
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
-    /// The page; Markdown when it ends in .md
+    /// The page; Markdown if its name ends in .md
     #[arg(long, short, value_name = "PATH", default_value = "bench-report.html")]
     pub out: PathBuf,
 }
 
 #[derive(Clone, Debug, Args)]
 pub struct ImportArgs {
-    /// What fio (--output-format=json or json+), IOR or IOzone printed
+    /// Output of fio (--output-format=json or json+), IOR or IOzone
     pub file: PathBuf,
     /// The result file [default: FILE with .cairn.json]
     #[arg(long, short, value_name = "PATH")]
     pub out: Option<PathBuf>,
-    /// A name for it in charts [default: FILE]
+    /// A name for the result in charts [default: FILE]
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
 }
@@ -454,7 +454,7 @@ pub struct ShowArgs {
 }
 
 impl RunArgs {
-    /// Refuses what makes no sense together.
+    /// Refuses contradictory flags.
     pub fn check(&self) -> Result<(), Failure> {
         if !self.clients.is_empty() && self.token_file.is_none() {
             return Err(Failure::usage("--clients needs --token-file")

@@ -61,7 +61,7 @@ pub fn bench(command: &ServerBenchCommand) -> Result<(), Failure> {
         ServerBenchCommand::Start(args) => start(args),
         ServerBenchCommand::Stop(args) => {
             access::client(args)?.benchmark_stop()?;
-            print::text("stopping; what was measured is kept")
+            print::text("stopping; finished measurements are kept")
         }
         ServerBenchCommand::List(args) => list(args),
         ServerBenchCommand::Result(args) => result(args),
@@ -79,7 +79,7 @@ fn start(args: &StartArgs) -> Result<(), Failure> {
         return print::json(&begun);
     }
     print::text(&format!(
-        "a benchmark runs on volume {}; `cairn bench server list` shows how far it is",
+        "a benchmark runs on volume {}; `cairn bench server list` shows its progress",
         begun.volume
     ))
 }
@@ -90,7 +90,7 @@ fn list(args: &ViewArgs) -> Result<(), Failure> {
         return print::json(&list);
     }
     if let Some(problem) = &list.problem {
-        note!("cairn: runs are not written to disk now: {problem}");
+        note!("cairn: results of runs cannot be written to disk: {problem}");
     }
     if let Some(running) = &list.running {
         print::text(&now(running))?;

@@ -169,7 +169,7 @@ pub fn burst(args: &BurstArgs) -> Result<(burst::Settings, Watch), Failure> {
     let client = args.inside.client()?;
     let volume = client.volume(&name)?;
     let no_burst = |what: String| {
-        Failure::usage(format!("{what}; there is no credit to watch")).hint(format!(
+        Failure::usage(format!("{what}, so it has no burst credit")).hint(format!(
             "put it into a class with a burst: `cairn class create demo --throughput 20MB/s --burst 5x --burst-credit 20s`, \
              then `cairn volume set {name} --class demo`"
         ))
@@ -183,7 +183,7 @@ pub fn burst(args: &BurstArgs) -> Result<(burst::Settings, Watch), Failure> {
     let class = volume.class.to_string();
     let wanted = burst::runtime(&limits).ok_or_else(|| {
         no_burst(format!(
-            "the volume {name} is in class {class}, which has no burst of throughput here"
+            "volume {name} is in class {class}, which has no throughput burst"
         ))
     })?;
     let runtime = match args.runtime {
@@ -194,7 +194,7 @@ pub fn burst(args: &BurstArgs) -> Result<(burst::Settings, Watch), Failure> {
                 wanted.as_secs().div_ceil(60)
             ))
             .hint(
-                "say so with --runtime, or measure in a class with the same proportions and less credit (--burst-credit)",
+                "set --runtime, or measure a class with the same proportions and less credit (--burst-credit)",
             ));
         }
         None => wanted,
@@ -239,7 +239,7 @@ pub fn read_cache(args: &ReadCacheArgs) -> Result<Watch, Failure> {
             count => format!(" that is in use, of {count}: `cairn disk list` says why"),
         };
         crate::print::note!(
-            "cairn: the server has no read cache{others}; what is read comes from its memory ({}) and its disks",
+            "cairn: the server has no read cache{others}; reads come from its memory ({}) and its disks",
             format_size(reads.memory_bytes)
         );
     }
@@ -268,11 +268,8 @@ fn volume_of(args: &BurstArgs) -> Result<VolumeName, Failure> {
         Target::Iscsi(_) | Target::S3(_) | Target::Path(_) => None,
     };
     first.and_then(|name| name.parse().ok()).ok_or_else(|| {
-        Failure::usage(format!(
-            "{} does not say which volume it is in",
-            args.run.target
-        ))
-        .hint("name the volume with --volume")
+        Failure::usage(format!("{} does not name its volume", args.run.target))
+            .hint("name the volume with --volume")
     })
 }
 

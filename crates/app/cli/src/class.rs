@@ -19,18 +19,18 @@ use crate::status::duration;
 
 #[derive(Debug, Subcommand)]
 pub enum ClassCommand {
-    /// Make a class: `cairn class create gold --throughput-per-tib 128MiB/s --burst 4x --burst-credit 2h`
+    /// Create a class: `cairn class create gold --throughput-per-tib 128MiB/s --burst 4x --burst-credit 2h`
     ///
-    /// A volume gets its rates with `cairn volume set VOLUME --class gold --quota 10TiB`. Rates by the TiB are for each TiB of
-    /// the volume's size limit. Whoever wants more waits; nobody gets an error.
+    /// `cairn volume set VOLUME --class gold --quota 10TiB` puts a volume into the class. Rates per TiB count for each TiB of the
+    /// volume's size limit. Requests above a rate are delayed, never refused.
     Create(ClassCreateArgs),
-    /// List all classes, also those that are built in
+    /// List all classes, including the built-in ones
     List(ViewArgs),
-    /// Show one, with the volumes that are in it
+    /// Show one class and its volumes
     Show(ClassShowArgs),
-    /// Change limits of one: `cairn class set gold --burst 8x`. Its volumes follow at once
+    /// Change limits of a class: `cairn class set gold --burst 8x`. Its volumes follow at once
     Set(ClassCreateArgs),
-    /// Delete one that no volume is in
+    /// Delete a class without volumes
     Delete(ClassDeleteArgs),
 }
 
@@ -76,9 +76,7 @@ impl FromStr for RateFlag {
         }
         let number = text.trim().strip_suffix("/s").unwrap_or(text);
         match parse_size(number) {
-            Ok(0) => {
-                Err("a rate of zero would stop every client: write none for no limit".to_owned())
-            }
+            Ok(0) => Err("a rate of zero would stop every client; none means no limit".to_owned()),
             Ok(rate) => Ok(Self(Some(rate))),
             Err(_) => Err("write none, or a rate such as 128MiB/s, or 500 operations".to_owned()),
         }
@@ -93,13 +91,13 @@ impl FromStr for TimesFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write how many times the baseline it is, such as 4x or 2.5x".to_owned();
+        let wrong = || "write a factor of the baseline, such as 4x or 2.5x".to_owned();
         let number = text.trim().trim_end_matches('x');
         let times: f64 = number.parse().map_err(|_| wrong())?;
         match times {
             times if times.is_nan() => Err(wrong()),
             times if times < 1.0 => {
-                Err("a burst below the baseline makes no sense: write 1x or more".to_owned())
+                Err("a burst is at least the baseline: write 1x or more".to_owned())
             }
             times if times > 1000.0 => Err("a burst is 1000x at most".to_owned()),
             times => Ok(Self((times * 1000.0).round() as u32)),
@@ -107,7 +105,7 @@ impl FromStr for TimesFlag {
     }
 }
 
-/// How soon requests are to be answered, in microseconds, or no goal: `2ms`, `500us`, `none`.
+/// A latency objective in microseconds, or none: `2ms`, `500us`, `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoalFlag(Option<u64>);
 
@@ -131,71 +129,75 @@ impl FromStr for GoalFlag {
         // Saturates: what is too large or below zero is not allowed.
         match microseconds.round() as u64 {
             goal if allowed.contains(&goal) => Ok(Self(Some(goal))),
-            _ => Err("a goal of latency is from 50us to 60s".to_owned()),
+            _ => Err("a latency objective is from 50us to 60s".to_owned()),
         }
     }
 }
 
-/// What a class limits.
+/// Limits of a class.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClassFlags {
-    /// Bytes per second for each TiB of a volume's size limit, read and written together; none takes a limit away, here and
-    /// below
+    /// Bytes per second, reads and writes together, for each TiB of a volume's size limit; here and below, none removes a limit
     #[arg(long, value_name = "RATE")]
     pub throughput_per_tib: Option<RateFlag>,
-    /// Bytes per second of each volume, whatever its size
+    /// Bytes per second, reads and writes together, for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub throughput: Option<RateFlag>,
-    /// The same for what is read
+    /// Bytes read per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub read_throughput_per_tib: Option<RateFlag>,
+    /// Bytes read per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub read_throughput: Option<RateFlag>,
-    /// The same for what is written
+    /// Bytes written per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub write_throughput_per_tib: Option<RateFlag>,
+    /// Bytes written per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub write_throughput: Option<RateFlag>,
-    /// Operations per second, of any kind
+    /// Operations of any kind per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub iops_per_tib: Option<RateFlag>,
+    /// Operations of any kind per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub iops: Option<RateFlag>,
-    /// Reads per second
+    /// Reads per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub read_iops_per_tib: Option<RateFlag>,
+    /// Reads per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub read_iops: Option<RateFlag>,
-    /// Writes per second
+    /// Writes per second for each TiB of a volume's size limit
     #[arg(long, value_name = "RATE")]
     pub write_iops_per_tib: Option<RateFlag>,
+    /// Writes per second for each volume, whatever its size
     #[arg(long, value_name = "RATE")]
     pub write_iops: Option<RateFlag>,
-    /// All rates above may be exceeded so many times while there is credit: 4x
+    /// Factor by which all rates above may be exceeded while there is credit: 4x
     #[arg(long, value_name = "TIMES")]
     pub burst: Option<TimesFlag>,
-    /// The same for what is read, if it is another one
+    /// Burst factor for reads, if different
     #[arg(long, value_name = "TIMES")]
     pub read_burst: Option<TimesFlag>,
-    /// The same for what is written
+    /// Burst factor for writes, if different
     #[arg(long, value_name = "TIMES")]
     pub write_burst: Option<TimesFlag>,
-    /// How long a full credit lasts at the full burst: 2h. It is earned at the baseline while that is not used
-    /// [a new burst: 30m]
+    /// How long a full credit lasts at full burst: 2h. A volume earns credit while it uses less than its baseline [a new
+    /// burst: 30m]
     #[arg(long, value_name = "TIME", value_parser = crate::cluster::parse_time)]
     pub burst_credit: Option<Duration>,
-    /// Bytes per second of each client of a volume: an address, or an access key of S3
+    /// Bytes per second for each client of a volume; a client is an address or an S3 access key
     #[arg(long, value_name = "RATE")]
     pub client_throughput: Option<RateFlag>,
-    /// Operations per second of each client of a volume
+    /// Operations per second for each client of a volume
     #[arg(long, value_name = "RATE")]
     pub client_iops: Option<RateFlag>,
-    /// Bytes per second of all volumes of the class together, on each node. What some of them do not use is lent to others,
-    /// also above their own rate
+    /// Bytes per second on each node for all volumes of the class together. Volumes can borrow unused parts of this rate, even above
+    /// their own rates
     #[arg(long, value_name = "RATE")]
     pub total_throughput: Option<RateFlag>,
-    /// How soon 99 of 100 requests are to be answered once they may begin, over NFS and iSCSI: 2ms. While a volume misses it,
-    /// rebuilds, scrubs and all other work of the server itself make more way; `cairn volume show` and an event tell of it
+    /// Latency objective for 99 of 100 NFS and iSCSI requests, counted from the end of their delay: 2ms. While a volume misses it,
+    /// rebuilds, scrubs and other background work are throttled more; `cairn volume show` and an event report it
     #[arg(long, value_name = "TIME")]
     pub latency_goal: Option<GoalFlag>,
 }
@@ -226,7 +228,7 @@ impl ClassFlags {
             && self.latency_goal.is_none()
     }
 
-    /// The limits that there were, with what the flags say.
+    /// The earlier limits with the changes of the flags.
     fn apply(&self, limits: &mut ClassLimits) {
         let all = self.burst;
         let read = self.read_burst.or(all);
@@ -263,7 +265,7 @@ impl ClassFlags {
     }
 }
 
-/// Changes one rate: by the TiB and fixed, burst and credit.
+/// Changes one rate: per TiB and fixed, burst and credit.
 fn change(
     limit: &mut Option<RateView>,
     (per_tib, fixed): (Option<RateFlag>, Option<RateFlag>),
@@ -316,7 +318,7 @@ pub fn class(command: &ClassCommand) -> Result<(), Failure> {
                 false => "",
             };
             print::text(&format!(
-                "class {} is made; for a volume: cairn volume set VOLUME --class {}{quota}",
+                "class {} is created; put a volume into it with: cairn volume set VOLUME --class {}{quota}",
                 class.name, class.name
             ))
         }
@@ -385,7 +387,7 @@ fn times(permille: u32) -> String {
     format!("{}x", number.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// What a class limits, in a line for each limit.
+/// Lines that describe a class, one for each limit.
 fn words(limits: &ClassLimits) -> Vec<String> {
     let mut words = Vec::new();
     for (what, is_bytes, rate) in rates(limits) {
@@ -410,7 +412,7 @@ fn words(limits: &ClassLimits) -> Vec<String> {
     let each = [
         ("each client", limits.client_throughput, true),
         ("each client", limits.client_iops, false),
-        ("all together", limits.total_throughput, true),
+        ("all volumes", limits.total_throughput, true),
     ];
     for (who, rate, is_bytes) in each {
         if let Some(rate) = rate {
@@ -418,7 +420,7 @@ fn words(limits: &ClassLimits) -> Vec<String> {
         }
     }
     if let Some(goal) = limits.latency_goal_microseconds {
-        words.push(format!("answers within {}", latency(goal)));
+        words.push(format!("latency objective {}", latency(goal)));
     }
     words
 }
@@ -435,7 +437,7 @@ fn table(classes: &[ClassView]) -> String {
             class.name.to_string(),
             match words(&class.limits) {
                 none if none.is_empty() => {
-                    "none: for rebuilds, scrubs, collection, tiers".to_owned()
+                    "none: for rebuilds, scrubs, garbage collection, tiers".to_owned()
                 }
                 limits => limits.join("; "),
             },
@@ -445,7 +447,7 @@ fn table(classes: &[ClassView]) -> String {
     print::table(COLUMNS, rows.collect())
 }
 
-/// What a volume uses of its class, in lines for `cairn volume show`.
+/// Lines for `cairn volume show` about the volume's use of its class.
 pub fn lines(rates: &RatesView) -> Vec<String> {
     let mut lines = vec![format!(
         "rate now         {} read, {} written, {} operations/s",
@@ -479,7 +481,7 @@ fn latency(microseconds: u64) -> String {
 
 fn goal_line(view: &LatencyView) -> String {
     let stands = match view.met {
-        None => "not known yet".to_owned(),
+        None => "unknown yet".to_owned(),
         Some(met) => {
             let word = if met { "met" } else { "MISSED" };
             format!(
@@ -577,7 +579,7 @@ mod tests {
         };
         assert_eq!(
             goal_line(&view(None)),
-            "latency goal     2.5ms, not known yet"
+            "latency goal     2.5ms, unknown yet"
         );
         let missed = "latency goal     2.5ms, MISSED: 12 of the last 1000 were late";
         assert_eq!(goal_line(&view(Some(false))), missed);

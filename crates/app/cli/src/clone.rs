@@ -13,9 +13,9 @@ use crate::print;
 #[derive(Debug, Args)]
 pub struct CloneArgs {
     pub volume: VolumeName,
-    /// In the volume, from its root: /images/base.qcow2
+    /// The source, as a path from the root of the volume: /images/base.qcow2
     pub from: String,
-    /// Where the clone comes: a file takes the place of one that is there, a directory comes where nothing is
+    /// The clone's path. A cloned file replaces an existing file; a cloned directory needs an unused path
     pub to: String,
     #[command(flatten)]
     pub view: ViewArgs,
@@ -31,7 +31,7 @@ pub fn clone(args: &CloneArgs) -> Result<(), Failure> {
     match args.view.json {
         true => print::json(&made),
         false => print::text(&format!(
-            "{} is a clone of {}: {} files and {} directories, {}, shared",
+            "{} is a clone of {}: {} files and {} directories, {} of shared data",
             made.path,
             args.from,
             made.files,

@@ -24,7 +24,7 @@ const TICKET_LEN_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads `90s`, `30m`, `1h` or `2d`.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let bad = || format!("\"{text}\" is no time: write 30m, 1h or 2d");
+    let bad = || format!("\"{text}\" is not a time: write 30m, 1h or 2d");
     let split = text.find(|letter: char| !letter.is_ascii_digit());
     let (number, unit) = text.split_at(split.ok_or_else(bad)?);
     let number: u64 = number.parse().map_err(|_| bad())?;
@@ -180,7 +180,7 @@ pub fn volume_move(args: &VolumeMoveArgs) -> Result<(), Failure> {
             "volume {} moves to node {node}; see `cairn cluster status`",
             args.name
         ),
-        None => format!("volume {} may be on any node", args.name),
+        None => format!("any node may own volume {} now", args.name),
     })
 }
 
@@ -194,14 +194,17 @@ pub fn volume_address_set(args: &VolumeAddressSetArgs) -> Result<(), Failure> {
         return print::json(&view);
     }
     print::text(&format!(
-        "{} follows volume {}; see `cairn cluster status`",
+        "{} now follows the owner of volume {}; see `cairn cluster status`",
         args.address, args.name
     ))
 }
 
 pub fn volume_address_remove(args: &VolumeAddressRemoveArgs) -> Result<(), Failure> {
     access::client(&args.view.server)?.volume_address_remove(&args.name)?;
-    print::text(&format!("no address follows volume {}", args.name))
+    print::text(&format!(
+        "volume {} has no address of its own now",
+        args.name
+    ))
 }
 
 fn text(view: &ClusterView) -> String {
@@ -234,7 +237,7 @@ fn text(view: &ClusterView) -> String {
                 let well = view.etcd.members.iter();
                 let well = well.filter(|member| member.problem.is_none()).count();
                 format!(
-                    "etcd      {well} of {} members are well, {whose} {}",
+                    "etcd      {well} of {} members healthy, {whose} {}",
                     names.len(),
                     names.join(", ")
                 )
@@ -284,8 +287,8 @@ fn node_table(view: &ClusterView) -> String {
     let rows = view.nodes.iter().map(|node| {
         let state = match (node.alive, node.connected) {
             (true, true) => "alive",
-            (true, false) => "alive, not reached",
-            (false, true) => "reached, no lease",
+            (true, false) => "alive, unreachable",
+            (false, true) => "reachable, no lease",
             (false, false) => "away",
         };
         let maintenance = match node.maintenance_seconds {
@@ -344,8 +347,8 @@ fn drain_lines(node: &ClusterNodeView, drain: &NodeDrainView) -> Vec<String> {
     };
     if drain.done {
         return vec![match &drain.replaced_by {
-            Some(_) => format!("{way}: nothing is on it any more, and it is removed in a moment"),
-            None => format!("{way}: nothing is on it any more; `cairn node remove {name}`"),
+            Some(_) => format!("{way}: it is empty, and is removed in a moment"),
+            None => format!("{way}: it is empty; `cairn node remove {name}`"),
         }];
     }
     let mut left = Vec::new();
@@ -368,7 +371,7 @@ fn drain_lines(node: &ClusterNodeView, drain: &NodeDrainView) -> Vec<String> {
         left.push(format!("it owns {}", drain.volumes_owned.join(", ")));
     }
     if drain.etcd_member {
-        left.push("it runs a member of etcd".to_owned());
+        left.push("it runs an etcd member".to_owned());
     }
     let mut lines = vec![format!("{way}: {}", left.join("; "))];
     lines.extend(drain.problems.iter().map(|why| format!("  {why}")));

@@ -16,7 +16,7 @@ use ipnet::Ipv4Net;
 pub struct DevClusterArgs {
     #[command(flatten)]
     pub run: RunArgs,
-    /// The folder with everything of the cluster; made if it does not exist
+    /// The cluster's folder; it is created if necessary
     #[arg(
         long,
         value_name = "DIR",
@@ -30,13 +30,13 @@ pub struct DevClusterArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Nodes; a cluster that is there can grow [default: 6, or as many as there are]
+    /// Number of nodes; an existing cluster can grow [default: 6, or as many as exist]
     #[arg(long, value_name = "COUNT")]
     pub nodes: Option<u16>,
     /// Disks of each node [default: 1]
     #[arg(long, value_name = "COUNT")]
     pub disks: Option<u16>,
-    /// The first port on 127.0.0.1: it leads to any node that serves, those from 10 more on to node 1, and so on
+    /// First port on 127.0.0.1. This port leads to any node that serves, port + 10 and following to node 1, and so on
     /// [default: 12000]
     #[arg(long, value_name = "PORT")]
     pub base_port: Option<u16>,
@@ -75,23 +75,23 @@ pub enum OneWay {
 pub enum DevClusterCommand {
     /// Kill all processes of nodes (kill -9)
     Kill(KillArgs),
-    /// Make all processes of nodes stand still (SIGSTOP)
+    /// Pause all processes of nodes (SIGSTOP)
     Pause(NodesArgs),
-    /// Let paused nodes go on
+    /// Resume paused nodes (SIGCONT)
     Resume(NodesArgs),
-    /// Cut nodes off from others: nothing gets through, and nobody is told. Needs network namespaces
+    /// Cut nodes off: packets are dropped silently. Needs network namespaces
     Partition(PartitionArgs),
-    /// Make the network of nodes slow, both ways. Needs network namespaces
+    /// Slow the network of nodes down in both directions. Needs network namespaces
     Slow(SlowArgs),
-    /// Undo whatever was done, and start what does not run
+    /// Undo all faults, and start everything that is down
     Heal(AnyNodesArgs),
-    /// Start nodes that do not run, and wait until they serve
+    /// Start stopped nodes, and wait until they serve
     Start(AnyNodesArgs),
     /// Stop nodes cleanly (SIGTERM)
     Stop(NodesArgs),
-    /// Add nodes to a cluster that runs
+    /// Add nodes to a running cluster
     Add(AddArgs),
-    /// Show the nodes, their processes, and what was done to them
+    /// Show the nodes, their processes and their faults
     Status(StatusArgs),
 }
 
@@ -112,7 +112,7 @@ pub struct AnyNodesArgs {
 pub struct KillArgs {
     #[command(flatten)]
     pub nodes: NodesArgs,
-    /// Kill only the member of etcd that the node runs
+    /// Kill only the node's etcd member
     #[arg(long)]
     pub etcd: bool,
 }
@@ -121,13 +121,13 @@ pub struct KillArgs {
 pub struct PartitionArgs {
     #[command(flatten)]
     pub nodes: NodesArgs,
-    /// Only what goes to the nodes, or comes from them, is lost
+    /// Drop only packets to the nodes, or only packets from them
     #[arg(long, value_name = "WAY")]
     pub one_way: Option<OneWay>,
     /// Cut off from this node only; repeat the flag for more [default: from all]
     #[arg(long, value_name = "NODE")]
     pub peer: Vec<String>,
-    /// Cut off from clients on this machine, too
+    /// Also cut the nodes off from clients on this machine
     #[arg(long)]
     pub clients: bool,
 }
@@ -137,20 +137,20 @@ pub struct PartitionArgs {
 pub struct SlowArgs {
     #[command(flatten)]
     pub nodes: NodesArgs,
-    /// How late each packet is, such as 20ms
+    /// Delay of each packet, such as 20ms
     #[arg(long, value_name = "TIME")]
     pub delay: Option<Delay>,
-    /// How much gets through in a second, such as 10mbit
+    /// Bandwidth, such as 10mbit
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// How many packets are lost, such as 1%
+    /// Packet loss, such as 1%
     #[arg(long, value_name = "PERCENT")]
     pub loss: Option<Loss>,
 }
 
 #[derive(Debug, Args)]
 pub struct AddArgs {
-    /// How many more
+    /// Number of nodes to add
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub nodes: u16,
 }

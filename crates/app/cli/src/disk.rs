@@ -72,7 +72,7 @@ pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
     };
     if args.size.is_some() {
         return Err(Failure::usage("--size is for read caches")
-            .hint("a disk takes what its file system has; `--role cache` makes a read cache"));
+            .hint("a disk uses its whole file system; `--role cache` creates a read cache"));
     }
     let add = DiskAdd {
         path,
@@ -118,7 +118,7 @@ fn look(client: &Client, path: &str, args: &DiskAddArgs) -> Result<DiskPlace, Fa
         .map_err(|error| Failure::failed(format!("reading the answer: {error}")))?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(place),
-        _ => Err(Failure::refused("nothing was done")),
+        _ => Err(Failure::refused("nothing was changed")),
     }
 }
 
@@ -133,7 +133,7 @@ fn place_text(place: &DiskPlace) -> String {
         format_size(place.free_bytes)
     );
     if place.mount_point == "/" {
-        text.push_str(", the file system of the machine itself");
+        text.push_str(", the root file system of the machine");
     }
     if !place.shares_with.is_empty() {
         let others: Vec<String> = place
@@ -142,7 +142,7 @@ fn place_text(place: &DiskPlace) -> String {
             .map(|label| print::name(label).into_owned())
             .collect();
         text.push_str(&format!(
-            "; the drive has {} already, and its loss loses all of them",
+            "; the drive has {} already, and its loss loses all of these",
             others.join(", ")
         ));
     }
@@ -152,16 +152,16 @@ fn place_text(place: &DiskPlace) -> String {
 fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
     let Some(size) = args.size else {
         return Err(Failure::usage("a read cache needs a size").hint(
-            "for instance --size 100GiB: what it may take of the folder's file system; a fifth of what is read often is a good start",
+            "for example --size 100GiB, of the folder's file system; a fifth of the data that is read often is a good start",
         ));
     };
     if !args.media.is_any() {
         return Err(Failure::usage("--media is for disks")
-            .hint("no data lives on a read cache, whatever it is on"));
+            .hint("policies put no data on a read cache, so it needs no device class"));
     }
     if args.wipe {
         return Err(Failure::usage("--wipe is for disks")
-            .hint("a read cache leaves alone what else is in its folder"));
+            .hint("a read cache keeps other files in its folder"));
     }
     let size_bytes = size.0;
     let create = args.create;
@@ -193,12 +193,9 @@ pub fn set(args: &DiskSetArgs) -> Result<(), Failure> {
     };
     let disk = client.disk_set(&id, &change)?;
     shown(&disk, args.view.json, |disk| match disk.media.is_any() {
-        true => format!(
-            "of {} it is not known any more what kind of device it is",
-            disk.label
-        ),
+        true => format!("{} has no device class now", disk.label),
         false => format!(
-            "{} is {}; data that is to live there moves to it, and other data stays",
+            "{} has device class {} now; data whose policy asks for this class moves to it, other data stays",
             disk.label, disk.media
         ),
     })
@@ -221,10 +218,10 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
     let label = &disk.label;
     match (draining, disk.state) {
         (true, DiskState::Drained) => {
-            format!("{label} is empty; take it out with `cairn disk remove`")
+            format!("{label} is empty; remove it with `cairn disk remove`")
         }
         (true, DiskState::Missing | DiskState::Failed) if disk.shards == 0 => format!(
-            "{label}, which is {}, has no shards of the volumes being served; take it out with `cairn disk remove`",
+            "{label}, which is {}, has no shards of the volumes being served; remove it with `cairn disk remove`",
             disk.state
         ),
         (
@@ -275,7 +272,7 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
         if args.view.json {
             return print::json(&serde_json::json!({ "removed": cache.id }));
         }
-        return print::text(&format!("{} is a read cache no more", cache.path));
+        return print::text(&format!("removed read cache {}", cache.path));
     }
     let id = find(&client, &args.disk)?;
     client.disk_remove(&id, args.force)?;
@@ -291,7 +288,7 @@ pub fn retry(args: &DiskRetryArgs) -> Result<(), Failure> {
     let disk = client.disk_retry(&id)?;
     shown(&disk, args.view.json, |disk| {
         format!(
-            "{} is used again, and counts when it has proven itself and has what it missed; see `cairn disk list`",
+            "{} is in use again; it counts once it has proven that it works and has the writes that it missed; see `cairn disk list`",
             disk.label
         )
     })
@@ -318,18 +315,18 @@ fn replace_text(disk: &DiskView, id: &str, args: &DiskReplaceArgs, is_in_cluster
     let (old, folder) = (&args.disk, &args.folder);
     if disk.id == id {
         return format!(
-            "{old} is lost for good, and what was on it is made anew; start its node with --data {folder} next, and the folder \
+            "{old} is lost for good, and its data is being rebuilt; start its node with --data {folder} next, and the folder \
              becomes a new disk; `cairn disk remove {id}` once it is drained"
         );
     }
     let label = &disk.label;
     match is_in_cluster {
         true => format!(
-            "{label} replaces {old}, whose data moves to others; `cairn disk list` shows the progress: `cairn disk remove {id}` once \
+            "{label} replaces {old}, whose data moves to other disks; `cairn disk list` shows the progress: `cairn disk remove {id}` once \
              it is drained"
         ),
         false => format!(
-            "{label} replaces {old}, which leaves once everything on it is elsewhere; `cairn disk list` shows the progress"
+            "{label} replaces {old}, which leaves the pool once it is empty; `cairn disk list` shows the progress"
         ),
     }
 }
@@ -349,27 +346,27 @@ pub fn spread(args: &DiskSpreadArgs) -> Result<(), Failure> {
 fn spread_text(spread: &SpreadView) -> String {
     let percent = |permille: u64| format!("{}.{} %", permille / 10, permille % 10);
     let stage = match spread.stage {
-        SpreadStage::Even => "even: there is nothing to move".to_owned(),
+        SpreadStage::Even => "even: nothing to move".to_owned(),
         SpreadStage::Moving => "moving".to_owned(),
-        SpreadStage::Paused => "paused: `cairn disk spread --resume` goes on".to_owned(),
+        SpreadStage::Paused => "paused: `cairn disk spread --resume` continues".to_owned(),
         SpreadStage::Resting => {
             let until = spread.rests_until_seconds.unwrap_or_default();
             let until = UNIX_EPOCH + Duration::from_secs(u64::try_from(until).unwrap_or(0));
             let until = rfc3339_utc(until);
-            format!("resting until the maintenance window opens: {until}")
+            format!("paused until the maintenance window opens: {until}")
         }
         SpreadStage::Waiting => {
-            "waiting: disks are away, or other data has to move first; see `cairn disk list`"
+            "waiting: disks are missing, or other data has to move first; see `cairn disk list`"
                 .to_owned()
         }
         SpreadStage::Settled => {
-            "settled: this node has nothing that would be as safe on an emptier disk".to_owned()
+            "settled: no data of this node would be as safe on an emptier disk".to_owned()
         }
     };
     let mut lines = vec![
         format!("spread    {stage}"),
         format!(
-            "disks     {} in use of the emptiest, {} of the fullest; {} above the mean",
+            "disks     the emptiest is {} full, the fullest {}; {} above the mean",
             percent(spread.least_permille),
             percent(spread.most_permille),
             format_size(spread.excess_bytes)
@@ -472,7 +469,7 @@ fn rebuild_text(rebuild: &RebuildView) -> Option<String> {
     }
     if rebuild.lost_bytes > 0 {
         lines.push(format!(
-            "LOST      {} of shards could not be recovered; `cairn scrub start` finds the files",
+            "LOST      {} could not be recovered; `cairn scrub start` finds the affected files",
             format_size(rebuild.lost_bytes)
         ));
     }
@@ -585,7 +582,7 @@ mod tests {
         let cases = [
             ("0123", true, "start its node with --data /new"),
             ("4567", true, "`cairn disk remove 4567` once it is drained"),
-            ("4567", false, "/old, which leaves once everything"),
+            ("4567", false, "/old, which leaves the pool once"),
         ];
         for (id, is_in_cluster, want) in cases {
             let text = replace_text(&disk(DiskState::Ok, 0), id, &args, is_in_cluster);
@@ -613,7 +610,7 @@ mod tests {
             });
             assert!(text.contains(want), "{stage:?}: {text}");
             assert!(
-                text.contains("0.7 % in use of the emptiest, 60.3 %"),
+                text.contains("the emptiest is 0.7 % full, the fullest 60.3 %"),
                 "{text}"
             );
         }

@@ -26,31 +26,31 @@ pub enum Least {
 
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Only what is at least so bad
+    /// Only events of at least this severity
     #[arg(long, value_name = "info|warning|error")]
     pub severity: Option<Least>,
-    /// Only what is about something with this in its name: a disk, a volume, a node
+    /// Only events whose subject (disk, volume, node) contains this text
     #[arg(long, value_name = "TEXT")]
     pub subject: Option<String>,
-    /// Only what has this in its message
+    /// Only events whose message or next step contains this text
     #[arg(long, value_name = "TEXT")]
     pub text: Option<String>,
-    /// Only events of the last so long: 90s, 30m, 1h or 2d
+    /// Only events since this long ago: 90s, 30m, 1h or 2d
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub since: Option<Duration>,
-    /// Only events that are at least so old
+    /// Only events until this long ago
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub until: Option<Duration>,
-    /// Events at most, 1 to 1000
+    /// Maximum number of events, 1 to 1000
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=ENTRY_LIMIT_MAX as u64))]
     pub limit: u64,
-    /// Then go on and show events as they come, oldest first, until Ctrl-C
+    /// Then show new events as they happen, oldest first, until Ctrl-C
     #[arg(long, conflicts_with = "until")]
     pub follow: bool,
-    /// Print all that is kept and fits, as CSV
+    /// Print all events that match, as CSV
     #[arg(long, conflicts_with_all = ["follow", "json", "limit"])]
     pub csv: bool,
-    /// Only what this node of a cluster saw; without it what any of them did
+    /// Only events that this node of a cluster saw [default: all nodes]
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
     #[command(flatten)]
@@ -113,15 +113,15 @@ pub fn events(args: &EventsArgs) -> Result<(), Failure> {
         return print::json(&page);
     }
     if page.entries.is_empty() {
-        note!("cairn: nothing of that kind happened since the first event that is kept");
+        note!("cairn: no event matches since the oldest one that is kept");
         return Ok(());
     }
     let shown: Vec<String> = page.entries.iter().map(text).collect();
     print::text(&shown.join("\n"))
 }
 
-/// What nodes that do not answer would have told.
-const WHAT: &str = "what was seen by";
+/// Warns of nodes that do not answer: their events are missing.
+const WHAT: &str = "the events of";
 
 /// All events above an id, newest first.
 fn newer(args: &EventsArgs, client: &Client, after: Option<u64>) -> Result<EventPage, Failure> {
@@ -151,7 +151,7 @@ fn export(args: &EventsArgs, client: &Client) -> Result<(), Failure> {
     }
 }
 
-/// The word that the API has for it.
+/// The API's word for a value.
 fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -174,7 +174,7 @@ fn csv(event: &EventEntry) -> String {
     format!("{}\r\n", words.join(","))
 }
 
-/// A line for people, and one below it with what to do.
+/// A line about the event, and below it a line with the next step.
 fn text(event: &EventEntry) -> String {
     let mark = match event.severity {
         Severity::Info => "info   ",

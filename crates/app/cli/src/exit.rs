@@ -75,7 +75,7 @@ impl From<ClientError> for Failure {
                 "is the server running? Start it with `cairn serve --data DIR`, or name another with --server URL",
             ),
             ClientError::Certificates(_) => Self::new(FailureKind::Usage, message)
-                .hint("--ca names a file with certificates in the form PEM"),
+                .hint("--ca takes a file with PEM certificates"),
             ClientError::NotUnderstood { .. } => Self::new(FailureKind::Unreachable, message)
                 .hint("check --server: it is the admin address, not the NFS address"),
             ClientError::Refused(detail) => {

@@ -71,11 +71,11 @@ impl Guard {
     fn release(mut self) -> Result<(), Failure> {
         drop(self.held.take());
         let ended = self.process.wait();
-        let ended = ended.map_err(|error| cannot("wait for the command of --after", &error))?;
+        let ended = ended.map_err(|error| cannot("wait for the --after command", &error))?;
         match ended.success() {
             true => Ok(()),
             false => Err(Failure::failed(format!(
-                "the command of --after ended with {ended}: the application may still stand still"
+                "the --after command ended with {ended}: the application may still be paused"
             ))
             .hint("run it by hand")),
         }
@@ -110,10 +110,10 @@ impl FreezeArgs {
         if !is_in_time {
             undo()?;
             return Err(Failure::failed(format!(
-                "the snapshot took longer than {} s, so the application went on before: it is deleted",
+                "the snapshot took longer than {} s, so the application resumed too early: the snapshot is deleted",
                 self.freeze_timeout
             ))
-            .hint("try again when there is less load, or allow more with --freeze-timeout"));
+            .hint("try again under less load, or allow more time with --freeze-timeout"));
         }
         released.map(|()| taken)
     }
@@ -129,10 +129,10 @@ fn run_before(command: &str, seconds: u32) -> Result<(), Failure> {
     match ended.code() {
         Some(0) => Ok(()),
         Some(TIMED_OUT) => Err(Failure::failed(format!(
-            "the command of --before took longer than {seconds} s: no snapshot is taken"
+            "the --before command took longer than {seconds} s: no snapshot is taken"
         ))),
         _ => Err(Failure::failed(format!(
-            "the command of --before ended with {ended}: no snapshot is taken"
+            "the --before command ended with {ended}: no snapshot is taken"
         ))),
     }
 }

@@ -15,14 +15,14 @@ use crate::print::{self, Align, Column};
 pub enum KeyCommand {
     /// Print a new master key: `(umask 077; cairn key generate >/etc/cairn/master.key)`
     ///
-    /// It is 32 random bytes in base64. Keep a copy where the disks are not: without it nobody can read the volumes whose
-    /// keys are wrapped with it. `cairn serve --master-key-file PATH` uses it.
+    /// A master key is 32 random bytes in base64. Keep a copy away from the disks: without the master key, volumes whose keys it wraps
+    /// are unreadable. `cairn serve --master-key-file PATH` uses it.
     Generate,
-    /// List the master keys that the server has, and the volumes whose keys are wrapped with each
+    /// List the server's master keys, and the volumes whose keys each one wraps
     List(ViewArgs),
     /// Wrap the keys of all volumes with the first master key: put a new one in the first line of the file, then `cairn key rotate`
     ///
-    /// No data is read or written. Once `cairn key list` shows no volumes beside the earlier master key, that can go.
+    /// Rotation reads and writes no data. Once `cairn key list` shows no volumes for the earlier master key, you can delete that key.
     Rotate(ViewArgs),
 }
 
@@ -47,7 +47,7 @@ pub fn erase(args: &VolumeEraseKeyArgs) -> Result<(), Failure> {
         return print::json(&serde_json::json!({ "erased": args.name }));
     }
     print::text(&format!(
-        "the key of volume {0} is erased: nobody can read it any more\nits space comes back with cairn volume delete {0}",
+        "the key of volume {0} is erased: the volume is unreadable for ever\nfree its space with cairn volume delete {0}",
         args.name
     ))
 }
@@ -69,7 +69,7 @@ fn rotate(args: &ViewArgs) -> Result<(), Failure> {
     match rotation.failed.is_empty() {
         true => Ok(()),
         false => Err(Failure::failed(
-            "the keys of some volumes are wrapped with the earlier master key still",
+            "the keys of some volumes are still wrapped with the earlier master key",
         )),
     }
 }
@@ -77,17 +77,17 @@ fn rotate(args: &ViewArgs) -> Result<(), Failure> {
 fn told(rotation: &KeyRotationView) -> String {
     let mut lines = Vec::new();
     if rotation.wrapped.is_empty() && rotation.failed.is_empty() && !rotation.secrets {
-        lines.push("all keys are wrapped with the first master key already".to_owned());
+        lines.push("all keys are already wrapped with the first master key".to_owned());
     }
     for volume in &rotation.wrapped {
-        lines.push(format!("volume {volume}: its key is wrapped anew"));
+        lines.push(format!("volume {volume}: key rewrapped"));
     }
     if rotation.secrets {
-        lines.push("secrets: the key that they are wrapped with is wrapped anew".to_owned());
+        lines.push("secrets: key rewrapped".to_owned());
     }
     for failure in &rotation.failed {
         lines.push(format!(
-            "volume {}: NOT WRAPPED ANEW: {}",
+            "volume {}: NOT REWRAPPED: {}",
             failure.volume, failure.why
         ));
     }
@@ -99,13 +99,13 @@ fn shown(keys: &MasterKeysView) -> String {
     let mut lines = Vec::new();
     match &keys.source {
         None => lines.push(
-            "the server was given no master key: --master-key-file or --master-key-command"
+            "the server has no master key; set --master-key-file or --master-key-command"
                 .to_owned(),
         ),
         Some(source) => lines.push(format!("from {source}")),
     }
     if let Some(problem) = &keys.problem {
-        lines.push(format!("THEY CANNOT BE READ NOW: {problem}"));
+        lines.push(format!("THE MASTER KEYS CANNOT BE READ NOW: {problem}"));
     }
     if !keys.keys.is_empty() {
         let columns: [Column; 4] = [

@@ -12,23 +12,23 @@ use crate::print::{self, Align, Column};
 
 #[derive(Debug, Subcommand)]
 pub enum LimitCommand {
-    /// Give a part of a volume rates of its own: `cairn limit set main lun/db --throughput 200MiB/s --iops 5000`
+    /// Limit the rates of a part of a volume: `cairn limit set main lun/db --throughput 200MiB/s --iops 5000`
     ///
-    /// They hold beside those of the volume's class. Whoever wants more waits; nobody gets an error. What is not given has no
-    /// limit any more.
+    /// These limits apply in addition to those of the volume's class. Requests above a rate are delayed, never refused. Each call
+    /// replaces all limits of the part: a flag that you leave out means no limit.
     Set(LimitSetArgs),
-    /// List the parts of a volume that have limits, with what they use
+    /// List the parts of a volume that have limits, with their use
     List(LimitListArgs),
-    /// Take the limits of a part away
+    /// Remove the limits of a part
     Clear(LimitClearArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct LimitSetArgs {
     pub volume: VolumeName,
-    /// lun/NAME, bucket/NAME, or clients/NETWORK: all clients with an address in it together
+    /// lun/NAME, bucket/NAME, or clients/NETWORK (all clients in the network together)
     pub part: VolumePart,
-    /// Bytes per second, read and written together
+    /// Bytes per second, reads and writes together
     #[arg(long, value_name = "RATE")]
     pub throughput: Option<RateFlag>,
     /// Bytes read per second
@@ -54,7 +54,7 @@ pub struct LimitListArgs {
 #[derive(Debug, Args)]
 pub struct LimitClearArgs {
     pub volume: VolumeName,
-    /// As it was set: lun/NAME, bucket/NAME or clients/NETWORK
+    /// The part: lun/NAME, bucket/NAME or clients/NETWORK
     pub part: VolumePart,
     #[command(flatten)]
     pub view: ViewArgs,
@@ -123,7 +123,7 @@ fn table(limits: &[PartView]) -> String {
     print::table(COLUMNS, rows.collect())
 }
 
-/// In lines for `cairn volume show`.
+/// Lines for `cairn volume show`.
 pub fn lines(parts: &[PartView]) -> Vec<String> {
     let lines = parts.iter().map(|part| {
         let limit = &part.limit;

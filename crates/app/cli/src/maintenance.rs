@@ -40,9 +40,9 @@ pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
     if !args.force && !is_in(node) {
         let left = in_the_way(&view);
         if !left.is_empty() {
-            let why = format!("node {node} had better stay: {}", left.join("; "));
+            let why = format!("node {node} should not stop now: {}", left.join("; "));
             return Err(Failure::refused(why).hint(
-                "`cairn node upgrade --wait` waits until that is over; --force does it all the same",
+                "`cairn node upgrade --wait` waits until it may stop; --force overrides this",
             ));
         }
     }
@@ -55,12 +55,12 @@ pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
     let left = match addresses.is_empty() {
         true => String::new(),
         false => format!(
-            "\nno other node could take {}, which nobody has while it is away; `cairn address pool list` says why",
+            "\nno other node can take {}, which no node holds while this one is away; `cairn address pool list` shows why",
             addresses.join(", ")
         ),
     };
     print::text(&format!(
-        "node {node} owns no volume and may stop; nothing on it is rebuilt for {}{left}\nwhen it is back: cairn node maintenance \
+        "node {node} owns no volume and may stop; its disks are not rebuilt for {}{left}\nwhen it is back: cairn node maintenance \
          off {node}",
         crate::status::duration(seconds)
     ))
@@ -111,7 +111,7 @@ fn moved(client: &Client, node: &str) -> Result<ClusterView, Failure> {
         if Instant::now() >= until {
             let why = format!("node {node} still owns {}", left.join(", "));
             return Err(Failure::refused(why).hint(
-                "see `cairn cluster status` for what keeps other nodes from taking them; `cairn node maintenance off` takes it \
+                "`cairn cluster status` shows why other nodes do not take them; `cairn node maintenance off` takes it \
                  back",
             ));
         }

@@ -81,7 +81,7 @@ fn read(path: &Path) -> Result<String, Failure> {
         .read_to_string(&mut text);
     if read.map_err(failed)? as u64 > CONFIG_LEN_BYTES_MAX {
         return Err(usage(format!(
-            "{} has more than {CONFIG_LEN_BYTES_MAX} bytes: no configuration or plan is that large",
+            "{} is larger than {CONFIG_LEN_BYTES_MAX} bytes, the limit for a configuration or plan",
             path.display()
         )));
     }
@@ -260,7 +260,7 @@ fn show_comparison(
     ] {
         if !broken.is_empty() {
             return Err(usage(format!("{name} breaks {}", rules(broken.len())))
-                .hint("`cairn plan check` names the nearest configuration that keeps them all"));
+                .hint("`cairn plan check` shows the nearest configuration that keeps all rules"));
         }
     }
     Ok(())
@@ -314,7 +314,7 @@ fn prices(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
         headings: vec![
             "region",
             "date",
-            "older than a year, or of no date",
+            "older than a year, or without a date",
             "instances",
             "volumes",
             "source",
@@ -459,7 +459,7 @@ fn refuse_undeployable(catalog: &Catalog, file: &Path, design: &Design) -> Resul
     let mut broken = text::broken("it", &check::violations(catalog, design));
     if !is_region(&design.region) {
         broken += &format!(
-            "it is of \"{}\", which is no region: nothing can be deployed there\n",
+            "its region \"{}\" is not one in which it can be deployed\n",
             design.region
         );
     }
@@ -469,10 +469,10 @@ fn refuse_undeployable(catalog: &Catalog, file: &Path, design: &Design) -> Resul
             file.display(),
             broken.trim_end()
         ))
-        .hint("`cairn plan check` names the nearest configuration that can"));
+        .hint("`cairn plan check` shows the nearest configuration that can be deployed"));
     }
     if let Err(error @ EvaluateError::Price(_)) = evaluate(catalog, design) {
-        note!("cairn: what it costs is not known: {error}");
+        note!("cairn: its cost is not known: {error}");
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 const REGION_DEFAULT: &str = "us-east-1";
 
-/// `cairn plan --capacity ...` ranks designs; the commands do the rest.
+/// `cairn plan --capacity ...` ranks designs.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PlanArgs {
@@ -21,20 +21,20 @@ pub struct PlanArgs {
     pub goals: GoalArgs,
     #[command(flatten)]
     pub prices: PriceArgs,
-    /// What to write
+    /// Output format
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub output: Output,
     /// The file to write to [default: standard output]
     #[arg(long, short, value_name = "PATH")]
     pub out: Option<PathBuf>,
-    /// Designs shown with all their figures in the table
+    /// Number of designs that the table shows with all figures
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub details: usize,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
-    /// Check a configuration against every rule of its design; name the nearest that passes
+    /// Check a configuration against every rule of its design; show the nearest one that passes
     Check(CheckArgs),
     /// Print the model: each rule in words, as a formula, with its source
     Explain(ExplainArgs),
@@ -84,47 +84,46 @@ pub struct GoalArgs {
     /// Random writes of 4 KiB per second
     #[arg(long, value_name = "NUMBER")]
     pub write_iops: Option<u64>,
-    /// What one random operation may take, such as 1ms or 500us
+    /// Maximum time of one random operation, such as 1ms or 500us
     #[arg(long, value_name = "TIME", value_parser = parse_latency_ms, allow_hyphen_values = true)]
     pub latency: Option<f64>,
-    /// How many clients use it; a SAN array serves one
+    /// Number of clients; a SAN array serves one
     #[arg(long, value_name = "NUMBER")]
     pub clients: Option<u32>,
-    /// Protocols of the clients, separated by commas; any if left out
+    /// Protocols of the clients, separated by commas [default: any]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub protocols: Vec<ProtocolName>,
-    /// Failures of disks or volumes that must lose nothing; 0 accepts a loss, and the answer says of what
+    /// Number of failed disks or volumes that must lose no data; with 0 the answer states what a failure loses
     #[arg(long, value_name = "NUMBER", default_value_t = SURVIVE_DEFAULT)]
     pub survive: u32,
-    /// Separate name spaces at most that the data may be divided into
+    /// Maximum number of separate name spaces for the data
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub namespaces: u32,
-    /// What the service works through: it may stop with a single node, or go on without any one node or
-    /// zone
+    /// Failures that the service survives: none, any one node, or any one zone
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub availability: AvailabilityName,
-    /// Instance type of the host of a SAN array: bounds what it reads, and is in the price
+    /// Instance type of the host of a SAN array; it limits throughput, and the price includes it
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
     /// Region of prices and templates
     #[arg(long, value_name = "NAME", default_value = REGION_DEFAULT)]
     pub region: String,
-    /// At most this, such as 5000USD/month
+    /// Maximum cost, such as 5000USD/month
     #[arg(long, value_name = "USD", value_parser = Usd::parse_per_month, allow_hyphen_values = true)]
     pub budget: Option<Usd>,
-    /// Share of the data that is read often, such as 20%; if a cache holds it, the cache's rate counts
+    /// Share of the data that is read often, such as 20%; if this share fits into a cache, the cache's rate counts
     #[arg(long, value_name = "PERCENT", value_parser = parse_share, allow_hyphen_values = true)]
     pub hot: Option<f64>,
-    /// How much the data grows, such as 30%/year: the design holds it to the end of --years
+    /// Growth of the data, such as 30%/year; the design has room for it until the end of --years
     #[arg(long, value_name = "PERCENT/year", value_parser = parse_growth, allow_hyphen_values = true)]
     pub growth: Option<f64>,
-    /// How many years ahead
+    /// Number of years to plan for
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub years: u32,
-    /// What the storage is for
+    /// Purpose of the storage
     #[arg(long, value_enum, default_value_t, value_name = "KIND")]
     pub workload: WorkloadName,
-    /// Rank designs that Cairn cannot run yet among the others
+    /// Include designs that Cairn cannot run yet
     #[arg(long)]
     pub include_planned: bool,
 }
@@ -215,10 +214,10 @@ impl WorkloadName {
     }
 }
 
-/// Formats of what is not a ranking: these have no page.
+/// Output formats of the other commands, which have no page.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// What to write: table, json or markdown
+    /// Output format: table, json or markdown
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub output: Output,
 }
@@ -302,7 +301,7 @@ pub struct PricesUpdateArgs {
     /// A file, or an http(s) address
     #[arg(long, value_name = "FILE|URL")]
     pub from: String,
-    /// The region whose prices to take
+    /// Region of the prices
     #[arg(long, value_name = "NAME", default_value = REGION_DEFAULT)]
     pub region: String,
     /// The price list to write, for --prices
@@ -315,7 +314,7 @@ pub struct DeployArgs {
     /// A configuration, or a saved plan (`cairn plan ... --output json`)
     #[arg(required_unless_present = "client", conflicts_with = "client")]
     pub file: Option<PathBuf>,
-    /// Instead of a design: user data for a client that mounts from this server
+    /// Write user data for a client that mounts from this server, instead of a design
     #[arg(long, value_name = "SERVER")]
     pub client: Option<String>,
     /// --client: the volume
@@ -336,7 +335,7 @@ pub struct DeployArgs {
     /// Also write templates of designs that this version of Cairn cannot run yet
     #[arg(long)]
     pub planned: bool,
-    /// What clients use
+    /// Protocol of the clients
     #[arg(
         long,
         value_name = "LIST",
@@ -356,7 +355,7 @@ pub struct DeployArgs {
     /// cloud-init: networks that may mount, separated by commas
     #[arg(long, value_name = "NET", value_delimiter = ',')]
     pub client_networks: Vec<String>,
-    /// cloud-init: from where the administrator logs in, and is root of the volume: at most a /24
+    /// cloud-init: network from which the administrator logs in and has root access to the volume; at most a /24
     #[arg(long, value_name = "ADDRESS")]
     pub login: Option<String>,
     /// cloud-init: the .deb of `make package`, https://... or s3://BUCKET/KEY

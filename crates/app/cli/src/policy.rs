@@ -22,30 +22,30 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Say how data below a directory is stored: `cairn policy set main/backups --compression zstd:3 --dedupe on`
+    /// Set how data below a directory is stored: `cairn policy set main/backups --compression zstd:3 --dedupe on`
     ///
-    /// It is for data that is written from then on, in files that are there and in new ones; `cairn policy apply` converts
-    /// what is there. Each setting is that of the nearest directory above a file that says one, else the volume's. What is
-    /// not named stays as it was said; "inherit" takes it away.
+    /// A policy applies to data written from now on, in existing and new files; `cairn policy apply` converts existing data. For each
+    /// setting a file follows its nearest parent directory that has one, else the volume. Flags that you leave out stay unchanged;
+    /// "inherit" clears a setting.
     Set(PolicySetArgs),
-    /// Show what a directory says, and what holds there: `cairn policy show main/backups/old`
+    /// Show a directory's own settings and the effective ones: `cairn policy show main/backups/old`
     Show(PolicyShowArgs),
-    /// List the directories of a volume that say something: `cairn policy list main`
+    /// List the directories of a volume that have a policy: `cairn policy list main`
     List(PolicyVolumeArgs),
-    /// Take the policy of a directory away: `cairn policy clear main/backups`
+    /// Remove the policy of a directory: `cairn policy clear main/backups`
     Clear(PolicyClearArgs),
-    /// Convert data that is there: `cairn policy apply main/backups`, or `cairn policy apply main` for all of a volume
+    /// Convert existing data to its policy: `cairn policy apply main/backups`, or `cairn policy apply main` for the whole volume
     ///
-    /// In the background, beside clients, over restarts. Only what is stored in another way is written anew; where
-    /// deduplication is on, all is read, and the same bytes come to be there once. `cairn policy status` shows how far it is.
+    /// The conversion runs in the background while clients work, and continues after restarts. It rewrites only data that is stored
+    /// differently. With deduplication on, it reads all data and removes duplicates. `cairn policy status` shows its progress.
     Apply(PolicyApplyArgs),
-    /// Show how far a conversion is, or how the last one ended: `cairn policy status main`
+    /// Show the progress of a conversion, or the result of the last one: `cairn policy status main`
     Status(PolicyVolumeArgs),
-    /// End a conversion; what is converted stays so: `cairn policy cancel main`
+    /// Cancel a conversion; converted data stays converted: `cairn policy cancel main`
     Cancel(PolicyCancelArgs),
 }
 
-/// A word of a setting, or that it is inherited.
+/// A value of a setting, or `inherit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
     Inherit,
@@ -82,16 +82,16 @@ pub struct PolicySetArgs {
     /// off, lz4, zstd (level 3), zstd:1 to zstd:19, auto (lz4, or zstd where it saves clearly more) or inherit
     #[arg(long, value_name = "COMPRESSION")]
     pub compression: Option<Choice<Compression>>,
-    /// off, on, verify or inherit: whether bytes that the volume has already are written again
+    /// off, on, verify or inherit: deduplication
     #[arg(long, value_name = "DEDUPE")]
     pub dedupe: Option<Choice<Dedupe>>,
-    /// concurrent, streaming, random or inherit: how large records are
+    /// concurrent, streaming, random or inherit: decides the size of records
     #[arg(long, value_name = "PATTERN")]
     pub access_pattern: Option<Choice<AccessPattern>>,
-    /// any, hdd, ssd, nvme, or inherit: the kind of disks that data lives on
+    /// any, hdd, ssd, nvme, or inherit: device class
     #[arg(long, value_name = "MEDIA")]
     pub media: Option<Choice<MediaChoice>>,
-    /// none, +1n to +4n, 2x to 5x, default, or inherit: how many disks may be lost
+    /// none, +1n to +4n, 2x to 5x, default, or inherit: how many lost disks the data survives
     #[arg(long, value_name = "PROTECTION", allow_hyphen_values = true)]
     pub protection: Option<Choice<Protection>>,
     #[command(flatten)]
@@ -152,7 +152,7 @@ pub fn policy(command: &PolicyCommand) -> Result<(), Failure> {
             let Place { volume, path } = &args.place;
             access::client(&args.server)?.policy_clear(volume, path)?;
             print::text(&format!(
-                "{volume}{path} has no policy of its own any more; data that is there stays as it is stored"
+                "{volume}{path} has no policy of its own now; existing data stays as it is stored"
             ))
         }
         PolicyCommand::Apply(args) => apply(args),
@@ -176,7 +176,7 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
         || args.media.is_some()
         || args.protection.is_some();
     if !is_given {
-        return Err(Failure::usage("nothing is said")
+        return Err(Failure::usage("no setting is given")
             .hint("for example: cairn policy set main/backups --compression zstd:3 --dedupe on"));
     }
     let client = access::client(&args.view.server)?;
@@ -203,7 +203,7 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
     shown(&view, args.view.json)
 }
 
-/// What a directory says, or a dash.
+/// A directory's own setting, or a dash.
 fn said<T: std::fmt::Display>(word: Option<T>) -> String {
     word.map_or_else(|| "-".to_owned(), |word| word.to_string())
 }
@@ -291,11 +291,11 @@ fn apply(args: &PolicyApplyArgs) -> Result<(), Failure> {
         return print::json(&begun);
     }
     print::text(&format!(
-        "data of {volume}{path} is being converted; `cairn policy status {volume}` shows how far that is"
+        "data of {volume}{path} is being converted; `cairn policy status {volume}` shows the progress"
     ))
 }
 
-/// Waits until the conversion that was begun is not under way any more.
+/// Waits until the conversion has ended.
 fn wait(client: &Client, volume: &VolumeName, begun: &ApplyView) -> Result<ApplyView, Failure> {
     loop {
         let view = client.apply(volume)?;
@@ -315,10 +315,7 @@ fn shown_apply(view: &ApplyView, json: bool) -> Result<(), Failure> {
 }
 
 fn apply_text(view: &ApplyView) -> String {
-    let path = view
-        .path
-        .as_deref()
-        .unwrap_or(" (a directory that is gone)");
+    let path = view.path.as_deref().unwrap_or(" (a deleted directory)");
     let state = match view.state {
         ApplyState::Running => {
             // Inodes that are made meanwhile are not looked at.
@@ -334,12 +331,12 @@ fn apply_text(view: &ApplyView) -> String {
         format!("data of      {}{}", view.volume, print::name(path)),
         format!("conversion   {state}"),
         format!(
-            "looked at    {} files, {}",
+            "checked      {} files, {}",
             view.files,
             format_size(view.seen_bytes)
         ),
         format!(
-            "written      {}, stored in {} instead of {}",
+            "rewritten    {}, stored in {} instead of {}",
             format_size(view.rewritten_bytes),
             format_size(view.stored_bytes_after),
             format_size(view.stored_bytes_before)
@@ -348,12 +345,12 @@ fn apply_text(view: &ApplyView) -> String {
     ];
     if view.left > 0 {
         lines.push(format!(
-            "left         {} parts of files, which changed meanwhile or cannot be read",
+            "left         {} parts of files, which clients changed meanwhile or which cannot be read",
             view.left
         ));
     }
     if let Some(why) = &view.waits_for {
-        lines.push(format!("waits        {why}; it is tried again"));
+        lines.push(format!("waits        {why}; the server retries"));
     }
     lines.join("\n")
 }

@@ -17,16 +17,16 @@ use crate::status::duration;
 pub enum QuotaCommand {
     /// Set limits: `cairn quota set main/home/anna --hard 100GiB --soft 80GiB --grace 7d --files 1000000`
     ///
-    /// On a directory and all below it, on a volume, on a user or group (--user, --group), or on each user or group without
-    /// limits of their own (--default-user, --default-group); on these in the volume or in one directory. Limits that are
-    /// not named stay as they are; "none" takes one away. A limit holds at once. What a directory has already is counted in
-    /// the background, and may be more than the limit: then nothing more is let in.
+    /// A quota limits a directory with everything below it, a volume, a user or group (--user, --group), or each user or group without
+    /// own limits (--default-user, --default-group). Users and groups are limited in a volume or in one directory. Limits that you
+    /// leave out stay unchanged; "none" removes a limit. Limits apply at once. The existing usage of a directory is counted in the
+    /// background; while usage is above a limit, writes that need more space are refused.
     Set(QuotaSetArgs),
     /// List the quotas of a volume, or what each user uses: `cairn quota list main`, `cairn quota list main --users`
     List(QuotaListArgs),
-    /// Show one, or what is used where there is none: `cairn quota show main --user anna`
+    /// Show one quota, or the usage if there is no quota: `cairn quota show main --user anna`
     Show(QuotaShowArgs),
-    /// Take one away: `cairn quota remove main/home/anna`
+    /// Remove a quota: `cairn quota remove main/home/anna`
     Remove(QuotaRemoveArgs),
 }
 
@@ -58,10 +58,10 @@ pub struct OfArgs {
     /// A group, by name or number
     #[arg(long, value_name = "GROUP", group = "of")]
     pub group: Option<String>,
-    /// Each user without limits of their own; not root
+    /// Each user without own limits, except root
     #[arg(long, group = "of")]
     pub default_user: bool,
-    /// Each group without limits of its own; not root's
+    /// Each group without own limits, except root's
     #[arg(long, group = "of")]
     pub default_group: bool,
 }
@@ -72,31 +72,31 @@ pub struct QuotaSetArgs {
     pub place: Place,
     #[command(flatten)]
     pub of: OfArgs,
-    /// Most bytes: a size such as 10TiB, or none
+    /// Hard limit on bytes: a size such as 10TiB, or none
     #[arg(long, value_name = "SIZE")]
     pub hard: Option<String>,
-    /// Bytes that may be passed for the time of grace
+    /// Soft limit on bytes: may be exceeded for the grace time
     #[arg(long, value_name = "SIZE")]
     pub soft: Option<String>,
-    /// Bytes that are reported when they are passed, and nothing else
+    /// Advisory limit on bytes: only reported when exceeded
     #[arg(long, value_name = "SIZE")]
     pub advisory: Option<String>,
-    /// Most files, directories and such: a number, or none
+    /// Hard limit on inodes (files, directories, links): a number, or none
     #[arg(long, value_name = "NUMBER", visible_alias = "hard-files")]
     pub files: Option<String>,
-    /// Files that may be passed for the time of grace
+    /// Soft limit on inodes: may be exceeded for the grace time
     #[arg(long, value_name = "NUMBER")]
     pub soft_files: Option<String>,
-    /// Files that are reported when they are passed
+    /// Advisory limit on inodes: only reported when exceeded
     #[arg(long, value_name = "NUMBER")]
     pub advisory_files: Option<String>,
-    /// For how long soft limits may be passed: 7d, 12h, 30m [a new quota: 7d]
+    /// Grace time: how long soft limits may be exceeded, such as 7d, 12h, 30m [a new quota: 7d]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<String>,
-    /// Count bytes as they are stored, after compression and before parity
+    /// Count stored bytes: after compression and before parity
     #[arg(long, conflicts_with = "logical")]
     pub physical: bool,
-    /// Count the bytes of files again
+    /// Count bytes of files: before compression
     #[arg(long)]
     pub logical: bool,
     #[command(flatten)]
@@ -107,10 +107,10 @@ pub struct QuotaSetArgs {
 pub struct QuotaListArgs {
     /// VOLUME; with --users or --groups also VOLUME/DIRECTORY, if that has a quota
     pub place: Place,
-    /// What each user uses, limited or not
+    /// Show the usage of each user, limited or not
     #[arg(long, conflicts_with = "groups")]
     pub users: bool,
-    /// What each group uses
+    /// Show the usage of each group
     #[arg(long)]
     pub groups: bool,
     #[command(flatten)]
@@ -152,7 +152,7 @@ pub fn quota(command: &QuotaCommand) -> Result<(), Failure> {
             let client = access::client(&args.server)?;
             client.quota_remove(&args.place.volume, &at)?;
             print::text(&format!(
-                "the quota of {} in {}{} is gone; what is used there stays",
+                "the quota of {} in {}{} is removed; the data stays",
                 of_text(at.of, at.id),
                 args.place.volume,
                 at.path
@@ -195,7 +195,7 @@ fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
     let size = |text: &str| parse_size(text).map_err(|error| error.to_string());
     let number = |text: &str| {
         let number = text.replace('_', "").parse::<u64>();
-        number.map_err(|_| format!("{text:?} is no number"))
+        number.map_err(|_| format!("{text:?} is not a number"))
     };
     for (flag, given, limit) in [
         ("--hard", &args.hard, &mut bytes.hard),
@@ -221,8 +221,8 @@ fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
     }
     let is_unlimited = |limit: &QuotaLimitView| *limit == QuotaLimitView::default();
     if is_unlimited(&bytes) && is_unlimited(&files) {
-        return Err(Failure::usage("no limit would be left").hint(format!(
-            "`cairn quota remove {}{}` takes the quota away",
+        return Err(Failure::usage("this would remove all limits").hint(format!(
+            "`cairn quota remove {}{}` removes the quota",
             volume, at.path
         )));
     }
@@ -261,10 +261,10 @@ fn change(
     Ok(true)
 }
 
-/// Reads `7d`, `12h`, `30m`, `45s`; without a letter seconds are meant.
+/// Reads `7d`, `12h`, `30m`, `45s`; a number without a letter is in seconds.
 fn grace_seconds(text: &str) -> Result<u64, Failure> {
     let bad = || {
-        Failure::usage(format!("--grace: {text:?} is no time"))
+        Failure::usage(format!("--grace: {text:?} is not a time"))
             .hint("write 7d, 12h, 30m or a number of seconds")
     };
     let (number, factor) = match text.char_indices().last() {
@@ -293,7 +293,7 @@ fn list(args: &QuotaListArgs) -> Result<(), Failure> {
         }
         None if args.place.path != "/" => {
             return Err(Failure::usage(
-                "the list is of a volume; of a directory there is what users or groups use",
+                "quotas are listed for a volume; for a directory, only the usage of users or groups",
             )
             .hint("add --users or --groups, or use `cairn quota show`"));
         }
@@ -349,7 +349,7 @@ fn shown(quotas: &[QuotaView], json: bool) -> Result<(), Failure> {
     print::text(&print::table(COLUMNS, rows.collect()))
 }
 
-/// What there is to say of a quota beside its numbers.
+/// Remarks on a quota, beside its numbers.
 fn notes(quota: &QuotaView) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_seconds = now.map_or(0, |now| now.as_secs());
@@ -384,18 +384,21 @@ fn notes(quota: &QuotaView) -> String {
         }
         if passes(limit.hard, used) {
             notes.push(format!(
-                "more {what} than its hard limit: nothing more is let in"
+                "{what} above the hard limit: writes that need more are refused"
             ));
         } else if limit.hard == Some(used) {
             notes.push(format!("full: {what}"));
         } else if passes(limit.soft, used) {
             notes.push(match ends.map(|ends| ends.saturating_sub(now_seconds)) {
-                Some(0) => format!("soft limit on {what} passed, and its grace is over"),
-                Some(left) => format!("soft limit on {what} passed, {} left", duration(left)),
-                None => format!("soft limit on {what} passed"),
+                Some(0) => format!("soft limit on {what} exceeded, and the grace time is over"),
+                Some(left) => format!(
+                    "soft limit on {what} exceeded, {} of grace left",
+                    duration(left)
+                ),
+                None => format!("soft limit on {what} exceeded"),
             });
         } else if passes(limit.advisory, used) {
-            notes.push(format!("advisory limit on {what} passed"));
+            notes.push(format!("advisory limit on {what} exceeded"));
         }
     }
     notes.join("; ")
@@ -416,7 +419,7 @@ fn of_text(of: QuotaOf, id: Option<u32>) -> String {
     }
 }
 
-/// The number of a user or group that may be given by name, as this machine knows it.
+/// The number of a user or group; this machine resolves names.
 fn id_of(database: &str, text: &str) -> Result<u32, Failure> {
     if let Ok(id) = text.parse() {
         return Ok(id);
@@ -432,12 +435,12 @@ fn id_of(database: &str, text: &str) -> Result<u32, Failure> {
         .and_then(|line| line.split(':').nth(2))
         .and_then(|id| id.parse().ok());
     id.ok_or_else(|| {
-        Failure::usage(format!("this machine knows no {what} {text}"))
-            .hint("give the number: the file system knows numbers only")
+        Failure::usage(format!("this machine has no {what} {text}"))
+            .hint("give the number: the file system stores only numbers")
     })
 }
 
-/// A line of the user or group database, wherever that is kept.
+/// A line of this machine's user or group database.
 fn entry_of(database: &str, key: &str) -> Option<String> {
     if key.starts_with('-') {
         return None;

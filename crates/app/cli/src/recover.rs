@@ -32,7 +32,7 @@ pub fn parse_member(text: &str) -> Result<MemberAt, String> {
             }))
         }
         _ => Err(format!(
-            "\"{text}\" is no NODE,CLIENT_URL,PEER_URL as `cairn cluster recover` prints it"
+            "\"{text}\" is not NODE,CLIENT_URL,PEER_URL as `cairn cluster recover` prints it"
         )),
     }
 }
@@ -55,7 +55,7 @@ pub fn backup(args: &ClusterBackupArgs) -> Result<(), Failure> {
     file.write_all(made.copy.as_bytes()).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     print::text(&format!(
-        "the cluster's map is in {}; it has hashes of passwords and no data of clients",
+        "the cluster map is in {}; the file contains password hashes and no client data",
         args.file.display()
     ))
 }
@@ -67,13 +67,13 @@ pub fn recover(args: &ClusterRecoverArgs) -> Result<(), Failure> {
     print::text(&report(&plan))?;
     if !plan.newer.is_empty() && !args.give_up_newer {
         return Err(Failure::refused(
-            "disks of this node have logs that the copy does not know: what was acknowledged since it was made would be lost",
+            "disks of this node have logs newer than the copy: writes acknowledged since the copy would be lost",
         )
-        .hint("look for a newer copy on the other nodes (--copy); --give-up-newer takes this one all the same"));
+        .hint("look for a newer copy on the other nodes (--copy); --give-up-newer uses this copy anyway"));
     }
     if !args.yes {
         return print::text(
-            "nothing was changed. Stop the servers of all nodes; then the same command with --yes does it",
+            "nothing was changed. Stop the servers of all nodes, then run this command again with --yes",
         );
     }
     let done = recover::apply(&args.cluster_dir, &plan).map_err(refused)?;
@@ -83,11 +83,11 @@ pub fn recover(args: &ClusterRecoverArgs) -> Result<(), Failure> {
     )];
     if let Some(aside) = &done.moved_to {
         lines.push(format!(
-            "what this node's earlier member of etcd had is in {}; remove it when all is well",
+            "the data of this node's earlier etcd member is in {}; delete it once the cluster is healthy",
             aside.display()
         ));
     }
-    lines.push("next, start the server of this node; then on each other node that is there, and before its server is started:".to_owned());
+    lines.push("next, start the server of this node; then run this on each other node before you start its server:".to_owned());
     lines.push(match &done.member {
         Some(member) => format!(
             "  cairn cluster accept-restored --member {},{},{} --data DISK ...   (each disk of that node)",
@@ -95,7 +95,7 @@ pub fn recover(args: &ClusterRecoverArgs) -> Result<(), Failure> {
         ),
         None => "  cairn cluster accept-restored".to_owned(),
     });
-    lines.push("nodes that are lost for good: `cairn node replace`, or `cairn node drain` and `cairn node remove`".to_owned());
+    lines.push("for nodes that are lost for good: `cairn node replace`, or `cairn node drain` and `cairn node remove`".to_owned());
     print::text(&lines.join("\n"))
 }
 
@@ -129,7 +129,7 @@ fn report(plan: &RecoveryPlan) -> String {
     lines.extend(plan.unusable.iter().map(|why| format!("not usable  {why}")));
     lines.extend(plan.newer.iter().map(newer_line));
     lines.push(
-        "would do    move this node's data of etcd aside, make etcd anew with this node as its one member, and put the map of the \
+        "would do    move this node's etcd data aside, create a new etcd with this node as its only member, and write the map of the \
          copy there, in a generation above all that nodes have seen; each volume goes on with a higher epoch. Data of clients is not \
          touched"
             .to_owned(),
@@ -141,13 +141,13 @@ fn newer_line(newer: &Newer) -> String {
     let file = |number: u64| format!("{}.{}", number >> 32, number & u64::from(u32::MAX));
     match newer.in_copy {
         Some(known) => format!(
-            "NEWER LOG   volume {}: this node has its file {}, and the copy ends with {}",
+            "NEWER LOG   volume {}: this node has log file {}, the copy ends with {}",
             newer.volume,
             file(newer.on_disk),
             file(known)
         ),
         None => format!(
-            "NEWER LOG   volume {}: this node has its file {}, and the copy does not know the volume",
+            "NEWER LOG   volume {}: this node has log file {}, the copy lacks the volume",
             newer.volume,
             file(newer.on_disk)
         ),
@@ -168,7 +168,7 @@ pub fn accept_restored(args: &ClusterAcceptArgs) -> Result<(), Failure> {
             let lines: Vec<String> = newer.iter().map(newer_line).collect();
             print::text(&lines.join("\n"))?;
             return Err(Failure::refused(
-                "the recovered map is older than what this node has: what was acknowledged since would be lost. Nothing was changed",
+                "the recovered map is older than this node's logs: writes acknowledged since would be lost. Nothing was changed",
             )
             .hint(
                 "stop all servers, and recover again with the copy of this node (`cairn cluster recover`); --give-up-newer follows \
@@ -178,13 +178,13 @@ pub fn accept_restored(args: &ClusterAcceptArgs) -> Result<(), Failure> {
     };
     let mut lines = vec![match raised_to {
         Some(generation) => format!(
-            "the restored map is accepted, as generation {generation}; all nodes take it from now on"
+            "the restored map is accepted as generation {generation}; all nodes follow it from now on"
         ),
-        None => "this node takes the map that etcd has now".to_owned(),
+        None => "this node follows the map that etcd has now".to_owned(),
     }];
     if let Some(aside) = &moved_to {
         lines.push(format!(
-            "what its earlier member of etcd had is in {}; remove it when all is well",
+            "the data of its earlier etcd member is in {}; delete it once the cluster is healthy",
             aside.display()
         ));
     }

@@ -54,7 +54,7 @@ pub fn rotate(args: &ClusterRotateArgs) -> Result<(), Failure> {
             }
             Err(error) if heard.elapsed() >= SILENT_MAX => {
                 return Err(Failure::from(error).hint(
-                    "the nodes go on by themselves: ask another one (--server) with `cairn cluster rotate-ca --status`",
+                    "the nodes continue by themselves: ask another node (--server) with `cairn cluster rotate-ca --status`",
                 ));
             }
             Err(_) => {}
@@ -73,12 +73,12 @@ fn lines(rotation: &AuthorityRotation) -> Vec<String> {
     let mut lines = vec![match rotation.phase {
         AuthorityPhase::Make => "make      a node makes the new authority".to_owned(),
         AuthorityPhase::Trust => {
-            format!("trust     all nodes come to trust {new} beside {old}")
+            format!("trust     all nodes begin to trust {new} beside {old}")
         }
-        AuthorityPhase::Renew => format!("renew     all nodes get certificates of {new}"),
+        AuthorityPhase::Renew => format!("renew     all nodes get certificates from {new}"),
         AuthorityPhase::Drop => format!("drop      all nodes drop {old}, with its key"),
         AuthorityPhase::Done => {
-            format!("done      all certificates are of {new}; tickets of before are worth nothing")
+            format!("done      all certificates are from {new}; older tickets are invalid")
         }
     }];
     for wait in rotation.waits_for.iter().filter(|wait| wait.away) {
@@ -98,7 +98,7 @@ fn lines(rotation: &AuthorityRotation) -> Vec<String> {
 fn status(view: &AuthorityView) -> Vec<String> {
     let mut all = vec![format!("authority {}", view.authority)];
     let Some(rotation) = &view.rotation else {
-        all.push("rotation  it was never replaced".to_owned());
+        all.push("rotation  never".to_owned());
         return all;
     };
     all.push(match rotation.ended_seconds {
@@ -144,7 +144,7 @@ mod tests {
     fn a_node_that_is_away_is_named_with_what_to_do() {
         let shown = status(&view(AuthorityPhase::Trust)).join("\n");
         for part in [
-            "trust     all nodes come to trust bbbbbbbbbbbbbbbb beside aaaaaaaaaaaaaaaa\n",
+            "trust     all nodes begin to trust bbbbbbbbbbbbbbbb beside aaaaaaaaaaaaaaaa\n",
             "for three, which has to trust the new authority and is away: start it, or remove it (`cairn node drain three`",
             "for two, which has to trust the new authority",
             "begun at 1970-01-01",

@@ -40,7 +40,7 @@ pub fn bucket(command: &BucketCommand) -> Result<(), Failure> {
                 None => {
                     let main = "main".parse();
                     (
-                        main.map_err(|_| Failure::usage("no volume is named"))?,
+                        main.map_err(|_| Failure::usage("no volume is given"))?,
                         None,
                     )
                 }
@@ -92,7 +92,7 @@ fn bucket_table(buckets: &[BucketView]) -> String {
             format!("{}{}", bucket.volume, bucket.path),
             bucket.versioning.clone().unwrap_or_else(|| "-".to_owned()),
             match bucket.nfs_versions_seconds {
-                Some(seconds) => format!("one in {seconds} s at most"),
+                Some(seconds) => format!("at most one in {seconds} s"),
                 None => "-".to_owned(),
             },
         ]

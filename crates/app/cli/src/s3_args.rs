@@ -13,9 +13,9 @@ pub enum BucketCommand {
     List(ViewArgs),
     /// Show one bucket
     Show(BucketShowArgs),
-    /// Make a bucket of a directory, which may be there already: nothing is copied
+    /// Create a bucket on a new or existing directory, without copying data
     Create(BucketCreateArgs),
-    /// Change what is kept of a bucket's files
+    /// Change how a bucket keeps previous versions of its files
     Set(BucketSetArgs),
     /// Delete an empty bucket and its directory
     Delete(BucketDeleteArgs),
@@ -32,14 +32,13 @@ pub struct BucketShowArgs {
 pub struct BucketCreateArgs {
     /// 3 to 63 of a-z, 0-9, '-' and '.'
     pub bucket: String,
-    /// The volume, with the directory below it that the bucket is: VOLUME or VOLUME/DIR [default: a directory of the bucket's
-    /// name in `main`]
+    /// The bucket's directory: VOLUME or VOLUME/DIR [default: a directory in `main` with the bucket's name]
     #[arg(long, value_name = "VOLUME[/DIR]")]
     pub path: Option<VolumePath>,
-    /// Owner of the directories that are made
+    /// User who owns new directories
     #[arg(long, value_name = "UID", default_value_t = 0)]
     pub uid: u32,
-    /// Their group
+    /// Group that owns new directories
     #[arg(long, value_name = "GID", default_value_t = 0)]
     pub gid: u32,
     #[command(flatten)]
@@ -53,10 +52,10 @@ pub struct BucketCreateArgs {
 )]
 pub struct BucketSetArgs {
     pub bucket: String,
-    /// Whether files that are changed or removed over NFS are kept as previous versions; the bucket must have versioning enabled
+    /// Whether changes and removals over NFS keep the previous version of a file; the bucket must have versioning enabled
     #[arg(long, value_name = "on|off")]
     pub nfs_versions: Switch,
-    /// Changes of a file within so many seconds are one, of which one version is kept; 1 to 86400 [default: as it is, or 60]
+    /// Seconds within which several changes of a file keep only one version; 1 to 86400 [default: unchanged, or 60]
     #[arg(long, value_name = "SECONDS")]
     pub nfs_versions_seconds: Option<u32>,
     #[command(flatten)]
@@ -72,7 +71,7 @@ pub enum Switch {
 #[derive(Debug, Args)]
 pub struct BucketDeleteArgs {
     pub bucket: String,
-    /// Delete only the bucket; the directory and what is in it stay as they are
+    /// Delete only the bucket, and keep its directory and files
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
@@ -81,7 +80,7 @@ pub struct BucketDeleteArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum S3Command {
-    /// Access keys: who may use buckets, and as which user of the volume
+    /// Access keys: permissions on buckets, and the user whose rights they have
     #[command(subcommand)]
     Key(KeyCommand),
 }
@@ -90,7 +89,7 @@ pub enum S3Command {
 pub enum KeyCommand {
     /// List all access keys
     List(ViewArgs),
-    /// Make an access key; its secret is shown once
+    /// Create an access key; its secret is shown only once
     Create(KeyCreateArgs),
     /// Revoke an access key, at once
     Revoke(KeyRevokeArgs),
@@ -98,25 +97,25 @@ pub enum KeyCommand {
 
 #[derive(Debug, Args)]
 pub struct KeyCreateArgs {
-    /// The volume whose buckets it is for
+    /// The volume whose buckets the key may use
     #[arg(long, value_name = "VOLUME", default_value = "main")]
     pub volume: VolumeName,
-    /// The user that it acts as on files
+    /// UID with which the key accesses files
     #[arg(long, value_name = "UID")]
     pub uid: u32,
-    /// The group that it acts as
+    /// GID with which the key accesses files
     #[arg(long, value_name = "GID")]
     pub gid: u32,
-    /// Further groups
+    /// Supplementary groups
     #[arg(long, value_name = "GID,...", value_delimiter = ',')]
     pub groups: Vec<u32>,
-    /// It may read and list only
+    /// Allow only reading and listing
     #[arg(long)]
     pub read_only: bool,
-    /// Only this bucket, or what begins with PREFIX in it; repeat the flag for more [default: all buckets of the volume]
+    /// Allow only this bucket, or keys in it that begin with PREFIX; repeat the flag for more [default: all buckets of the volume]
     #[arg(long = "bucket", value_name = "BUCKET[/PREFIX]")]
     pub only: Vec<Only>,
-    /// What it is for
+    /// Note on the purpose of the key
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub note: String,
     #[command(flatten)]
@@ -125,7 +124,7 @@ pub struct KeyCreateArgs {
 
 #[derive(Debug, Args)]
 pub struct KeyRevokeArgs {
-    /// As `cairn s3 key list` shows it
+    /// The access key, from `cairn s3 key list`
     pub key: String,
     #[command(flatten)]
     pub server: crate::args::ServerArgs,
@@ -153,7 +152,7 @@ impl FromStr for VolumePath {
     }
 }
 
-/// A bucket, and what keys in it begin with.
+/// A bucket, and a prefix of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Only {
     pub bucket: String,

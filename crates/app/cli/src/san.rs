@@ -33,9 +33,9 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             &args.view,
         ),
         LunCommand::Create(args) if args.thick => Err(Failure::usage(
-            "LUNs are thin: what is not written takes no space, so that there is no --thick",
+            "LUNs are thin: they take no space until they are written, so --thick does not exist",
         )
-        .hint("--reserve full sets the space of a LUN aside")),
+        .hint("--reserve full reserves the space of a LUN")),
         LunCommand::Create(args) => {
             let create = LunCreate {
                 volume: args.lun.volume.clone(),
@@ -67,7 +67,7 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 return print::json(&lun);
             }
             print::text(&format!(
-                "LUN {}/{} has the blocks of {}, and shares them\nno host sees it yet:\n  cairn lun map {}/{} --igroup GROUP",
+                "LUN {}/{} is a clone of {}, and shares its blocks\nno host sees it yet:\n  cairn lun map {}/{} --igroup GROUP",
                 args.lun.volume, args.name, args.lun, args.lun.volume, args.name
             ))
         }
@@ -190,7 +190,7 @@ fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return Err(Failure::usage(
-                "deleting a LUN asks for its name, but there is no terminal",
+                "deletion asks for the LUN's name, but there is no terminal",
             )
             .hint("add --yes to delete without being asked"));
         }
@@ -243,7 +243,7 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
             "set aside    {}",
             match lun.reserve {
                 LunReserve::None => "nothing",
-                LunReserve::Full => "all its size",
+                LunReserve::Full => "the whole size",
             }
         ),
         format!("block size   {}", lun.block_bytes),
@@ -254,7 +254,7 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
             "warns hosts  {}",
             match lun.soft_threshold_percent {
                 0 => "never".to_owned(),
-                percent => format!("when {percent}% of the volume's space are free"),
+                percent => format!("when {percent}% of the volume's space is free"),
             }
         ),
         format!("identity     naa.{}", lun.naa),
@@ -262,7 +262,7 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
         format!(
             "portals      {}",
             match lun.portals.is_empty() {
-                true => "none: start the server with --listen-iscsi ADDR:3260".to_owned(),
+                true => "none; start the server with --listen-iscsi ADDR:3260".to_owned(),
                 false => lun.portals.join(" "),
             }
         ),
@@ -400,7 +400,7 @@ pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
                 return print::json(&initiator);
             }
             print::text(&format!(
-                "{} has to prove who it is from its next login on",
+                "{} must use CHAP from its next login on",
                 args.initiator
             ))
         }
@@ -409,7 +409,7 @@ pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
             if args.view.json {
                 return print::json(&serde_json::json!({ "removed": args.initiator }));
             }
-            print::text(&format!("{} has to prove nothing any more", args.initiator))
+            print::text(&format!("{} needs no CHAP secret now", args.initiator))
         }
     }
 }
@@ -424,8 +424,8 @@ fn secret(file: Option<&Path>, what: &str) -> Result<String, Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(
-            Failure::usage("there is no terminal to ask for a secret").hint(
-                "put it into a file, and name that with --secret-file (and --mutual-secret-file)",
+            Failure::usage("the command asks for a secret, but there is no terminal").hint(
+                "put the secret into a file, and give that file with --secret-file (and --mutual-secret-file)",
             ),
         );
     }
@@ -447,7 +447,7 @@ pub fn san(command: &SanCommand) -> Result<(), Failure> {
         && (!mount.starts_with('/') || mount.contains(char::is_whitespace))
     {
         return Err(Failure::usage(format!(
-            "\"{mount}\" cannot be a place to mount at: a path from / on, without spaces"
+            "\"{mount}\" is not a mount point: give an absolute path without spaces"
         )));
     }
     let mut servers: Vec<ServerArgs> = Vec::new();
@@ -476,7 +476,7 @@ pub fn san(command: &SanCommand) -> Result<(), Failure> {
             let lun = plan_lun(&client, path, &args.initiator, &igroups, &initiators)?;
             if luns.iter().any(|known| known.naa == lun.naa) {
                 return Err(Failure::usage(format!(
-                    "LUN {path} is named twice, or two systems are one"
+                    "LUN {path} is given twice, or two addresses lead to the same system"
                 )));
             }
             luns.push(lun);
@@ -525,7 +525,7 @@ fn plan_lun(
     }
     if lun.portals.is_empty() {
         return Err(Failure::refused(format!(
-            "no host finds LUN {path}: its system does not serve iSCSI"
+            "hosts cannot reach LUN {path}: its system does not serve iSCSI"
         ))
         .hint("start it with --listen-iscsi ADDR:3260"));
     }

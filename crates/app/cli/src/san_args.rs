@@ -57,9 +57,9 @@ pub enum Switch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Reserve {
-    /// It takes space as it is written, if there is any
+    /// Thin: the LUN takes space as it is written, while the pool has space
     None,
-    /// Set all its size aside for it
+    /// Thick: the whole size is reserved for the LUN
     Full,
 }
 
@@ -82,35 +82,35 @@ pub enum LunCommand {
     ///
     /// Example: cairn lun create main/db --size 500GiB
     Create(LunCreateArgs),
-    /// Make a LUN with the blocks of another, at once and without copying them
+    /// Clone a LUN at once, without copying its blocks
     ///
-    /// It is as that LUN after a power cut: what hosts flushed is there. No host sees it until `cairn lun map`.
+    /// The clone is crash-consistent: it has everything that hosts flushed. No host sees it until `cairn lun map`.
     /// Example: cairn lun clone main/db db-test --snapshot before-upgrade
     Clone(LunCloneArgs),
-    /// Take a snapshot of the LUN's volume, which has all LUNs of the volume at one instant
+    /// Take a snapshot of the LUN's volume, with all LUNs of the volume at one instant
     ///
-    /// It is as the LUN after a power cut: what hosts flushed is there. LUNs of several volumes that belong together:
+    /// The snapshot is crash-consistent: it has everything that hosts flushed. For LUNs of several volumes use a consistency group:
     /// `cairn snapshot create --group`.
     /// Example: cairn lun snapshot main/db before-upgrade
     Snapshot(LunSnapshotArgs),
-    /// Give a LUN the blocks that it had in a snapshot, at once and without copying them
+    /// Roll a LUN back to a snapshot at once, without copying its blocks
     ///
-    /// It has to be offline, and no host may use it: what hosts have of it in memory is of now.
+    /// The LUN must be offline and unused by hosts, because their caches hold its current content.
     /// Example: cairn lun offline main/db && cairn lun restore main/db --snapshot before-upgrade && cairn lun online main/db
     Restore(LunRestoreArgs),
     /// Change the size of a LUN; hosts notice at once
     Resize(LunResizeArgs),
     /// Change settings of a LUN
     Set(LunSetArgs),
-    /// Serve a LUN again
+    /// Take a LUN online: serve it again
     Online(LunShowArgs),
-    /// Serve a LUN no more, and keep it
+    /// Take a LUN offline: stop serving it, and keep its data
     Offline(LunShowArgs),
     /// Delete a LUN and all its data
     Delete(LunDeleteArgs),
     /// Let a group of initiators see a LUN
     Map(LunMapArgs),
-    /// A group sees a LUN no more
+    /// Hide a LUN from a group of initiators
     Unmap(LunUnmapArgs),
 }
 
@@ -126,20 +126,20 @@ pub struct LunShowArgs {
 pub struct LunCreateArgs {
     #[arg(value_name = "VOLUME/NAME")]
     pub lun: InVolume,
-    /// The size, such as 500GiB, in whole multiples of 4 KiB; it takes no space until it is written
+    /// The size, such as 500GiB, a multiple of 4 KiB; a thin LUN takes no space until it is written
     #[arg(long, value_name = "SIZE")]
     pub size: Size,
-    /// Bytes of a block: 512 or 4096 [default: 512]
+    /// Block size in bytes: 512 or 4096 [default: 512]
     #[arg(long, value_name = "BYTES", value_parser = clap::builder::PossibleValuesParser::new(["512", "4096"])
         .map(|text| text.parse::<u32>().unwrap_or(512)))]
     pub block_size: Option<u32>,
-    /// Answer writes before they are stable; hosts then have to flush, and lose what they did not flush if the server ends
+    /// Writeback: acknowledge writes before they are stable. Hosts must flush; a crash of the server loses unflushed writes
     #[arg(long)]
     pub write_cache: bool,
-    /// Set the size of the LUN aside, so that its writes find space whatever others write; refused if there is not so much
+    /// Space reservation: full reserves the whole size, so that writes always find space; refused if the pool has too little
     #[arg(long, value_name = "WHAT", default_value = "none")]
     pub reserve: Reserve,
-    /// There is no such LUN: refused, with what to do instead
+    /// Refused: points to --reserve
     #[arg(long, hide = true)]
     pub thick: bool,
     #[command(flatten)]
@@ -152,7 +152,7 @@ pub struct LunCloneArgs {
     pub lun: InVolume,
     /// The name of the clone, in the same volume
     pub name: String,
-    /// As the LUN was in this snapshot of the volume
+    /// Clone the LUN's state in this snapshot of the volume
     #[arg(long)]
     pub snapshot: Option<String>,
     #[command(flatten)]
@@ -187,7 +187,7 @@ pub struct LunResizeArgs {
     /// The new size
     #[arg(long, value_name = "SIZE")]
     pub size: Size,
-    /// Accept a smaller size: what lies beyond it is gone
+    /// Allow a smaller size; data beyond it is lost
     #[arg(long)]
     pub shrink: bool,
     #[command(flatten)]
@@ -198,16 +198,16 @@ pub struct LunResizeArgs {
 pub struct LunSetArgs {
     #[arg(value_name = "VOLUME/NAME")]
     pub lun: InVolume,
-    /// Answer writes before they are stable
+    /// Writeback: acknowledge writes before they are stable
     #[arg(long, value_name = "SWITCH")]
     pub write_cache: Option<Switch>,
     /// Refuse writes
     #[arg(long, value_name = "SWITCH")]
     pub read_only: Option<Switch>,
-    /// Tell hosts when no more than this part of the volume's space is free, 1 to 99; 0 for never
+    /// Warn hosts with a unit attention once at most this percentage of the volume's space is free, 1 to 99; 0 for never
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=99))]
     pub soft_threshold: Option<u8>,
-    /// `none`: set no space aside for it any more
+    /// Space reservation: none releases the reserved space
     #[arg(long, value_name = "WHAT")]
     pub reserve: Option<Reserve>,
     #[command(flatten)]
@@ -218,7 +218,7 @@ pub struct LunSetArgs {
 pub struct LunDeleteArgs {
     #[arg(value_name = "VOLUME/NAME")]
     pub lun: InVolume,
-    /// Delete it although it is mapped
+    /// Delete the LUN although it is mapped
     #[arg(long)]
     pub force: bool,
     /// Do not ask for the name again
@@ -235,7 +235,7 @@ pub struct LunMapArgs {
     /// The group, of the same volume
     #[arg(long, value_name = "GROUP")]
     pub igroup: String,
-    /// Its number for the group, 0 to 1023 [default: the first that is free]
+    /// The LUN's number for the group, 0 to 1023 [default: the lowest free number]
     #[arg(long, value_name = "N")]
     pub lun_id: Option<u16>,
     #[command(flatten)]
@@ -257,11 +257,11 @@ pub struct LunUnmapArgs {
 pub enum IgroupCommand {
     /// List all groups of initiators
     List(ViewArgs),
-    /// Make a group, or replace its initiators
+    /// Create a group, or replace its initiators
     ///
     /// Example: cairn igroup create main/hosts --initiator iqn.1993-08.org.debian:01:abc
     Create(IgroupCreateArgs),
-    /// Remove a group that no LUN is mapped to
+    /// Remove a group without mapped LUNs
     Remove(IgroupRemoveArgs),
 }
 
@@ -272,7 +272,7 @@ pub struct IgroupCreateArgs {
     /// The name of an initiator; repeat the flag for more
     #[arg(long, required = true, value_name = "IQN")]
     pub initiator: Vec<String>,
-    /// What runs on its hosts: linux, windows or vmware; LUNs tell them of physical blocks of 4 KiB, so that partitions and
+    /// Operating system of the hosts: linux, windows or vmware. LUNs report physical blocks of 4 KiB to them, so that partitions and
     /// file systems are aligned
     #[arg(long, value_name = "TYPE")]
     pub os: Option<OsType>,
@@ -290,11 +290,11 @@ pub struct IgroupRemoveArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum InitiatorCommand {
-    /// List the initiators that have to prove who they are
+    /// List the initiators with a CHAP secret
     List(ViewArgs),
-    /// Have an initiator prove who it is (CHAP); asks for the secret, or reads it from a file
+    /// Require CHAP of an initiator; the command asks for the secret, or reads it from a file
     Set(InitiatorSetArgs),
-    /// Let an initiator in by its name alone
+    /// Remove an initiator's CHAP secret: its name alone then admits it
     Remove(InitiatorRemoveArgs),
 }
 
@@ -305,16 +305,16 @@ pub struct InitiatorSetArgs {
     /// The name of the initiator
     #[arg(value_name = "IQN")]
     pub initiator: String,
-    /// The user whose secret the initiator has to know
+    /// CHAP user name of the initiator
     #[arg(long, value_name = "USER")]
     pub chap_user: String,
-    /// A file with the secret, of 12 to 255 characters
+    /// File with the initiator's CHAP secret, 12 to 255 characters
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Mutual CHAP: what the target calls itself
+    /// Mutual CHAP: user name of the target
     #[arg(long, value_name = "USER")]
     pub mutual_user: Option<String>,
-    /// A file with the target's secret
+    /// Mutual CHAP: file with the target's secret
     #[arg(long, value_name = "FILE", requires = "mutual_user")]
     pub mutual_secret_file: Option<PathBuf>,
     #[command(flatten)]
@@ -336,13 +336,13 @@ pub struct InitiatorRemoveArgs {
 pub enum SanCommand {
     /// Print a script with which a Linux host uses LUNs as one striped disk
     ///
-    /// Discovery, log-in over all portals, CHAP, multipath, udev rules, an LVM stripe over all LUNs, a file system on it. The
-    /// LUNs have to be mapped to a group of the host. Secrets are asked for when the script runs.
+    /// The script sets up discovery, log-ins over all portals, CHAP, multipath, udev rules, an LVM stripe over all LUNs, and a file
+    /// system. The LUNs must be mapped to a group with the host. The script asks for secrets when it runs.
     /// Example: cairn san plan-host san/data --system https://a:8049 --system https://b:8049 --ca PEM --initiator IQN --mount /srv/data
     PlanHost(PlanHostArgs),
 }
 
-/// A system whose LUNs are used: its admin API, and a file with its token if it is not that of the others.
+/// A system with LUNs: its admin API address, and its token file if different from the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemArg {
     pub url: String,
@@ -369,28 +369,28 @@ impl FromStr for SystemArg {
 
 #[derive(Debug, Args)]
 pub struct PlanHostArgs {
-    /// The LUNs; with several systems each has to be on every one
+    /// The LUNs; with several systems, each system must have them all
     #[arg(value_name = "VOLUME/NAME", required = true)]
     pub luns: Vec<InVolume>,
-    /// The name of the host
+    /// The initiator name (IQN) of the host
     #[arg(long, value_name = "IQN")]
     pub initiator: String,
     /// A system; repeat the flag for more [default: that of --server]
     #[arg(long, value_name = "URL[,TOKEN-FILE]")]
     pub system: Vec<SystemArg>,
-    /// Sessions over each portal
+    /// Number of sessions over each portal
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub sessions: u32,
-    /// The volume group and the logical volume
+    /// Name of the volume group and the logical volume
     #[arg(long, value_name = "GROUP/VOLUME", default_value = "cairn/data")]
     pub lvm: InVolume,
     /// The file system
     #[arg(long, value_enum, default_value = "xfs")]
     pub fs: FileSystem,
-    /// Where it is mounted
+    /// Mount point
     #[arg(long, value_name = "DIR")]
     pub mount: Option<String>,
-    /// What one LUN gets before the next one does, a power of two [default: what suits the volumes' access pattern]
+    /// Stripe unit on each LUN, a power of two [default: by the volumes' access pattern]
     #[arg(long, value_name = "SIZE")]
     pub stripe_size: Option<Size>,
     #[command(flatten)]
@@ -399,6 +399,6 @@ pub struct PlanHostArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum IscsiCommand {
-    /// List who is connected
+    /// List the connected initiators
     Sessions(ViewArgs),
 }

@@ -82,9 +82,7 @@ fn schedule_text(schedule: &ScrubSchedule, scrub: &ScrubView, now_seconds: i64) 
     let every = every.map(|every| format!("every {every}"));
     let mut lines = vec![format!(
         "scrub     {}",
-        every.unwrap_or_else(
-            || "none begins by itself: `cairn scrub schedule --every 30d`".to_owned()
-        )
+        every.unwrap_or_else(|| "none; set one with `cairn scrub schedule --every 30d`".to_owned())
     )];
     match &schedule.window {
         None => lines.push("window    none: always open".to_owned()),
@@ -107,7 +105,7 @@ fn coming(scrub: &ScrubView, now_seconds: i64) -> Option<String> {
     if let Some(until) = scrub.rests_until_seconds {
         let until = instant(until, now_seconds);
         return Some(format!(
-            "resting   until the maintenance window opens: {until}"
+            "paused    until the maintenance window opens: {until}"
         ));
     }
     let next = scrub.next_seconds?;
@@ -167,7 +165,7 @@ fn scrub_text(scrub: &ScrubView, now_seconds: i64) -> String {
     }
     for silent in &scrub.silent {
         lines.push(format!(
-            "silent    node {}: {}; what it reads is not in these numbers",
+            "silent    node {}: {}; these numbers lack its part",
             silent.node, silent.why
         ));
     }
@@ -260,7 +258,7 @@ mod tests {
         };
         let mut scrub = ScrubView::default();
         let text = schedule_text(&schedule, &scrub, now);
-        assert!(text.contains("none begins by itself"), "{text}");
+        assert!(text.contains("none; set one"), "{text}");
         assert!(text.contains("always open"), "{text}");
         schedule.every = Some("30d".parse().unwrap());
         schedule.window = Some("sat:22:00-06:00".parse().unwrap());

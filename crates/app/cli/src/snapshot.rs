@@ -19,48 +19,48 @@ use crate::status::duration;
 pub enum SnapshotCommand {
     /// Take a snapshot of a volume: `cairn snapshot create main before-upgrade`
     ///
-    /// It has everything that clients were told is stable. Users find it in .snapshot/NAME of each directory.
-    /// Volumes whose data belongs together are taken at one instant: `cairn snapshot create --group data,log before-upgrade`
+    /// A snapshot contains all acknowledged stable writes. Users find it in .snapshot/NAME of each directory.
+    /// A consistency group takes snapshots of several volumes at one instant: `cairn snapshot create --group data,log before-upgrade`
     ///
-    /// An application can stand still meanwhile: --before "fsfreeze -f /mnt/db" --after "fsfreeze -u /mnt/db". It goes on
-    /// in any case, also if this command is killed.
+    /// Commands can pause an application meanwhile: --before "fsfreeze -f /mnt/db" --after "fsfreeze -u /mnt/db". The --after command
+    /// always runs, even if this command is killed.
     Create(SnapshotCreateArgs),
     /// List the snapshots of a volume, oldest first
     List(SnapshotListArgs),
-    /// Show one, with what deleting it alone would free
+    /// Show one snapshot, and the space that deleting only this snapshot would free
     Show(SnapshotArgs),
-    /// Delete one; its space is freed in the background
+    /// Delete a snapshot; its space is freed in the background
     Delete(SnapshotDeleteArgs),
-    /// Give one another name
+    /// Rename a snapshot
     Rename(SnapshotRenameArgs),
-    /// Keep one from being deleted
+    /// Protect a snapshot against deletion
     Lock(SnapshotArgs),
-    /// Let it be deleted again
+    /// Allow a locked snapshot to be deleted
     Unlock(SnapshotArgs),
-    /// Make a file or directory anew as a snapshot has it: `cairn snapshot restore main before-upgrade /etc/app.conf`
+    /// Restore a file or directory from a snapshot: `cairn snapshot restore main before-upgrade /etc/app.conf`
     ///
-    /// A file takes the place of the one that is there, in one step; a directory comes where nothing is. Both share their
-    /// bytes with the snapshot, so they are there at once and take no space.
+    /// A restored file replaces the current file in one step; a restored directory needs an unused path. Both share their data with the
+    /// snapshot, so they are ready at once and take no space.
     ///
-    /// The whole volume: `cairn snapshot restore main before-upgrade --volume`. It happens as a whole or not at all, also if
-    /// the server ends meanwhile. Clients wait, as long as it takes to put back what changed since. What the volume was is
-    /// kept as a snapshot named before-restore-..., unless you say --discard.
+    /// Roll back the whole volume: `cairn snapshot restore main before-upgrade --volume`. The rollback is atomic, even if the server
+    /// stops meanwhile. Clients wait until all changes since the snapshot are undone. A snapshot named before-restore-... keeps the
+    /// earlier content of the volume, unless you give --discard.
     Restore(SnapshotRestoreArgs),
-    /// List what changed since a snapshot: `cairn snapshot diff main monday tuesday`, or up to now: `... diff main monday`
+    /// List changes between two snapshots: `cairn snapshot diff main monday tuesday`, or up to now: `... diff main monday`
     ///
-    /// One line for each name: + created, - deleted, R renamed, M modified; then what it is, its size and its path. What is in
-    /// a directory that was renamed is not listed for that. It costs as much as changed, however large the volume is.
+    /// Each changed name has a line: + created, - deleted, R renamed, M modified; then type, size and path. Content of a renamed
+    /// directory is listed only if it changed. The cost grows with the number of changes, not with the size of the volume.
     Diff(SnapshotDiffArgs),
-    /// Have snapshots taken by themselves, or show when: `cairn snapshot schedule main "hourly 24, daily 7, weekly 4"`
+    /// Set or show the snapshot schedules of a volume: `cairn snapshot schedule main "hourly 24, daily 7, weekly 4"`
     ///
-    /// Each schedule has a name, how many of its snapshots are kept, and a time in the form of cron, in UTC; hourly, daily,
-    /// weekly and monthly need none: "hourly 24, work 10 (30 8,12,17 * * MON-FRI)". "none" ends all. The oldest that are
-    /// too many are deleted, but never a locked one.
+    /// A schedule has a name, the number of snapshots to keep, and a cron expression in UTC; hourly, daily, weekly and monthly need no
+    /// expression: "hourly 24, work 10 (30 8,12,17 * * MON-FRI)". "none" removes all schedules. The oldest surplus snapshots are
+    /// deleted, except locked ones.
     Schedule(SnapshotScheduleArgs),
-    /// Have the oldest snapshots deleted when the pool runs out of space, or show at what: `cairn snapshot autodelete main 10`
+    /// Set or show when snapshots are deleted for lack of space: `cairn snapshot autodelete main 10`
     ///
-    /// One after the other, until so many percent of the pool are free again; never a locked one, nor one that a clone began
-    /// from. 0 ends it.
+    /// Below this percentage of free space in the pool, the volume's oldest snapshots are deleted one by one until the pool has that
+    /// much free space again. Locked snapshots and sources of clones are kept. 0 disables this.
     Autodelete(SnapshotAutodeleteArgs),
 }
 
@@ -85,7 +85,7 @@ pub struct SnapshotCreateArgs {
         conflicts_with = "group"
     )]
     pub second: Option<String>,
-    /// Several volumes instead: each gets a snapshot of that name, all of one instant
+    /// Consistency group: the volumes that get a snapshot of this name, all at one instant
     #[arg(long, value_name = "VOLUME,...", value_delimiter = ',')]
     pub group: Vec<VolumeName>,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub struct SnapshotCreateArgs {
 #[derive(Debug, Args)]
 pub struct SnapshotListArgs {
     pub volume: VolumeName,
-    /// Count what deleting each alone would free
+    /// Show the space that deleting each snapshot by itself would free
     #[arg(long)]
     pub space: bool,
     #[command(flatten)]
@@ -116,22 +116,22 @@ pub struct SnapshotDeleteArgs {
 pub struct SnapshotRestoreArgs {
     pub volume: VolumeName,
     pub name: String,
-    /// In the volume, from its root: /projects/report.odt
+    /// The file or directory, as a path from the root of the volume: /projects/report.odt
     #[arg(
         required_unless_present = "volume_whole",
         conflicts_with = "volume_whole"
     )]
     pub path: Option<String>,
-    /// Where it comes, if not there
+    /// The path to restore to [default: the original path]
     #[arg(long, conflicts_with = "volume_whole")]
     pub to: Option<String>,
-    /// The whole volume
+    /// Roll back the whole volume
     #[arg(id = "volume_whole", long = "volume")]
     pub whole: bool,
-    /// The name of the snapshot that keeps what the volume was; before-restore- and the time without it
+    /// Name of the snapshot that keeps the earlier content of the volume [default: before-restore- and the time]
     #[arg(long, value_name = "NAME", requires = "volume_whole")]
     pub keep: Option<String>,
-    /// Keep nothing of what the volume was since its newest snapshot
+    /// Discard all changes since the volume's newest snapshot
     #[arg(long, requires = "volume_whole", conflicts_with = "keep")]
     pub discard: bool,
     #[command(flatten)]
@@ -144,7 +144,7 @@ pub struct SnapshotDiffArgs {
     /// The older snapshot
     #[arg(value_name = "FROM")]
     pub earlier: String,
-    /// A later one; "live", or nothing: now
+    /// The newer snapshot; "live" or nothing for the current state
     #[arg(value_name = "TO")]
     pub later: Option<String>,
     /// One JSON object for each change
@@ -157,7 +157,7 @@ pub struct SnapshotDiffArgs {
 #[derive(Debug, Args)]
 pub struct SnapshotScheduleArgs {
     pub volume: VolumeName,
-    /// All schedules that the volume is to have; shows those that it has without it
+    /// All schedules of the volume; without this value the command shows the current ones
     pub schedules: Option<String>,
     #[command(flatten)]
     pub view: ViewArgs,
@@ -166,7 +166,7 @@ pub struct SnapshotScheduleArgs {
 #[derive(Debug, Args)]
 pub struct SnapshotAutodeleteArgs {
     pub volume: VolumeName,
-    /// The part of the pool that is to be free, 1 to 90, or 0 for never; shows what is set without it
+    /// Percentage of the pool to keep free, 1 to 90, or 0 for never; without this value the command shows the current setting
     #[arg(value_parser = clap::value_parser!(u8).range(0..=90))]
     pub percent: Option<u8>,
     #[command(flatten)]
@@ -203,7 +203,7 @@ fn create_group(args: &SnapshotCreateArgs) -> Result<(), Failure> {
         return print::json(&taken);
     }
     print::text(&format!(
-        "snapshot {name} of {} volumes is taken, all of one instant",
+        "snapshot {name} of {} volumes is taken, all at one instant",
         taken.snapshots.len()
     ))
 }
@@ -281,7 +281,7 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             match args.view.json {
                 true => print::json(&restored),
                 false => print::text(&format!(
-                    "{} is as snapshot {} has it: {} files and {} directories, {}, shared with the snapshot",
+                    "{} is restored from snapshot {}: {} files and {} directories, {} of data shared with the snapshot",
                     restored.path,
                     args.name,
                     restored.files,
@@ -340,11 +340,11 @@ fn restore_whole(args: &SnapshotRestoreArgs) -> Result<(), Failure> {
         return print::json(&restored);
     }
     let kept = match &restored.kept {
-        Some(kept) => format!("what it was is snapshot {kept}"),
-        None => "nothing keeps what it was".to_owned(),
+        Some(kept) => format!("snapshot {kept} keeps the earlier content"),
+        None => "the earlier content is discarded".to_owned(),
     };
     print::text(&format!(
-        "{} is as snapshot {} has it: {} files and directories, {}; {kept}; it was not served for {:.1} s",
+        "{} is rolled back to snapshot {}: {} files and directories, {}; {kept}; clients waited for {:.1} s",
         restored.volume,
         restored.snapshot,
         restored.inodes,
@@ -394,7 +394,7 @@ fn change_line(change: &ChangeView) -> String {
     // A name with a line feed in it is no line of its own.
     let path = match &change.path {
         Some(path) => print::name(path).into_owned(),
-        None => format!("(inode {}, of several names)", change.inode),
+        None => format!("(inode {}, with several names)", change.inode),
     };
     let path = match &change.from {
         Some(from) => format!("{} -> {path}", print::name(from)),
@@ -427,7 +427,7 @@ fn shown(snapshot: &SnapshotView, json: bool) -> Result<(), Failure> {
 fn autodelete_text(view: &SchedulesView) -> String {
     let volume = &view.volume;
     match view.autodelete_percent {
-        0 => format!("no snapshot of {volume} is deleted for want of space"),
+        0 => format!("no snapshot of {volume} is deleted for lack of space"),
         percent => format!(
             "the oldest snapshots of {volume} are deleted when less than {percent}% of the pool is free; `cairn snapshot lock` keeps one"
         ),
@@ -444,7 +444,7 @@ fn schedules_text(view: &SchedulesView) -> String {
     ];
     if view.schedules.is_empty() {
         return format!(
-            "no snapshots of {} are taken by themselves; `cairn snapshot schedule {} \"hourly 24, daily 7\"` changes that",
+            "{} has no snapshot schedule; `cairn snapshot schedule {} \"hourly 24, daily 7\"` sets one",
             view.volume, view.volume
         );
     }

@@ -10,37 +10,38 @@ use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
 use crate::print::{self, Align};
 
-/// So many problems that a check found are shown.
+/// Maximum number of problems of a check that are shown.
 const PROBLEMS_SHOWN_MAX: usize = 100;
 
 #[derive(Debug, Subcommand)]
 pub enum TierCommand {
     /// Add an object store for cold data: `cairn tier add cold s3://archive/cairn?region=eu-west-1`
     ///
-    /// Data goes there when a volume says so: `cairn volume set VOLUME --tier cold --tiering auto --cooling-days 31`. The bucket
-    /// and prefix, or the directory, must not be another pool's.
+    /// A volume offloads data to a tier when it is set to: `cairn volume set VOLUME --tier cold --tiering auto --cooling-days 31`. No
+    /// other pool may use the bucket and prefix, or the directory.
     Add(TierAddArgs),
     /// List all tiers
     List(ViewArgs),
-    /// Show one
+    /// Show one tier
     #[command(visible_alias = "status")]
     Show(TierShowArgs),
-    /// Read all that is in one, and compare it with its checksums
+    /// Read all data in a tier, and verify its checksums
     Check(TierShowArgs),
-    /// Remove one that nothing is in; `cairn volume set VOLUME --tiering none` brings data back before
+    /// Remove an empty tier; `cairn volume set VOLUME --tiering none` first promotes its data back
     Remove(TierRemoveArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct TierAddArgs {
     pub name: TierName,
-    /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
-    /// be, or file:///PATH
+    /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with an optional &endpoint=URL,
+    /// or file:///PATH
     pub url: String,
-    /// A file on the server, of mode 0600, read again when it changes. For s3: lines "aws_access_key_id = ..." and
-    /// "aws_secret_access_key = ..."; for az: "azure_storage_account_key = ..." or "azure_storage_sas_token = ..."; for gs: the
-    /// JSON of a service account's key. For a store that is not the cloud's own also "credential_host = HOST:PORT". Without it the server's environment counts (AWS_ACCESS_KEY_ID,
-    /// AZURE_STORAGE_ACCOUNT_KEY, GOOGLE_SERVICE_ACCOUNT and so on), or the identity of the machine it runs on
+    /// Credentials file on the server, of mode 0600; the server rereads it when it changes. For s3: lines "aws_access_key_id = ..."
+    /// and "aws_secret_access_key = ..."; for az: "azure_storage_account_key = ..." or "azure_storage_sas_token = ..."; for gs: the
+    /// JSON key of a service account. A store outside of the cloud's own hosts also needs "credential_host = HOST:PORT" [default: the
+    /// server's environment (AWS_ACCESS_KEY_ID, AZURE_STORAGE_ACCOUNT_KEY, GOOGLE_SERVICE_ACCOUNT and so on), or the machine's
+    /// cloud identity]
     #[arg(long, value_name = "PATH")]
     pub credentials_file: Option<String>,
     #[command(flatten)]
@@ -74,7 +75,7 @@ pub fn tier(command: &TierCommand) -> Result<(), Failure> {
                 return print::json(&tier);
             }
             print::text(&format!(
-                "tier {} is at {}; `cairn volume set VOLUME --tier {} --tiering auto` sends cold data there",
+                "tier {} is at {}; `cairn volume set VOLUME --tier {} --tiering auto` offloads cold data to it",
                 tier.name, tier.url, tier.name
             ))
         }
@@ -151,14 +152,14 @@ fn lines(tier: &TierView) -> Vec<String> {
                 cents / 100,
                 cents % 100
             ),
-            _ => "costs            not known".to_owned(),
+            _ => "costs            unknown".to_owned(),
         },
         format!(
             "to be deleted    {} objects, and those of {} deleted volumes",
             tier.unused_objects, tier.deleted_volumes
         ),
         format!(
-            "requests         {} reads ({}), {} writes ({}), {} deletions; {} failed, {} answers were wrong",
+            "requests         {} reads ({}), {} writes ({}), {} deletions; {} failed, {} answers were invalid",
             tier.reads,
             format_size(tier.read_bytes),
             tier.writes,
@@ -186,12 +187,12 @@ fn lines(tier: &TierView) -> Vec<String> {
                 volume.objects
             ),
             false => match &volume.owner {
-                Some(node) => format!("node {node} owns it, and knows"),
+                Some(node) => format!("ask its owner, node {node}"),
                 None => "not served".to_owned(),
             },
         };
         let back = match volume.tiering == Tiering::None && volume.objects > 0 {
-            true => ", coming back",
+            true => ", being promoted back",
             false => "",
         };
         let files = of_files(&volume.files, volume.min_size, volume.min_age);
@@ -206,7 +207,7 @@ fn lines(tier: &TierView) -> Vec<String> {
     lines
 }
 
-/// Of which files something goes, if not of all.
+/// The files whose data is offloaded, unless it is all files.
 pub fn of_files(files: &FilePatterns, min_size: SizeLimit, min_age: MinAge) -> String {
     let mut text = String::new();
     if !files.is_any() {
@@ -235,7 +236,7 @@ fn check(args: &TierShowArgs) -> Result<(), Failure> {
     if args.view.json {
         print::json(&serde_json::json!({ "bytes": bytes, "problems": problems }))?;
     } else {
-        print::text(&format!("{} are as they were written", format_size(bytes)))?;
+        print::text(&format!("{} are intact", format_size(bytes)))?;
         for problem in &problems {
             print::text(&print::name(problem))?;
         }
@@ -243,7 +244,7 @@ fn check(args: &TierShowArgs) -> Result<(), Failure> {
     match problems.is_empty() {
         true => Ok(()),
         false => Err(Failure::failed(format!(
-            "tier {} does not give all that was written there",
+            "tier {} does not return all data that was written to it",
             args.name
         ))),
     }

@@ -16,18 +16,18 @@ use crate::args::ViewArgs;
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 
-/// How often it is shown anew.
+/// Time between two refreshes.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Rows of a table that are shown however low the terminal is.
+/// Minimum number of rows of each table, whatever the height of the terminal.
 const ROW_COUNT_MIN: usize = 3;
 /// Lines beside the rows of the three tables: two at the top, and of each table its heading and an empty line.
 const LINE_COUNT_BESIDE: usize = 8;
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// The volume [default: all together, one line for each]
+    /// The volume [default: all volumes, one line each]
     pub volume: Option<VolumeName>,
-    /// Show it once, also on a terminal
+    /// Show the figures once, even on a terminal
     #[arg(long)]
     pub once: bool,
     #[command(flatten)]
@@ -79,7 +79,7 @@ fn operations(per_second: f64) -> String {
     }
 }
 
-/// The same of one that may have done more.
+/// A row whose figures are lower bounds.
 fn at_least(per_second: f64, lower_bound: bool) -> String {
     let mark = if lower_bound { ">=" } else { "" };
     format!("{mark}{}", operations(per_second))
@@ -131,7 +131,7 @@ fn volume_text(view: &ActivityView, rows: usize) -> String {
         view.seconds
     );
     if view.operations.is_empty() {
-        return format!("{first}\n\nNo client does anything with this volume.");
+        return format!("{first}\n\nNo client uses this volume now.");
     }
     [
         first,
@@ -290,6 +290,6 @@ read       NFS         120  1 MiB/s        -  250 us  12.3 ms";
             ..view()
         };
         let text = volume_text(&idle, usize::MAX);
-        assert!(text.ends_with("No client does anything with this volume."));
+        assert!(text.ends_with("No client uses this volume now."));
     }
 }

@@ -47,7 +47,7 @@ pub fn in_the_way(view: &ClusterView) -> Vec<String> {
             found.push(format!("volume {} is being taken over", volume.name));
         } else if volume.log_copies < 2 {
             found.push(format!(
-                "the newest changes of volume {} are on one node only",
+                "the newest changes of volume {} are only on one node",
                 volume.name
             ));
         } else if volume.log_copies < volume.log_copies_wanted {
@@ -58,18 +58,18 @@ pub fn in_the_way(view: &ClusterView) -> Vec<String> {
         }
     }
     if view.survives.data_nodes == 0 {
-        found.push("what is on the nodes does not survive one of them".to_owned());
+        found.push("the loss of one more node would lose data".to_owned());
     }
     if view.survives.service_nodes == 0 {
         found.push(
-            "without one more node nothing is served: etcd or the volumes need all that there are"
+            "the loss of one more node would stop service: etcd or the volumes need all remaining nodes"
                 .to_owned(),
         );
     }
     for member in &view.etcd.members {
         if let Some(why) = &member.problem {
             found.push(format!(
-                "the member of etcd on {} does not count: {why}",
+                "the etcd member on {} is not healthy: {why}",
                 member.name
             ));
         }
@@ -149,9 +149,9 @@ fn plan(view: &ClusterView) -> String {
     let mut text = "One node may stop now. One at a time, in this order:\n".to_owned();
     for (name, volumes) in order(view) {
         let has = match volumes.len() {
-            0 => "owns no volume: nobody waits".to_owned(),
+            0 => "owns no volume: no client waits".to_owned(),
             _ => format!(
-                "owns {}: its clients wait for a moment, as it moves",
+                "owns {}: its clients see a short pause as it moves",
                 volumes.join(", ")
             ),
         };
@@ -183,7 +183,7 @@ pub fn node_upgrade(args: &NodeUpgradeArgs) -> Result<(), Failure> {
         }
         if until.is_none_or(|until| Instant::now() >= until) {
             return Err(Failure::refused(format!("no node may stop now: {}", left.join("; "))).hint(
-                "`cairn node upgrade --wait` waits until that is over; `cairn cluster status` says more",
+                "`cairn node upgrade --wait` waits until one may stop; `cairn cluster status` shows details",
             ));
         }
         std::thread::sleep(LOOK_AGAIN);
@@ -255,15 +255,15 @@ mod tests {
             ("volume main is being taken over", |view| {
                 view.volumes[0].owner = None
             }),
-            ("on one node only", |view| view.volumes[1].log_copies = 1),
-            ("nothing is served", |view| view.survives.service_nodes = 0),
+            ("only on one node", |view| view.volumes[1].log_copies = 1),
+            ("would stop service", |view| view.survives.service_nodes = 0),
             ("log of volume more has 2 of 3", |view| {
                 (
                     view.volumes[1].log_copies,
                     view.volumes[1].log_copies_wanted,
                 ) = (2, 3);
             }),
-            ("member of etcd on two", |view| {
+            ("etcd member on two", |view| {
                 view.etcd.members.push(ClusterEtcdMember {
                     name: "two".to_owned(),
                     problem: Some("does not answer".to_owned()),

@@ -18,23 +18,23 @@ pub enum UserCommand {
     List(ViewArgs),
     /// Show one user
     Show(UserShowArgs),
-    /// Make a user; the password is asked for, or read from standard input or a file
+    /// Create a user; the command asks for the password, or reads it from standard input or a file
     ///
     /// Example: cairn user create alice --role viewer
     Create(UserCreateArgs),
-    /// Give a user another role; all sessions of the user end
+    /// Change a user's role; all sessions of the user end
     Set(UserSetArgs),
-    /// Set another password; all sessions of the user end
+    /// Change a user's password; all sessions of the user end
     ///
-    /// An admin sets that of any user. With --login, users change their own: `cairn user password alice --login alice`.
+    /// An admin changes the password of any user. With --login, users change their own: `cairn user password alice --login alice`.
     Password(UserPasswordArgs),
     /// Delete a user; all sessions of the user end
     Delete(UserDeleteArgs),
-    /// List sessions of browsers: of users, of people of the OpenID provider, and of the admin token
+    /// List browser sessions: of users, of users of the OpenID provider, and of the admin token
     ///
-    /// Those that were used since the server was started; in a cluster, at the node that is asked.
+    /// The list contains sessions used since the server started; in a cluster, only those of the node that answers.
     Sessions(ViewArgs),
-    /// End sessions: all of a name, or one by its number
+    /// End sessions: all sessions of a user, or one session by its number
     ///
     /// Example: cairn user logout alice@example.org --by oidc
     Logout(UserLogoutArgs),
@@ -42,13 +42,13 @@ pub enum UserCommand {
 
 #[derive(Debug, Args)]
 pub struct UserLogoutArgs {
-    /// Whose sessions end; `token` for those of the admin token
+    /// The user; `token` for the admin token
     #[arg(required_unless_present = "session")]
     pub name: Option<String>,
-    /// Only those that began so
+    /// Only sessions with this kind of log-in
     #[arg(long, value_name = "password|oidc", requires = "name", value_parser = ["password", "oidc"])]
     pub by: Option<String>,
-    /// The number of the one session that ends, as `cairn user sessions` shows it
+    /// Number of the session to end, from `cairn user sessions`
     #[arg(long, value_name = "NUMBER", conflicts_with = "name")]
     pub session: Option<String>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub struct UserCreateArgs {
     /// admin: everything; viewer: see everything, change nothing
     #[arg(long, value_name = "admin|viewer")]
     pub role: Role,
-    /// File with the password in its only line; - for standard input
+    /// File with the password as its only line; - for standard input
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub struct UserSetArgs {
 #[derive(Debug, Args)]
 pub struct UserPasswordArgs {
     pub name: UserName,
-    /// File with the new password in its only line; - for standard input
+    /// File with the new password as its only line; - for standard input
     #[arg(long, value_name = "PATH")]
     pub password_file: Option<PathBuf>,
     #[command(flatten)]
@@ -159,7 +159,7 @@ fn logout(args: &UserLogoutArgs) -> Result<(), Failure> {
     let name = args.name.as_deref().unwrap_or_default();
     client.sessions_end(name, args.by.as_deref())?;
     let by = args.by.as_ref();
-    let by = by.map_or_else(String::new, |by| format!(" that began by {by}"));
+    let by = by.map_or_else(String::new, |by| format!(" with log-in by {by}"));
     print::text(&format!("all sessions of {name}{by} have ended"))
 }
 

@@ -53,7 +53,7 @@ pub fn clone(args: &VolumeCloneArgs) -> Result<(), Failure> {
     };
     let source: VolumeName = source
         .parse()
-        .map_err(|error| Failure::usage(format!("{source:?} is no name of a volume: {error}")))?;
+        .map_err(|error| Failure::usage(format!("{source:?} is not a volume name: {error}")))?;
     let clone = VolumeCloneCreate {
         name: args.name.clone(),
         snapshot,
@@ -96,9 +96,9 @@ pub fn ask_for_name(volume: &VolumeView, what: &str) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(Failure::usage(
-            "this asks for the name of the volume, but there is no terminal",
+            "this command asks for the volume's name, but there is no terminal",
         )
-        .hint("add --yes to do it without being asked"));
+        .hint("add --yes to skip the question"));
     }
     print::ask(&format!(
         "{what} {} with {} in {} inodes for good.\nType its name to continue: ",
@@ -115,7 +115,7 @@ pub fn ask_for_name(volume: &VolumeView, what: &str) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::refused(
-            "that is not the name of the volume; nothing was done",
+            "that is not the name of the volume; nothing was changed",
         ))
     }
 }
@@ -155,7 +155,9 @@ fn encryption(volume: &VolumeView) -> String {
                 "AES-256-GCM; its key is wrapped with master key {master_key}, which is MISSING"
             )
         }
-        EncryptionState::Erased => "its key was ERASED: nobody can read it any more".to_owned(),
+        EncryptionState::Erased => {
+            "its key was ERASED: the volume is unreadable for ever".to_owned()
+        }
     }
 }
 
@@ -163,7 +165,7 @@ fn deduplication(volume: &VolumeView) -> String {
     match volume.deduplicated_bytes {
         0 => volume.dedupe.to_string(),
         bytes => format!(
-            "{}; {} were there already, since the server was started",
+            "{}; {} deduplicated since the server started",
             volume.dedupe,
             format_size(bytes)
         ),
@@ -176,12 +178,12 @@ fn media(volume: &VolumeView) -> String {
     let parts = bytes.map(|it| match it.on == it.wanted {
         true => format!("{} on {}", format_size(it.bytes), it.on),
         false if it.on.is_any() => format!(
-            "{} for {} elsewhere until there is room",
+            "{} for {}, elsewhere until that class has room",
             format_size(it.bytes),
             it.wanted
         ),
         false => format!(
-            "{} for {} on {} until there is room",
+            "{} for {}, on {} until that class has room",
             format_size(it.bytes),
             it.wanted,
             it.on
@@ -210,7 +212,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             volume.size_limit,
             match volume.autogrow {
                 SizeLimit::None => String::new(),
-                bound => format!(", grows by itself up to {bound}"),
+                bound => format!(", grows automatically up to {bound}"),
             }
         ),
         format!("access pattern   {}", volume.access_pattern),
@@ -249,7 +251,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     }
     if let Some(tiering) = &volume.tiering {
         lines.push(format!(
-            "tiering          {} to {} after {} days{}; {} are there",
+            "tiering          {} to {} after {} days{}; {} offloaded",
             tiering.policy,
             tiering.tier,
             tiering.cooling_days,

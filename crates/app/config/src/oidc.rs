@@ -15,35 +15,35 @@ const TEXT_DEFAULT: &str = "OpenID Connect";
 /// What is given of it; nothing at all: there is no such log-in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct OidcSettings {
-    /// Where browsers open the console, without its path: https://cairn.example.org:8049; the provider sends them back there
-    /// alone, to /console/login; repeat the flag for more
+    /// Address of the console for browsers, without a path: https://cairn.example.org:8049. The provider redirects only to
+    /// /console/login below it; repeat the flag for more
     #[arg(long, value_name = "URL")]
     pub oidc_address: Vec<String>,
-    /// A value of the claim of roles that makes somebody an admin; repeat the flag for more
+    /// Value of the role claim that makes a user an admin; repeat the flag for more
     #[arg(long, value_name = "VALUE")]
     pub oidc_admin: Vec<String>,
-    /// The name by which the OpenID provider knows this server
+    /// Client ID of this server at the OpenID provider
     #[arg(long, value_name = "ID")]
     pub oidc_client_id: Option<String>,
-    /// The file with the secret that the provider gave with it, for nobody else to read; without one the log-in rests on PKCE
+    /// File with the client secret from the provider, readable only by its owner; without a secret, log-ins rely on PKCE
     #[arg(long, value_name = "PATH")]
     pub oidc_client_secret_file: Option<PathBuf>,
-    /// Let people log in to the console by this OpenID provider: its address as its own configuration has it
+    /// Issuer URL of the OpenID provider through which users log in to the console, exactly as the provider's configuration has it
     #[arg(long, value_name = "URL")]
     pub oidc_issuer: Option<String>,
-    /// The claim that has somebody's name [default: preferred_username]
+    /// Claim with the user's name [default: preferred_username]
     #[arg(long, value_name = "CLAIM")]
     pub oidc_name_claim: Option<String>,
-    /// The claim that has somebody's roles or groups; a.b is b in a [default: groups]
+    /// Claim with the user's roles or groups; a.b is b in a [default: groups]
     #[arg(long, value_name = "CLAIM")]
     pub oidc_role_claim: Option<String>,
-    /// What to ask the provider for besides openid; repeat the flag for more [default: profile]
+    /// Scope to request besides openid; repeat the flag for more [default: profile]
     #[arg(long, value_name = "SCOPE")]
     pub oidc_scope: Vec<String>,
-    /// What the log-in page calls the provider [default: OpenID Connect]
+    /// Name of the provider on the log-in page [default: OpenID Connect]
     #[arg(long, value_name = "TEXT")]
     pub oidc_text: Option<String>,
-    /// A value of the claim of roles that makes somebody a viewer; repeat the flag for more
+    /// Value of the role claim that makes a user a viewer; repeat the flag for more
     #[arg(long, value_name = "VALUE")]
     pub oidc_viewer: Vec<String>,
 }

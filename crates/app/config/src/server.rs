@@ -106,8 +106,8 @@ pub struct Settings {
     /// A folder that is one disk of the pool and one failure domain; repeat the flag for each disk
     #[arg(long, value_name = "DIR")]
     pub data: Vec<PathBuf>,
-    /// Make the folders of --data that do not exist. Without it a start refuses them: a name with a typo, or a drive that is not
-    /// mounted, would become a new disk on whatever file system is there [default: false]
+    /// Create --data folders that do not exist. Without this flag a missing folder stops the start: a typo or an unmounted drive
+    /// would otherwise become a new disk on the wrong file system [default: false]
     #[arg(
         long,
         value_name = "BOOL",
@@ -117,21 +117,21 @@ pub struct Settings {
         default_missing_value = "true"
     )]
     pub create: Option<bool>,
-    /// A folder below which an administrator may put disks, read caches and directories of tiers by the admin API; repeat the
-    /// flag for more [default: nowhere but in the folders of --data]
+    /// A folder below which the admin API may create disks, read caches and tier directories; repeat the flag for more
+    /// [default: only the folders of --data]
     #[arg(long, value_name = "DIR")]
     pub disk_root: Vec<PathBuf>,
-    /// The folder in which this node keeps what it knows of its cluster: `cairn cluster init` or `cairn cluster join` made
-    /// it [default: /var/lib/cairn/cluster, if it is there]
+    /// Folder with this node's cluster state, created by `cairn cluster init` or `cairn cluster join` [default:
+    /// /var/lib/cairn/cluster, if it exists]
     #[arg(long, value_name = "DIR")]
     pub cluster_dir: Option<PathBuf>,
-    /// A program that moves addresses of volumes and pools where the network hears no announcements, as in a cloud: called with
-    /// take or drop, the name of the volume or pool, and the address; it has 15 s [default: addresses are put on an interface and announced]
+    /// Program that moves addresses of volumes and address pools in networks without announcements, such as clouds. It gets `take`
+    /// or `drop`, the name of the volume or address pool, and the address, and has 15 s [default: the node puts addresses on an
+    /// interface and announces them]
     #[arg(long, value_name = "PATH")]
     pub address_hook: Option<PathBuf>,
-    /// Whether the nodes of a cluster encrypt what they send to one another. Two nodes do not if both are given `false`: then whoever
-    /// listens on the internal network reads all data, but nodes still prove who they are, and nobody can change what they send
-    /// [default: true]
+    /// Encrypt traffic between nodes of a cluster. Two nodes send plain data only if both have `false`: anyone on the internal
+    /// network can then read all data, but traffic is still authenticated and protected against changes [default: true]
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub internal_encryption: Option<bool>,
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
@@ -141,87 +141,86 @@ pub struct Settings {
     /// 127.0.0.1:3260, as soon as there is a LUN]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_iscsi: Vec<SocketAddr>,
-    /// Where hosts are told to find this server over iSCSI, if that is not where it listens: behind a forwarded port, or only
-    /// some of several networks; repeat the flag for more
+    /// Address and port that iSCSI discovery announces, if different from --listen-iscsi: for a forwarded port, or for some of
+    /// several networks; repeat the flag for more
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub iscsi_portal: Vec<SocketAddr>,
     /// Address and port for S3 clients; port 0 picks a free one [default: 127.0.0.1:9000, as soon as there is a bucket or an
     /// access key]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_s3: Option<SocketAddr>,
-    /// Address and port of the DNS responder, over UDP and TCP, which tells the addresses that nodes have now of the pools that
-    /// have a DNS name (`cairn address pool create --dns`); port 0 picks a free one [default: there is none]
+    /// Address and port of the DNS responder (UDP and TCP). It resolves the DNS names of address pools (`cairn address pool create
+    /// --dns`) to the addresses that nodes hold now; port 0 picks a free one [default: no responder]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_dns: Option<SocketAddr>,
-    /// Write a line to the log for each change by the admin API: who made it, and the answer's status
+    /// Log each change made through the admin API: user and status
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub admin_audit: Option<bool>,
-    /// Write a line to the log for each request of S3: who asked for what, and the answer's status
+    /// Log each S3 request: access key, request and status
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub s3_audit: Option<bool>,
-    /// Speak HTTPS with S3 clients, with this certificate and those that signed it (PEM); one that is put in its place is used
-    /// within seconds
+    /// Serve S3 over HTTPS with this certificate chain (PEM); a replaced file takes effect within seconds
     #[arg(long, value_name = "PATH")]
     pub s3_certificate: Option<PathBuf>,
-    /// The private key of that certificate (PEM)
+    /// Private key of the S3 certificate (PEM)
     #[arg(long, value_name = "PATH")]
     pub s3_key: Option<PathBuf>,
-    /// Take names of hosts below this domain for buckets: photos.s3.example.org with s3.example.org; repeat the flag for more
+    /// Domain whose host names are bucket names: with s3.example.org, photos.s3.example.org is the bucket photos; repeat the flag
+    /// for more
     #[arg(long, value_name = "DOMAIN")]
     pub s3_domain: Vec<String>,
-    /// The region that S3 clients sign for [default: us-east-1]
+    /// Region for which S3 clients sign requests [default: us-east-1]
     #[arg(long, value_name = "NAME")]
     pub s3_region: Option<String>,
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
-    /// Let it be on an address that other machines reach without HTTPS: whoever listens on that network reads the token, passwords
-    /// and secrets that are made. In a cluster of this machine, or behind a proxy that speaks TLS
+    /// Allow the admin API without HTTPS on an address that other machines reach: anyone on that network can read the token,
+    /// passwords and new secrets. Meant for a cluster on one machine, or behind a TLS proxy
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub insecure: Option<bool>,
-    /// Speak HTTPS on it, with this certificate and those that signed it (PEM); one that is put in its place is used within
-    /// seconds
+    /// Serve the admin API over HTTPS with this certificate chain (PEM); a replaced file takes effect within seconds
     #[arg(long, value_name = "PATH")]
     pub admin_certificate: Option<PathBuf>,
-    /// The private key of that certificate (PEM)
+    /// Private key of the admin API certificate (PEM)
     #[arg(long, value_name = "PATH")]
     pub admin_key: Option<PathBuf>,
-    /// Speak HTTPS on it with a certificate that the server makes for itself at its first start, in admin-tls.pem in the
-    /// state folder
+    /// Serve the admin API over HTTPS with a self-signed certificate, which the first start creates as admin-tls.pem in the state
+    /// folder
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub admin_self_signed: Option<bool>,
-    /// A name or address by which people reach it over HTTPS; the first one is in the address that the server prints, and
-    /// all are in a certificate that it makes; repeat the flag for more [default: localhost and the address]
+    /// Name or address of the admin API for HTTPS; the server prints the first one, and a self-signed certificate contains all;
+    /// repeat the flag for more [default: localhost and the address]
     #[arg(long, value_name = "NAME")]
     pub admin_name: Vec<String>,
     #[command(flatten)]
     pub oidc: OidcSettings,
-    /// HOST or HOST:PORT of an object store that gets the credentials of this machine (its environment, its identity in a
-    /// cloud) when a tier is there and has no file with credentials, and those of any file: else they go to the cloud's own
-    /// hosts alone, over TLS, or to hosts that the file names; repeat the flag for more
+    /// HOST or HOST:PORT of an object store that may receive credentials: those of this machine (environment, cloud identity) for
+    /// tiers without a credentials file, and those of any file. Otherwise credentials go only to the cloud's own hosts over TLS, or
+    /// to hosts that the file names; repeat the flag for more
     #[arg(long, value_name = "HOST[:PORT]")]
     pub credential_host: Vec<String>,
-    /// Also serve the port mapper on port 111, so that clients need no port options [default: if
-    /// the port is free and may be bound]
+    /// Serve the port mapper on port 111 as well, so that clients need no port options [default: if the port is free and
+    /// may be bound]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub rpcbind: Option<bool>,
-    /// Write a JSON file with the addresses once the server is ready; its folder must exist
+    /// JSON file into which the server writes its addresses once it is ready; its folder must exist
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
-    /// The folder of what must not go with a disk: the admin token, the key of a certificate that the server made; made if it
-    /// does not exist, and never in a data folder [default: /var/lib/cairn for root and services, else
+    /// Folder for secrets that must not be lost or stolen with a disk: the admin token, the key of a self-signed certificate. It is
+    /// created if necessary, and must not be in a data folder [default: /var/lib/cairn for root and services, else
     /// ~/.local/state/cairn]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// The file that holds the admin token; created if it does not exist, and never in a data folder [default: admin-token
-    /// in the state folder]
+    /// File that holds the admin token; it is created if necessary, and must not be in a data folder [default: admin-token in
+    /// the state folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
-    /// A file with the master key of encrypted volumes: 32 bytes, hexadecimal or in base64, for nobody else to read; the first
-    /// line has the one in use, others those before it (`cairn key generate` makes one)
+    /// File with the master keys of encrypted volumes, readable only by its owner: 32 bytes a line, in hexadecimal or base64. The
+    /// first line is the current key, further lines are earlier keys (`cairn key generate` makes a key)
     #[arg(long, value_name = "PATH", conflicts_with = "master_key_command")]
     pub master_key_file: Option<PathBuf>,
-    /// A command that prints what such a file has, within 30 seconds; run by /bin/sh
+    /// Command that prints the content of a master key file within 30 seconds; /bin/sh runs it
     #[arg(long, value_name = "COMMAND")]
     pub master_key_command: Option<String>,
     /// Memory that the process may use, at least 256MiB [default: 2GiB]
@@ -236,32 +235,30 @@ pub struct Settings {
     /// Serve /metrics without the admin token
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub metrics_open: Option<bool>,
-    /// Use no more than this of each disk [default: all of it]
+    /// Bytes of each disk that the server uses at most [default: the whole disk]
     #[arg(long, value_name = "SIZE")]
     pub disk_size_limit: Option<Size>,
-    /// Space on each disk to write ahead in idle moments, so that new data is written faster. It counts
-    /// as free, and is given back when space runs short. In files of 64MiB, at most 64 of them; 0 for none
-    /// [default: 0]
+    /// Space on each disk that is preallocated in idle moments for faster writes of new data. It counts as free, and is given
+    /// back when space runs short. Up to 64 files of 64MiB; 0 for none [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub disk_spare: Option<Size>,
     /// auto, uring or threads [default: auto]
     #[arg(long, value_name = "KIND")]
     pub disk_io: Option<DiskIo>,
-    /// Most bytes per second that a scrub reads; 0 for whatever clients leave [default: 50MiB]
+    /// Bytes per second that a scrub reads at most; 0 for no limit beyond throttling for clients [default: 50MiB]
     #[arg(long, value_name = "SIZE")]
     pub scrub_rate: Option<Size>,
-    /// Most bytes per second that are moved or rebuilt when a disk is drained or lost; 0 for whatever
-    /// clients leave [default: 0]
+    /// Bytes per second that are moved or rebuilt at most when a disk is drained or lost; 0 for no limit beyond throttling for
+    /// clients [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub rebuild_rate: Option<Size>,
     /// Seconds to wait for a lost disk before its data is rebuilt on others [default: 600]
     #[arg(long, value_name = "SECONDS")]
     pub rebuild_delay: Option<u64>,
-    /// Seconds without an answer after which a disk counts as hanging: in the config file only.
+    /// Seconds without an answer after which a disk counts as failed: in the config file only.
     #[arg(skip)]
     pub hang_after: Option<u64>,
-    /// Milliseconds that a write waits for a disk that answers nothing, where others are enough: in the config file
-    /// only.
+    /// Milliseconds that a write waits for an unresponsive disk while the other disks are enough: in the config file only.
     #[arg(skip)]
     pub write_deadline: Option<u64>,
     /// Seconds without an append after which an open segment is sealed, and without use after which files that wait for new

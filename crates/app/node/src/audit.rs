@@ -16,7 +16,7 @@ pub const AUDIT_NAME: &str = "audit";
 /// About 40,000 usual changes.
 pub const AUDIT: LogKind = LogKind {
     name: AUDIT_NAME,
-    shown: "the log of changes",
+    shown: "the audit log",
     lines_len_bytes_max: 8 << 20,
 };
 

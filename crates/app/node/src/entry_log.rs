@@ -49,7 +49,7 @@ type Done = oneshot::Sender<Result<(), String>>;
 pub struct LogKind {
     /// The folder in a data folder, and its threads.
     pub name: &'static str,
-    /// In messages: "the log of changes".
+    /// In messages: "the audit log".
     pub shown: &'static str,
     /// What entries take as lines, all together; above it the oldest are forgotten.
     pub lines_len_bytes_max: usize,

@@ -1,6 +1,6 @@
-//! How warnings read.
+//! Texts of warnings.
 //!
-//! Owns: the text of each warning, and of what to do next. Must not know: when there is which (`cairn_pool::health`).
+//! Owns: each warning's message and next step. Must not know: when a warning is raised (`cairn_pool::health`).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use cairn_admin::warnings::{WarningKind, WarningView};
 use cairn_base::units::format_size;
 use cairn_pool::warning::{CacheTrouble, DiskLoss, Warning, Weight};
 
-/// What a warning is about, if it is about all.
+/// Subjects of warnings that name no volume, node or disk.
 const POOL: &str = "pool";
 const ETCD: &str = "etcd";
 const THIS_NODE: &str = "this node";
@@ -30,7 +30,7 @@ fn parts_of_memory(parts: &[(&'static str, u64)]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// What a text is made of.
+/// A warning's text, before the fields for programs are added.
 struct Told {
     kind: WarningKind,
     subject: String,
@@ -88,67 +88,69 @@ fn text(warning: &Warning) -> Told {
             WarningKind::EtcdNoQuorum,
             ETCD,
             format!(
-                "{healthy} of {members} members of etcd are well, which is no majority: no volume gets another owner and no setting changes"
+                "{healthy} of {members} etcd members are healthy, fewer than a majority: volumes cannot change owners, and settings cannot change"
             ),
-            "start the nodes whose members do not answer. If most of them are lost for good: `cairn cluster restore` with a backup",
+            "start the nodes whose etcd members do not answer; if most members are lost for good: `cairn cluster recover`",
         ),
         Warning::EtcdUnreachable { why } => told(
             WarningKind::EtcdUnreachable,
             ETCD,
             format!("etcd does not answer this node: {why}"),
-            "see whether etcd runs on enough nodes, and whether this one reaches them",
+            "check that a majority of the etcd members runs, and that this node reaches them",
         ),
         Warning::EtcdMemberDown { member, why } => told(
             WarningKind::EtcdMemberDown,
             format!("etcd member {member}"),
-            format!("the member of etcd on {member} does not count: {why}"),
+            format!("the etcd member on node {member} is not healthy: {why}"),
             format!(
-                "see on node {member} whether etcd runs, whether it has disk space and whether it is reached; do not stop another node before"
+                "check that etcd runs on node {member}, has disk space and can be reached; stop no other node until then"
             ),
         ),
         Warning::EtcdPlain { addresses } => told(
             WarningKind::EtcdPlain,
             ETCD,
             format!(
-                "etcd is asked without TLS ({}): whoever is on the way reads and changes what the cluster knows, passwords and keys too",
+                "this cluster uses etcd without TLS ({}): anyone on the network path can read and change the cluster map with its passwords and keys",
                 addresses.join(", ")
             ),
-            "give etcd a certificate and the nodes its https:// addresses (`etcd` in cluster.json of each node, while it is stopped)",
+            "give etcd a certificate; then stop each node and set etcd's https:// addresses (`etcd` in the node's cluster.json)",
         ),
         Warning::NoLease => told(
             WarningKind::NoLease,
             THIS_NODE,
-            "this node has no lease and serves no volume: etcd does not renew it",
-            "see whether etcd runs on enough nodes, and whether this one reaches it",
+            "etcd does not renew this node's lease: the node serves no volume",
+            "check that a majority of the etcd members runs, and that this node reaches them",
         ),
         Warning::MapKeyDamaged { key } => told(
             WarningKind::MapKeyDamaged,
             key.as_str(),
-            format!("{key} in etcd cannot be read"),
-            "restore etcd from a backup: `cairn cluster restore`",
+            format!("key {key} in etcd is damaged"),
+            "stop all servers and restore the cluster map from a copy: `cairn cluster recover`",
         ),
         Warning::NodeAway { node } => told(
             WarningKind::NodeAway,
             of_node(node),
-            format!("node {node} is away: its lease is over"),
-            "start it again, or see why the network does not lead there; if it is lost for good: `cairn node replace`",
+            format!("node {node} is away: its lease has expired"),
+            "start its server or repair its network; if the node is lost for good: `cairn node replace`",
         ),
         Warning::NodeUnreached { node, why } => told(
             WarningKind::NodeUnreached,
             of_node(node),
             match why {
-                Some(why) => format!("node {node} has a lease and is not reached from here: {why}"),
-                None => format!("node {node} has a lease and is not reached from here"),
+                Some(why) => {
+                    format!("this node cannot reach node {node}, which has a lease: {why}")
+                }
+                None => format!("this node cannot reach node {node}, which has a lease"),
             },
-            "look at the network between the two nodes, and at firewalls on the internal port",
+            "check the network between the two nodes, and firewalls on the internal port",
         ),
         Warning::FolderLow { node } => told(
             WarningKind::FolderLow,
             of_node(node),
             format!(
-                "the file system with the cluster folder of node {node} is nearly full: its member of etcd stops when it is"
+                "the file system with the cluster folder of node {node} is nearly full: etcd stops when it is full"
             ),
-            "free space there; data of clients is elsewhere",
+            "free space on that file system; it holds no client data",
         ),
         Warning::VolumesMany {
             node,
@@ -158,15 +160,15 @@ fn text(warning: &Warning) -> Told {
             WarningKind::VolumesMany,
             of_node(node),
             format!(
-                "node {node} has {volumes} open volumes, and its memory_limit holds {most}: it may use more memory than that"
+                "node {node} has {volumes} open volumes; its memory_limit has room for {most}, and the node may exceed it"
             ),
-            "set a larger memory_limit there, or add a node: volumes move to nodes with room by themselves",
+            "set a larger memory_limit on that node, or add a node: volumes then move to nodes with room",
         ),
         Warning::Maintenance { node, left } => told(
             WarningKind::Maintenance,
             of_node(node),
             format!(
-                "node {node} is in maintenance for {} more: nothing on it is rebuilt meanwhile",
+                "node {node} is in maintenance for {} more: its disks are not rebuilt until then",
                 minutes(*left)
             ),
             format!("`cairn node maintenance off {node}` when it is back"),
@@ -174,20 +176,22 @@ fn text(warning: &Warning) -> Told {
         Warning::KeyMissing { node, volume } => told(
             WarningKind::KeyMissing,
             of_node(node),
-            format!("node {node} has no master key for volume {volume} and cannot take it over"),
-            "give it the keys of the others (`cairn key list`)",
+            format!(
+                "node {node} lacks the master key of volume {volume} and cannot take the volume over"
+            ),
+            "give this node the master keys that the other nodes have (`cairn key list`)",
         ),
         Warning::VolumeNotServed { volume, why } => told(
             WarningKind::VolumeNotServed,
             of_volume(volume),
             format!("volume {volume} is not served: {why}"),
-            "bring back the disks or nodes that are missing; the server's log says more",
+            "bring the missing disks or nodes back; the server's log has details",
         ),
         Warning::VolumeReadOnly { volume, why } => told(
             WarningKind::VolumeReadOnly,
             of_volume(volume),
             format!("volume {volume} is read-only until its disks have room: {why}"),
-            "free some MiB in the file systems of the disks, which other programs may have filled: it is opened again by itself",
+            "free some MiB in the file systems of the disks, which other programs may have filled; the volume then becomes writable by itself",
         ),
         Warning::VolumeWithoutOwner { volume, tries } => {
             let tries: Vec<String> = tries
@@ -195,21 +199,21 @@ fn text(warning: &Warning) -> Told {
                 .map(|(node, why)| format!("node {node}: {why}"))
                 .collect();
             let why = match tries.len() {
-                0 => "a node takes it over in a moment, if enough of them are there".to_owned(),
+                0 => "a node takes it over in a moment, if enough nodes are up".to_owned(),
                 _ => tries.join("; "),
             };
             told(
                 WarningKind::VolumeWithoutOwner,
                 of_volume(volume),
-                format!("no node owns volume {volume}: it is not served. {why}"),
-                "bring back the nodes and disks that are away",
+                format!("no node owns volume {volume}, and it is not served: {why}"),
+                "bring the missing nodes and disks back",
             )
         }
         Warning::MetadataShort { volume } => told(
             WarningKind::MetadataShort,
             of_volume(volume),
-            format!("volume {volume}: its metadata has fewer copies than it should have"),
-            "wait until they are made, or bring the missing disks back",
+            format!("the metadata of volume {volume} has too few copies"),
+            "wait until the copies are made, or bring the missing disks back",
         ),
         Warning::LogCopiesFew {
             volume,
@@ -220,7 +224,7 @@ fn text(warning: &Warning) -> Told {
             of_volume(volume),
             match copies.saturating_sub(1) {
                 0 => format!(
-                    "the log of volume {volume} has {copies} of {wanted} copies: the loss of its node loses what was acknowledged"
+                    "the log of volume {volume} has {copies} of {wanted} copies: the loss of that node loses acknowledged writes"
                 ),
                 1 => format!(
                     "the log of volume {volume} has {copies} of {wanted} copies: it survives the loss of 1 node"
@@ -229,7 +233,7 @@ fn text(warning: &Warning) -> Told {
                     "the log of volume {volume} has {copies} of {wanted} copies: it survives the loss of {losses} nodes"
                 ),
             },
-            "it gets its copies by itself when enough nodes are there; stop none before",
+            "the missing copies are made when enough nodes are up; stop no node until then",
         ),
         Warning::AddressNotHere {
             volume,
@@ -238,28 +242,28 @@ fn text(warning: &Warning) -> Told {
         } => told(
             WarningKind::AddressNotHere,
             of_volume(volume),
-            format!("the address {address} of volume {volume} is not here: {why}"),
-            "mend that, or move the volume to another node (`cairn volume move`)",
+            format!("this node owns volume {volume} but cannot hold its address {address}: {why}"),
+            "fix the cause, or move the volume to another node (`cairn volume move`)",
         ),
         Warning::PoolAddressNotHere { pool, address, why } => told(
             WarningKind::AddressNotHere,
             format!("address {address}"),
-            format!("the address {address} of pool {pool} is not where it should be: {why}"),
-            "mend that and start the server of that node again; until then another node has the address, if one can",
+            format!("address {address} of address pool {pool} is not on its node: {why}"),
+            "fix the cause and restart that node's server; until then another node holds the address, if one can",
         ),
         Warning::VolumeUnprotected { volume } => told(
             WarningKind::VolumeUnprotected,
             of_volume(volume),
             format!(
-                "volume {volume} has protection none: NO REDUNDANCY, a lost disk loses its data"
+                "volume {volume} has protection none: NO REDUNDANCY, the loss of a disk loses data of the volume"
             ),
-            format!("`cairn volume set {volume} --protection default`, unless it is meant so"),
+            format!("`cairn volume set {volume} --protection default`, unless this is intended"),
         ),
         Warning::DirectoriesUnprotected { volume } => told(
             WarningKind::DirectoriesUnprotected,
             of_volume(volume),
             format!(
-                "directories of volume {volume} have protection none: NO REDUNDANCY, a lost disk loses their data"
+                "directories of volume {volume} have protection none: NO REDUNDANCY, the loss of a disk loses data in them"
             ),
             format!("`cairn policy list {volume}` shows them"),
         ),
@@ -274,7 +278,7 @@ fn text(warning: &Warning) -> Told {
                 true => format!("disk {disk} is missing"),
                 false => format!("disk {disk} is missing: {why}"),
             },
-            "bring it back and start the server again; if it is lost for good: `cairn disk replace`",
+            "attach the disk and restart the server; if the disk is lost for good: `cairn disk replace`",
         ),
         Warning::DiskLost {
             disk,
@@ -284,7 +288,7 @@ fn text(warning: &Warning) -> Told {
             WarningKind::DiskFailed,
             format!("disk {disk}"),
             format!("disk {disk} failed: {why}"),
-            "see what is wrong with the drive, then: `cairn disk replace`; if it works again: `cairn disk retry`",
+            "check the drive: `cairn disk replace` replaces it, `cairn disk retry` takes it back if it works again",
         ),
         Warning::DiskLost {
             disk,
@@ -293,8 +297,8 @@ fn text(warning: &Warning) -> Told {
         } => told(
             WarningKind::DiskTroubled,
             format!("disk {disk}"),
-            format!("disk {disk} does not answer, and counts as lost until it does: {why}"),
-            "look at the drive, its cable and its controller; what is written goes to other disks",
+            format!("disk {disk} is unresponsive and counts as lost until it answers: {why}"),
+            "check the drive, its cable and its controller; writes go to other disks",
         ),
         Warning::DiskLost {
             disk,
@@ -303,8 +307,8 @@ fn text(warning: &Warning) -> Told {
         } => told(
             WarningKind::DiskTroubled,
             format!("disk {disk}"),
-            format!("disk {disk} takes nothing, and counts as lost until it does: {why}"),
-            "see whether its file system is read-only, and what the kernel says of the drive; what is written goes to other disks",
+            format!("disk {disk} fails writes and counts as lost until it takes them: {why}"),
+            "check whether its file system is read-only, and the kernel log for the drive; writes go to other disks",
         ),
         Warning::DiskLost {
             disk,
@@ -313,20 +317,22 @@ fn text(warning: &Warning) -> Told {
         } => told(
             WarningKind::DiskTroubled,
             format!("disk {disk}"),
-            format!("disk {disk} is back, and counts as lost until it has what it missed: {why}"),
-            "nothing needs to be done while it is given that; if it lasts, see which other disks are away",
+            format!(
+                "disk {disk} is back and counts as lost until it has the writes that it missed: {why}"
+            ),
+            "nothing: the disk catches up by itself; if that takes long, check which other disks are missing",
         ),
         Warning::DiskTroubled { disk, why } => told(
             WarningKind::DiskTroubled,
             format!("disk {disk}"),
             format!("disk {disk}: {why}"),
-            "look at the drive, its cable and its controller; have another one ready",
+            "check the drive, its cable and its controller; have a replacement ready",
         ),
         Warning::OneDisk => told(
             WarningKind::OneDisk,
             POOL,
-            "NO REDUNDANCY: there is one disk, and losing it loses everything",
-            "start a new pool with two or more --data folders on different disks to be safe",
+            "NO REDUNDANCY: the pool has one disk, whose loss loses everything",
+            "for redundancy, start a new pool with two or more --data folders on different drives",
         ),
         Warning::SharedDevice {
             disks,
@@ -343,24 +349,24 @@ fn text(warning: &Warning) -> Told {
                     "{disks} folders are on {devices} devices: the loss of one of them loses data"
                 ),
                 (_, _) => format!(
-                    "{disks} folders are on {devices} devices, which are lost with all folders on them: {survived} of them may be lost"
+                    "{disks} folders are on {devices} devices: the pool survives the loss of {survived} of these devices"
                 ),
             },
-            "put each folder on a device of its own: `cairn disk replace` moves one",
+            "put each folder on a device of its own: `cairn disk replace` moves a folder",
         ),
         Warning::AtTheLimit => told(
             WarningKind::AtTheLimit,
             POOL,
-            "no further disk can be lost without losing data",
+            "the loss of one more disk loses data",
             "bring the missing disks back",
         ),
         Warning::DisksUnnamed { named } => told(
             WarningKind::DisksUnnamed,
             POOL,
             format!(
-                "a start finds the pool by {named} of its disks only, which `data` in the configuration or --data names; if those are lost it does not find the pool"
+                "`data` in the configuration (or --data) names only {named} of the pool's disks; if those are lost, the next start does not find the pool"
             ),
-            "name more of them",
+            "name more of the pool's disks there",
         ),
         Warning::SpaceLow { percent } => told(
             WarningKind::SpaceLow,
@@ -371,7 +377,7 @@ fn text(warning: &Warning) -> Told {
         Warning::PoolFull => told(
             WarningKind::PoolFull,
             POOL,
-            "the pool is full: writes fail in all volumes. Reads and deletions go on",
+            "the pool is full: writes fail in all volumes; reads and deletions work",
             "delete data and snapshots, or add a disk: `cairn disk add`",
         ),
         Warning::VolumeFull {
@@ -381,10 +387,12 @@ fn text(warning: &Warning) -> Told {
             WarningKind::VolumeFull,
             of_volume(volume),
             format!(
-                "volume {volume} is full: less than 1% of its size limit of {} is left, and writes fail beyond that",
+                "volume {volume} is full: less than 1% of its size limit of {} is left, and writes beyond the limit fail",
                 format_size(*limit_bytes)
             ),
-            format!("delete files in it, or `cairn volume set {volume} --size-limit SIZE`"),
+            format!(
+                "delete files in the volume, or raise its limit: `cairn volume set {volume} --size-limit SIZE`"
+            ),
         ),
         Warning::VolumeLow {
             volume,
@@ -397,32 +405,36 @@ fn text(warning: &Warning) -> Told {
                 "volume {volume} is nearly full: {percent}% of its size limit of {} is left",
                 format_size(*limit_bytes)
             ),
-            format!("delete files in it, or `cairn volume set {volume} --size-limit SIZE`"),
+            format!(
+                "delete files in the volume, or raise its limit: `cairn volume set {volume} --size-limit SIZE`"
+            ),
         ),
         Warning::KeyAway { volume, why } => told(
             WarningKind::KeyAway,
             of_volume(volume),
-            format!("volume {volume} is encrypted and not served: {why}"),
-            "give the server its master key (`master_key_file` or `master_key_command`); `cairn key list` says which one is missing. It is \
-             tried again by itself",
+            format!(
+                "volume {volume} is encrypted and cannot be served without its master key: {why}"
+            ),
+            "give the server the master key (`master_key_file` or `master_key_command`); `cairn key list` shows which one is missing. The server \
+            retries by itself",
         ),
         Warning::SecretsUnwrapped { why } => told(
             WarningKind::SecretsUnwrapped,
             POOL,
             format!(
-                "no secret is set or made (keys of S3, of initiators): the master key cannot be had: {why}"
+                "secrets (S3 access keys, CHAP secrets of initiators) cannot be set or created, because the master key is not available: {why}"
             ),
-            "give the server its master key (`master_key_file` or `master_key_command`), or take it out of the configuration; \
-             `cairn key list` says more. It is tried again by itself",
+            "give the server the master key (`master_key_file` or `master_key_command`), or remove it from the configuration; \
+            `cairn key list` has details. The server retries by itself",
         ),
         Warning::TierAway { tier, why } => told(
             WarningKind::TierAway,
             format!("tier {tier}"),
             format!(
-                "tier {tier} does not do what it should: {why}. What is only there cannot be read meanwhile; nothing is lost"
+                "tier {tier} is not usable: {why}. Data that only the tier holds cannot be read until it is; nothing is lost"
             ),
             format!(
-                "see whether its address can be reached and its credentials hold: `cairn tier show {tier}`"
+                "check that its address can be reached and its credentials are valid: `cairn tier show {tier}`"
             ),
         ),
         Warning::MemoryOver {
@@ -433,22 +445,19 @@ fn text(warning: &Warning) -> Told {
             WarningKind::MemoryOver,
             THIS_NODE,
             format!(
-                "the server has {} of memory, and its limit is {}; most of it: {}",
+                "the server uses {} of memory, more than its limit of {}; largest parts: {}",
                 format_size(*resident_bytes),
                 format_size(*limit_bytes),
                 parts_of_memory(largest)
             ),
             "set a larger `memory_limit` and restart, or let fewer clients connect; `cairn_memory_bytes` in /metrics shows all parts. \
-             Where it grows on, report it",
+            If memory keeps growing, report it",
         ),
         Warning::ScrubOverdue { late } => told(
             WarningKind::ScrubOverdue,
             POOL,
-            format!(
-                "a scrub that begins by itself has been due for {}",
-                days(*late)
-            ),
-            "`cairn scrub status` says what it waits for; widen the window (`cairn scrub schedule`), or `cairn scrub start`",
+            format!("a scheduled scrub is overdue by {}", days(*late)),
+            "`cairn scrub status` shows what the scrub waits for; widen the maintenance window (`cairn scrub schedule`), or `cairn scrub start`",
         ),
         Warning::ReadCacheUnused {
             cache,
@@ -459,22 +468,22 @@ fn text(warning: &Warning) -> Told {
             let (message, next) = match trouble {
                 CacheTrouble::LetAlone => (
                     format!(
-                        "the read cache at {cache} fails and is let alone for a minute: reads are slower, nothing is lost"
+                        "the read cache at {cache} fails and is not used for a minute: reads are slower, nothing is lost"
                     ),
-                    "look after its disk",
+                    "check its disk",
                 ),
                 CacheTrouble::Opening => (
                     format!(
-                        "the read cache at {cache} is being opened; until then reads are slower"
+                        "the read cache at {cache} is being opened: reads are slower until then"
                     ),
                     "wait a moment",
                 ),
                 CacheTrouble::NotOpen => (
                     format!(
-                        "the read cache at {cache} could not be opened, and is not used: {}",
+                        "the read cache at {cache} could not be opened and is not used: {}",
                         why.as_deref().unwrap_or_default()
                     ),
-                    "`cairn disk remove` takes it out",
+                    "`cairn disk remove` removes it",
                 ),
             };
             told(WarningKind::ReadCacheUnused, subject, message, next)
@@ -483,10 +492,10 @@ fn text(warning: &Warning) -> Told {
             WarningKind::SegmentsUnreadable,
             POOL,
             format!(
-                "{} of data have lost shards, some of them more than they may",
+                "{} of data have lost shards, some more than their protection survives",
                 segments(*count)
             ),
-            "bring the missing disks back; if they are lost for good, `cairn scrub start` finds the files that are damaged",
+            "bring the missing disks back; if they are lost for good, `cairn scrub start` finds the damaged files",
         ),
         Warning::SegmentsShort { count } => told(
             WarningKind::SegmentsShort,
@@ -495,51 +504,51 @@ fn text(warning: &Warning) -> Told {
                 "{} of data have lost shards that are not rebuilt yet",
                 segments(*count)
             ),
-            "`cairn disk list` says how far that is",
+            "`cairn disk list` shows the rebuild's progress",
         ),
         Warning::SegmentsNarrow { count } => told(
             WarningKind::SegmentsNarrow,
             POOL,
             format!(
-                "{} of data have less protection than is asked for, and are written anew as soon as there are disks and room for it",
+                "{} of data have less protection than their volumes ask for; they are rewritten as soon as enough disks have room",
                 segments(*count)
             ),
-            "`cairn disk list` says how far that is",
+            "`cairn disk list` shows the progress",
         ),
         Warning::SegmentsSingle { count } => told(
             WarningKind::SegmentsSingle,
             POOL,
             format!(
-                "{} of data have ONE COPY and no parity, since one disk alone could be written to: the loss of that disk loses what was acknowledged",
+                "{} of data have ONE COPY and no parity, because only one disk took writes: the loss of that disk loses acknowledged writes",
                 segments(*count)
             ),
-            "bring other disks back: they get their other copies then",
+            "bring the other disks back: the segments then get their copies",
         ),
         Warning::PlacesDamaged { count } => told(
             WarningKind::PlacesDamaged,
             POOL,
-            format!("{count} places of files are damaged beyond repair"),
-            "`cairn scrub report` names them: restore these files from a snapshot or a backup",
+            format!("{count} places in files are damaged beyond repair"),
+            "`cairn scrub report` lists the files: restore them from a snapshot or a backup",
         ),
         Warning::BytesLost { bytes } => told(
             WarningKind::BytesLost,
             POOL,
             format!(
-                "{} could not be had from anywhere when data was moved or rebuilt",
+                "{} could not be recovered from any disk when data was moved or rebuilt",
                 format_size(*bytes)
             ),
-            "`cairn scrub start` finds the files",
+            "`cairn scrub start` finds the affected files",
         ),
         Warning::ReadsDamaged { count } => told(
             WarningKind::ReadsDamaged,
             POOL,
-            format!("{count} places that were read are damaged beyond repair"),
-            "the log names them; `cairn scrub start` finds all such files. They are looked at again every half minute",
+            format!("{count} places that clients read are damaged beyond repair"),
+            "the log names the files; `cairn scrub start` finds all damaged files. The server checks these places again every half minute",
         ),
     }
 }
 
-/// A warning as programs and people get it.
+/// A warning with its text and with its fields for programs.
 pub fn view(warning: &Warning) -> WarningView {
     let Told {
         kind,
@@ -654,7 +663,7 @@ pub fn views(warnings: &[Warning]) -> Vec<WarningView> {
 mod tests {
     use super::*;
 
-    /// What is told where nothing else says what to do: about whom, how bad, and the next step.
+    /// Each warning has a subject, a severity, a message and the next step.
     #[test]
     fn a_warning_says_what_to_do_next() {
         let text = |text: &str| text.to_owned();
@@ -665,8 +674,8 @@ mod tests {
                     limit_bytes: 1 << 30,
                 },
                 (WarningKind::VolumeFull, Severity::Warning, "volume main"),
-                "volume main is full: less than 1% of its size limit of 1 GiB is left, and writes fail beyond that",
-                "delete files in it, or `cairn volume set main --size-limit SIZE`",
+                "volume main is full: less than 1% of its size limit of 1 GiB is left, and writes beyond the limit fail",
+                "delete files in the volume, or raise its limit: `cairn volume set main --size-limit SIZE`",
             ),
             (
                 Warning::VolumeLow {
@@ -676,7 +685,7 @@ mod tests {
                 },
                 (WarningKind::VolumeLow, Severity::Info, "volume main"),
                 "volume main is nearly full: 9% of its size limit of 1 GiB is left",
-                "delete files in it, or `cairn volume set main --size-limit SIZE`",
+                "delete files in the volume, or raise its limit: `cairn volume set main --size-limit SIZE`",
             ),
             (
                 Warning::SharedDevice {
@@ -686,16 +695,16 @@ mod tests {
                 },
                 (WarningKind::SharedDevice, Severity::Info, POOL),
                 "6 folders are on 1 device: NO REDUNDANCY against its loss, which loses everything",
-                "put each folder on a device of its own: `cairn disk replace` moves one",
+                "put each folder on a device of its own: `cairn disk replace` moves a folder",
             ),
             (
                 Warning::SecretsUnwrapped {
                     why: text("it is not there"),
                 },
                 (WarningKind::SecretsUnwrapped, Severity::Warning, POOL),
-                "no secret is set or made (keys of S3, of initiators): the master key cannot be had: it is not there",
-                "give the server its master key (`master_key_file` or `master_key_command`), or take it out of the configuration; \
-                 `cairn key list` says more. It is tried again by itself",
+                "secrets (S3 access keys, CHAP secrets of initiators) cannot be set or created, because the master key is not available: it is not there",
+                "give the server the master key (`master_key_file` or `master_key_command`), or remove it from the configuration; \
+                `cairn key list` has details. The server retries by itself",
             ),
             (
                 Warning::TierAway {
@@ -703,16 +712,16 @@ mod tests {
                     why: text("it does not answer"),
                 },
                 (WarningKind::TierAway, Severity::Warning, "tier cold"),
-                "tier cold does not do what it should: it does not answer. What is only there cannot be read meanwhile; nothing is lost",
-                "see whether its address can be reached and its credentials hold: `cairn tier show cold`",
+                "tier cold is not usable: it does not answer. Data that only the tier holds cannot be read until it is; nothing is lost",
+                "check that its address can be reached and its credentials are valid: `cairn tier show cold`",
             ),
             (
                 Warning::ScrubOverdue {
                     late: Duration::from_secs(3 * 24 * 3600),
                 },
                 (WarningKind::ScrubOverdue, Severity::Info, POOL),
-                "a scrub that begins by itself has been due for 3 days",
-                "`cairn scrub status` says what it waits for; widen the window (`cairn scrub schedule`), or `cairn scrub start`",
+                "a scheduled scrub is overdue by 3 days",
+                "`cairn scrub status` shows what the scrub waits for; widen the maintenance window (`cairn scrub schedule`), or `cairn scrub start`",
             ),
         ];
         for (warning, (kind, severity, subject), message, next) in cases {

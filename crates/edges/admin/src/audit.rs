@@ -112,7 +112,7 @@ pub struct AuditPage {
 
 impl LogPage for AuditPage {
     type Entry = AuditEntry;
-    const LOG: &'static str = "the log of changes";
+    const LOG: &'static str = "the audit log";
 
     fn parts(&mut self) -> PageParts<'_, AuditEntry> {
         PageParts {
@@ -197,7 +197,7 @@ impl AuditQuery {
     }
 }
 
-/// What a node does about the log of changes.
+/// What a node does about the audit log.
 pub trait AuditControl: Send + Sync {
     /// Keeps an entry, which gets its id there; durable when it is answered.
     fn note(&self, entry: AuditEntry) -> Answer<'_, ()>;
@@ -344,7 +344,7 @@ pub(crate) async fn keep_failures(shared: &Shared) -> bool {
     true
 }
 
-/// What the log of changes knows of log-ins before this process began: it counts for how often somebody may try.
+/// What the audit log knows of log-ins before this process began: it counts for how often somebody may try.
 pub(crate) async fn recall(shared: &Shared) {
     let Some(audit) = shared.audit_control() else {
         return;
@@ -392,7 +392,7 @@ async fn keep(shared: &Shared, entry: AuditEntry) {
     };
     let shown = format!("{} {} by {}", entry.method, entry.path, entry.user);
     if let Err(error) = audit.note(entry).await {
-        tracing::error!(%error, change = shown, "the log of changes does not have this change");
+        tracing::error!(%error, change = shown, "the audit log does not have this change");
     }
 }
 

@@ -202,7 +202,7 @@ pub trait Control: Send + Sync + 'static {
     fn users(&self) -> Option<&dyn crate::users::UserControl> {
         None
     }
-    /// What the node does about the log of changes, if it keeps one.
+    /// What the node does about the audit log, if it keeps one.
     fn audit(&self) -> Option<&dyn crate::audit::AuditControl> {
         None
     }

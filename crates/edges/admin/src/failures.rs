@@ -1,4 +1,4 @@
-//! Failed log-ins, as the log of changes has them: one entry a minute at most, with how many there were.
+//! Failed log-ins, as the audit log has them: one entry a minute at most, with how many there were.
 //!
 //! Owns: which of them are one entry. Must not know: who tried, where entries are kept, the time of day.
 //!

@@ -120,7 +120,7 @@ pub(crate) async fn admit_guarded(state: Api, request: Request, next: Next) -> R
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = caller::authorize(state, request, next).await;
-    // The log of changes has it at the node that was asked, if that is honest.
+    // The audit log has it at the node that was asked, if that is honest.
     let (who, status) = (response.extensions().get::<Caller>(), response.status());
     let user = who.map_or("nobody", Caller::name);
     tracing::info!(user, %method, path, %status, "a change that another node passed on");

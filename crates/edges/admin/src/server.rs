@@ -85,7 +85,7 @@ pub(crate) struct Shared {
     oidc: Option<Provider>,
     attempts: Attempts,
     passwords: Passwords,
-    /// Failed log-ins that the log of changes does not have yet, and how much of what viewers try it takes.
+    /// Failed log-ins that the audit log does not have yet, and how much of what viewers try it takes.
     failures: Mutex<Failures>,
     viewers: Mutex<Budget>,
     /// Log-ins by the provider that cannot begin, or fail: anybody causes as many as they like.
@@ -100,7 +100,7 @@ pub(crate) struct Shared {
     stopping: watch::Sender<bool>,
 }
 
-/// Log-ins of viewers, and what they try and may not do, that the log of changes takes in a row, and after which time one more.
+/// Log-ins of viewers, and what they try and may not do, that the audit log takes in a row, and after which time one more.
 const VIEWERS_AT_ONCE: u32 = 200;
 const VIEWER_EVERY: Duration = Duration::from_secs(60);
 
@@ -366,7 +366,7 @@ impl AdminServer {
         }
         let kept = audit::keep_failures(&self.shared);
         if tokio::time::timeout(STOP_TIMEOUT, kept).await.is_err() {
-            tracing::warn!("the log of changes does not have the last failed log-ins");
+            tracing::warn!("the audit log does not have the last failed log-ins");
         }
     }
 

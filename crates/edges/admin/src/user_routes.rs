@@ -1,4 +1,4 @@
-//! The paths of users and of the log of changes.
+//! The paths of users and of the audit log.
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
@@ -109,7 +109,7 @@ pub(super) async fn user_delete(
 }
 
 fn audit_control(shared: &Shared) -> Result<&dyn AuditControl, ControlError> {
-    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no log of changes");
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no audit log");
     shared.control.audit().ok_or_else(absent)
 }
 

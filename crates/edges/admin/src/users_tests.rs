@@ -1,4 +1,4 @@
-//! Users, roles, sessions and the log of changes, through the API.
+//! Users, roles, sessions and the audit log, through the API.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;

@@ -16,7 +16,7 @@ pub const USER_NAME_LEN_BYTES_MAX: usize = 63;
 pub const USERS_MAX: usize = 256;
 /// Longest hash of a password with its parameters, in bytes.
 pub const PASSWORD_HASH_LEN_BYTES_MAX: usize = 256;
-/// What the log of changes calls whoever has the admin token, so no user has this name.
+/// What the audit log calls whoever has the admin token, so no user has this name.
 pub const TOKEN_USER: &str = "token";
 
 /// The name of a user; `token` is no name.

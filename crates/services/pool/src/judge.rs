@@ -1,11 +1,11 @@
-//! The one judge of disks: which are not used any more, and why.
+//! The one judge of disks: which disks are taken out of use, and why.
 //!
 //! Owns: the verdict on each disk, a pure function of the evidence on all of them.
-//! Must not know: where the evidence comes from ([`crate::watch`] and `shard` count it), what follows from a verdict.
+//! Must not know: where the evidence comes from ([`crate::watch`] and `shard` count it), how a verdict is carried out.
 //!
-//! Who meets an error in the data path stops using the disk at once. That is a suspicion, not a verdict: here it is
-//! either confirmed, or withdrawn. What several disks suffer from at the same time has a cause that they share, such as
-//! a controller, a cable or the host's memory, and none of them is to be put out for it while it may pass.
+//! The data path stops using a disk at its first errors: it suspects the disk. The judge confirms or withdraws the
+//! suspicion. Disks that fail at the same time share a cause, such as a controller, a cable or the host's memory. The
+//! judge keeps such disks while the cause may pass.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,53 +32,54 @@ const SHARED_LOOKS: u32 = 60;
 /// A disk that is suspected is cleared after [`RECENT_LOOKS`] without an error and with so many answers.
 const CALM_OPS_MIN: u64 = 4;
 
-/// What is known of a disk, since the last look where it is counted.
+/// The evidence on one disk. Counts are since the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Evidence {
-    /// An operation has had no answer for too long.
+    /// An operation has waited longer than the hang limit.
     pub hangs: bool,
-    /// Operations that had an answer, and what they took together.
+    /// Answered operations, and their total time.
     pub ops: u64,
     pub nanos: u64,
-    /// Of these, those that failed: of data, of metadata, of the pool file, of probes.
+    /// Failed operations among `ops`: on data, metadata, the pool file, and probes.
     pub errors: u64,
-    /// Who reads and writes data does not use it for now: many errors came in a row.
+    /// The data path avoids the disk for now, after many errors in a row.
     pub is_suspect: bool,
-    /// It is out already.
+    /// The disk is out of use already.
     pub is_out: bool,
 }
 
-/// What becomes of a disk.
+/// The judge's decision on one disk. Texts are reasons for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing new: it is used, or it is out and stays so.
+    /// No change: the disk stays in use, or stays out of use.
     Stays,
-    /// Something is wrong with it, and it is not put out for now. Why, in words for the operator.
+    /// The disk has a fault and stays in use for now.
     Spared(String),
     /// The suspicion is withdrawn.
     Cleared,
-    /// It is not used any more. What it has is read as a last resort.
+    /// The disk goes out of use. Its data is read only as a last resort.
     Out(String),
-    /// Nothing at all is asked of it any more: it keeps those waiting who ask.
+    /// The disk gets no more operations at all, because each one would hang.
+    /// The disk gets no more operations at all, because each one would hang.
     GivenUp(String),
 }
 
-/// What was seen of one disk before.
+/// The evidence of the last looks at one disk.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     slow_looks: u32,
-    /// Operations, and what they took, of the last looks.
+    /// Operations and their total nanoseconds, for each of the last looks.
     ops: VecDeque<(u64, u64)>,
-    /// Errors of the last looks, but for those with a cause in common.
+    /// Errors at each of the last looks, without those that several disks had together.
     errors: VecDeque<u64>,
-    /// All errors, and operations that went well, of the last looks.
+    /// All errors, and successful operations, at each of the last looks.
     recent: VecDeque<(u64, u64)>,
-    /// Looks in a row at which it failed by itself, and since it began to fail together with others.
+    /// Looks in a row at which the disk failed alone; looks since it began to fail together with other disks.
     failing_looks: u32,
     shared_looks: u32,
 }
 
-/// Puts `value` behind the last ones, of which `count_max` are kept.
+/// Appends `value`, and keeps the last `count_max` values.
 fn push<T>(values: &mut VecDeque<T>, value: T, count_max: usize) {
     values.push_back(value);
     if values.len() > count_max {
@@ -94,7 +95,7 @@ impl History {
         push(&mut self.recent, (seen.errors, good), RECENT_LOOKS);
     }
 
-    /// How long operations took of late, if there were enough of them.
+    /// The mean time of recent operations, if there were at least [`SLOW_OPS_MIN`].
     fn mean(&self) -> Option<Duration> {
         let ops: u64 = self.ops.iter().map(|(ops, _)| ops).sum();
         let nanos = self.ops.iter().map(|(_, nanos)| nanos);
@@ -107,13 +108,13 @@ impl History {
         self.errors.iter().sum()
     }
 
-    /// Whether there were errors just now that others may have, too.
+    /// Whether the disk had recent errors that other disks may share.
     fn suffers(&self, seen: &Evidence) -> bool {
         let errors: u64 = self.recent.iter().map(|(errors, _)| errors).sum();
         !seen.is_out && (seen.is_suspect || errors >= RECENT_ERRORS_MIN)
     }
 
-    /// Whether it has answered for a while, and always well.
+    /// Whether the disk answered enough operations lately, all without error.
     fn is_calm(&self) -> bool {
         let good: u64 = self.recent.iter().map(|(_, good)| good).sum();
         let is_clean = self.recent.iter().all(|(errors, _)| *errors == 0);
@@ -121,21 +122,21 @@ impl History {
     }
 }
 
-/// What is thought of a disk by itself.
+/// A disk's state before the pool's redundancy is considered.
 enum Opinion {
     Fine,
     Calm,
-    /// It failed, and keeps those waiting now who ask it nevertheless.
+    /// The disk is out of use, and operations on it hang.
     OutAndHangs,
     Hangs,
     Slow(Duration),
-    /// It fails, why, and with how many of the others.
+    /// Operations fail: the reason, and how many other disks fail at the same time.
     Fails(String, usize),
 }
 
-/// Judges all disks. `spare`: disks that may be put out and data be had without them. When there are no more of them,
-/// or there is no other disk, also one without an answer is waited for: nobody else could answer, and what holds up all
-/// disks for a while, as a controller or a network does, must not put them out.
+/// Judges all disks. `spare` is how many disks can go out of use while all data stays readable. Without a spare or another
+/// disk, operations wait even for an unresponsive disk: no other disk could answer, and a pause of all disks (a controller,
+/// a network) must not take them out of use.
 pub fn judge(
     evidence: &[Evidence],
     histories: &mut [History],
@@ -166,18 +167,20 @@ pub fn judge(
                 *history = History::default();
                 Verdict::Cleared
             }
-            // What waits for it although it failed before, such as the pool file, must not do so for ever.
-            Opinion::OutAndHangs => Verdict::GivenUp("it failed, and has no answer now".to_owned()),
+            // Writers that still use a failed disk, such as that of the pool file, must not wait for it for ever.
+            Opinion::OutAndHangs => {
+                Verdict::GivenUp("it failed earlier, and gives no answer now".to_owned())
+            }
             Opinion::Hangs if can_go => Verdict::GivenUp(format!(
-                "an operation had no answer after {} s",
+                "an operation got no answer within {} s",
                 hang_after.as_secs()
             )),
             Opinion::Hangs => Verdict::Spared(format!(
-                "an operation has had no answer for {} s; it is waited for, because no other disk could answer",
+                "an operation has had no answer for {} s; it keeps waiting, because no other disk has the data",
                 hang_after.as_secs()
             )),
             Opinion::Slow(mean) if can_go => Verdict::GivenUp(format!(
-                "its operations take {} ms, more than {SLOW_FACTOR} times those of the others",
+                "its operations take {} ms, more than {SLOW_FACTOR} times as long as on the other disks",
                 mean.as_millis()
             )),
             Opinion::Slow(_) => Verdict::Stays,
@@ -186,7 +189,7 @@ pub fn judge(
                 fails(seen, history, &why, others, can_go, can_all_go)
             }
         };
-        // One that is out already takes nothing more.
+        // A disk that is out of use already needs no spare.
         if matches!(verdict, Verdict::Out(_) | Verdict::GivenUp(_)) && !seen.is_out {
             spare = spare.saturating_sub(1);
             left -= 1;
@@ -196,7 +199,7 @@ pub fn judge(
     verdicts
 }
 
-/// The mean of the others in the middle.
+/// The median of the other disks' means.
 fn median(means: &[Option<Duration>], without: usize) -> Option<Duration> {
     let others = means.iter().enumerate();
     let others = others.filter(|(other, _)| *other != without);
@@ -214,7 +217,7 @@ fn opinion_of(
 ) -> Opinion {
     let is_slow = match (mean, median) {
         (Some(mean), Some(median)) => mean > SLOW_MIN && mean > median * SLOW_FACTOR,
-        // Nothing to compare, or nothing done: neither better nor worse.
+        // Without other disks to compare with, or without operations, a disk stays as slow as it was.
         _ => history.slow_looks > 0 && seen.ops == 0,
     };
     history.slow_looks = if is_slow { history.slow_looks + 1 } else { 0 };
@@ -236,11 +239,11 @@ fn opinion_of(
     let suffers = history.suffers(seen);
     let others = suffering - usize::from(suffers);
     if suffers && others > 0 {
-        // These errors do not count against it, also not when the others are well again.
+        // Shared errors never count against this disk, even after the other disks recover.
         history.errors.clear();
         history.failing_looks = 0;
         let why = format!(
-            "operations fail on it and on {others} other {} at the same time; look at what they share: controller, \
+            "operations fail on it and on {others} other {} at the same time; check what they share: controller, \
              cable, power, the host",
             if others == 1 { "disk" } else { "disks" }
         );
@@ -255,7 +258,7 @@ fn opinion_of(
         history.failing_looks = 0;
         return Opinion::Fine;
     }
-    // The others are well again: it gets the time to be so, too.
+    // The other disks have recovered: this disk gets time to recover as well.
     let errors_now = history.recent.back().map_or(0, |(errors, _)| *errors);
     if had_company && errors_now == 0 {
         history.failing_looks = 0;
@@ -269,8 +272,8 @@ fn opinion_of(
     Opinion::Fails(why, 0)
 }
 
-/// The verdict on a disk on which operations fail, as on so many others. `can_go`: it may be put out; `can_all_go`: also
-/// together with the others.
+/// The verdict on a disk that fails together with `others` other disks. `can_go`: this disk may go out of use;
+/// `can_all_go`: all of them may.
 fn fails(
     seen: &Evidence,
     history: &mut History,
@@ -281,9 +284,9 @@ fn fails(
 ) -> Verdict {
     if others > 0 {
         history.shared_looks += 1;
-        // It does not pass. Where data can be had without all of them, they are as bad as single ones.
+        // The shared cause does not pass. If data stays readable without all of these disks, they count as failed one by one.
         return match history.shared_looks > SHARED_LOOKS && can_all_go {
-            true => Verdict::Out(format!("{why}, and that does not pass")),
+            true => Verdict::Out(format!("{why}; the errors do not stop")),
             false => Verdict::Spared(why.to_owned()),
         };
     }
@@ -296,7 +299,7 @@ fn fails(
     match can_go {
         true => Verdict::Out(why.to_owned()),
         false => Verdict::Spared(format!(
-            "{why}; it is not put out, because there is data that could not be had without it"
+            "{why}; it stays in use, because some data cannot be read without it"
         )),
     }
 }

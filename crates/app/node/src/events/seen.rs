@@ -131,42 +131,44 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
                 Severity::Error,
                 with_why(format!("{subject} is missing"), why),
                 Some(
-                    "bring it back and start the server again; if it is lost for good: cairn disk replace",
+                    "attach the disk and restart the server; if the disk is lost for good: cairn disk replace",
                 ),
             ),
             (DiskState::Failed, why) => (
                 EventKind::DiskFailed,
                 Severity::Error,
-                with_why(format!("{subject} is not used any more"), why),
+                with_why(format!("{subject} failed and is out of use"), why),
                 Some(
-                    "see what is wrong with the drive, then: cairn disk replace; if it works again: cairn disk retry",
+                    "check the drive: cairn disk replace replaces it, cairn disk retry takes it back if it works again",
                 ),
             ),
             (DiskState::Unresponsive, why) => (
                 EventKind::DiskSuspect,
                 Severity::Warning,
                 with_why(
-                    format!("{subject} does not answer, and counts as lost until it does"),
+                    format!("{subject} is unresponsive and counts as lost until it answers"),
                     why,
                 ),
-                Some("look at the drive, its cable and its controller"),
+                Some("check the drive, its cable and its controller"),
             ),
             (DiskState::Failing, why) => (
                 EventKind::DiskSuspect,
                 Severity::Warning,
                 with_why(
-                    format!("{subject} takes nothing, and counts as lost until it does"),
+                    format!("{subject} fails writes and counts as lost until it takes them"),
                     why,
                 ),
                 Some(
-                    "see whether its file system is read-only, and what the kernel says of the drive",
+                    "check whether its file system is read-only, and the kernel log for the drive",
                 ),
             ),
             (DiskState::Returning, why) => (
                 EventKind::DiskSuspect,
                 Severity::Warning,
                 with_why(
-                    format!("{subject} is back, and counts as lost until it has what it missed"),
+                    format!(
+                        "{subject} is back and counts as lost until it has the writes that it missed"
+                    ),
                     why,
                 ),
                 None,
@@ -180,8 +182,8 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             (DiskState::Ok | DiskState::Drained, Some(why)) => (
                 EventKind::DiskSuspect,
                 Severity::Warning,
-                format!("something is wrong with {subject}, which is used nevertheless: {why}"),
-                Some("look at the drive, its cable and its controller; have another one ready"),
+                format!("{subject} has a fault and stays in use: {why}"),
+                Some("check the drive, its cable and its controller; have a replacement ready"),
             ),
             (DiskState::Ok | DiskState::Drained, None) => continue,
         };
@@ -193,7 +195,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             REBUILD.to_owned(),
             Severity::Info,
             format!(
-                "data is being moved or made anew: {} are left",
+                "data is being moved or rebuilt: {} left",
                 shards(seen.rebuild.shards_left)
             ),
             None,
@@ -211,7 +213,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             EventKind::PoolNearlyFull,
             POOL.to_owned(),
             Severity::Warning,
-            format!("the pool is nearly full: {percent}% of its space are free"),
+            format!("the pool is nearly full: {percent}% of its space is free"),
             Some("delete data and snapshots, or add a disk: cairn disk add"),
         );
     }
@@ -220,7 +222,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             EventKind::PoolFull,
             POOL.to_owned(),
             Severity::Error,
-            "the pool is full: writes fail, reads and deletions go on".to_owned(),
+            "the pool is full: writes fail, reads and deletions work".to_owned(),
             Some("delete data and snapshots, or add a disk: cairn disk add"),
         );
     }
@@ -233,7 +235,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
                 Severity::Error,
                 format!("no node owns volume {name}: it is not served"),
                 Some(
-                    "cairn cluster status says which nodes and disks are away; bring them back if it lasts",
+                    "cairn cluster status shows which nodes and disks are missing; bring them back",
                 ),
             ),
             (_, Some(why)) => add(
@@ -241,7 +243,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
                 subject_of_volume(name),
                 Severity::Error,
                 format!("volume {name} is not served: {why}"),
-                Some("cairn status says what is missing; the server's log says more"),
+                Some("cairn status shows what is missing; the server's log has details"),
             ),
             _ => {}
         }
@@ -251,8 +253,8 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             EventKind::NodeAway,
             format!("node {}", node.name),
             Severity::Warning,
-            format!("node {} is away: its lease is over", node.name),
-            Some("start it again, or see why the network does not lead there"),
+            format!("node {} is away: its lease has expired", node.name),
+            Some("start its server or repair its network"),
         );
     }
     if seen.has_lease == Some(false) {
@@ -260,8 +262,8 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             EventKind::LeaseLost,
             THIS_NODE.to_owned(),
             Severity::Error,
-            "this node has no lease and serves no volume: etcd does not renew it".to_owned(),
-            Some("see whether etcd runs on enough nodes, and whether this one reaches it"),
+            "etcd does not renew this node's lease: the node serves no volume".to_owned(),
+            Some("check that a majority of the etcd members runs, and that this node reaches them"),
         );
     }
     for (volume, trouble) in troubled(&seen.schedules) {
@@ -270,9 +272,9 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             subject_of_volume(volume),
             Severity::Warning,
             format!(
-                "the schedule of snapshots of volume {volume} is not kept: {trouble}; it is tried again"
+                "the snapshot schedule of volume {volume} fails: {trouble}; the server retries"
             ),
-            Some("cairn snapshot list shows what there is; delete old ones if there are too many"),
+            Some("cairn snapshot list shows all snapshots; delete old ones if there are too many"),
         );
     }
     for (tier, trouble) in troubled(&seen.tiers) {
@@ -280,9 +282,9 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             EventKind::TierFailed,
             subject_of_tier(tier),
             Severity::Warning,
-            format!("tier {tier} does not do what it should: {trouble}; it is tried again"),
+            format!("tier {tier} is not usable: {trouble}; the server retries"),
             Some(
-                "see whether its address can be reached, and whether its credentials hold: cairn tier show",
+                "check that its address can be reached and its credentials are valid: cairn tier show",
             ),
         );
     }
@@ -291,9 +293,9 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             EventKind::LatencyGoalMissed,
             subject_of_volume(volume),
             Severity::Warning,
-            format!("volume {volume} misses its latency goal: {trouble}"),
+            format!("volume {volume} misses its latency objective: {trouble}"),
             Some(
-                "the server's own work makes more way already; give other volumes a class with rates, or add disks or nodes",
+                "background work is throttled already; give other volumes a class with rates, or add disks or nodes",
             ),
         );
     }
@@ -303,7 +305,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
         kind: EventKind::Alert,
         warning: Some(warning.kind),
         subject: warning.subject.clone(),
-        // To whoever reads of it first, it is more than what somebody wanted.
+        // Even an intended state is a warning in the event that first reports it.
         severity: warning.severity.max(Severity::Warning),
         message: warning.message.clone(),
         action: Some(Cow::Owned(warning.next.clone())),
@@ -311,7 +313,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
     all
 }
 
-/// Whether a warning of the status is about what has a condition of its own.
+/// Whether a condition of its own reports what this warning says.
 fn has_own_event(kind: WarningKind) -> bool {
     match kind {
         WarningKind::VolumeNotServed
@@ -361,7 +363,7 @@ fn has_own_event(kind: WarningKind) -> bool {
     }
 }
 
-/// How it is told that something does not hold any more: how bad that is, and what is there instead.
+/// The severity and text of the event that ends a condition. The text says which state follows.
 pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Severity, String) {
     let disk = seen.disks.iter().find(|disk| disk.subject == subject);
     let state = disk.map(|disk| disk.state);
@@ -374,18 +376,18 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
         EventKind::DiskMissing | EventKind::DiskFailed => match state {
             None => info(format!("{subject} is no longer in the pool")),
             Some(DiskState::Missing) => info(format!("{subject} is missing now")),
-            Some(DiskState::Failed) => info(format!("{subject} is there, and not used")),
+            Some(DiskState::Failed) => info(format!("{subject} is present, and out of use")),
             Some(DiskState::Unresponsive | DiskState::Failing | DiskState::Returning) => {
-                info(format!("{subject} is back, and has not proven itself"))
+                info(format!("{subject} is back, and still has to prove that it works"))
             }
             Some(_) => info(format!("{subject} is back and used again")),
         },
         EventKind::DiskSuspect => match state {
             None => info(format!("{subject} is no longer in the pool")),
             Some(DiskState::Missing | DiskState::Failed) => {
-                info(format!("{subject} is not used any more"))
+                info(format!("{subject} is out of use"))
             }
-            Some(_) => info(format!("{subject} is as it should be again")),
+            Some(_) => info(format!("{subject} is healthy again")),
         },
         EventKind::DiskDrain => match state {
             None => info(format!("{subject} is drained and left the pool")),
@@ -394,24 +396,24 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
                 Severity::Warning,
                 format!("{subject} was lost before it was drained"),
             ),
-            Some(_) => info(format!("{subject} is not drained any more, and stays")),
+            Some(_) => info(format!("the drain of {subject} was cancelled")),
         },
         EventKind::Rebuild => match (seen.rebuild.shards_left, seen.rebuild.problems.first()) {
             (0, _) if seen.warnings.iter().any(|it| is_short(it.kind)) => (
                 Severity::Warning,
-                "nothing more can be moved now, and some data has less protection than it should: see the status"
+                "no more data can be moved now, and some data has less protection than its volume asks for: see cairn status"
                     .to_owned(),
             ),
-            (0, _) => info("all data is where it should be: nothing is left to move".to_owned()),
+            (0, _) => info("all data is in place: nothing is left to move".to_owned()),
             (left, Some(problem)) => (
                 Severity::Warning,
-                format!("{} are left and not moved: {problem}", shards(left)),
+                format!("{} left that cannot be moved: {problem}", shards(left)),
             ),
-            (left, None) => info(format!("{} are left and wait", shards(left))),
+            (left, None) => info(format!("{} left, waiting", shards(left))),
         },
         EventKind::PoolNearlyFull => info(match seen.free_percent {
-            Some(percent) => format!("{percent}% of the pool's space are free again"),
-            None => "the pool is not nearly full any more".to_owned(),
+            Some(percent) => format!("{percent}% of the pool's space is free again"),
+            None => "the pool has enough free space again".to_owned(),
         }),
         EventKind::PoolFull => info("the pool takes writes again".to_owned()),
         EventKind::VolumeNotServed => match volume() {
@@ -429,21 +431,21 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
         EventKind::NodeAway => {
             let mut nodes = seen.nodes.iter();
             match nodes.any(|node| format!("node {}", node.name) == subject) {
-                true => info(format!("{subject} is there again")),
+                true => info(format!("{subject} is back")),
                 false => info(format!("{subject} is no longer in the cluster")),
             }
         }
         EventKind::LeaseLost => info("this node has its lease again".to_owned()),
-        EventKind::ScheduleFailed => info(format!("the schedule of {subject} is kept again")),
-        EventKind::TierFailed => info(format!("{subject} does what it should again")),
+        EventKind::ScheduleFailed => info(format!("the snapshot schedule of {subject} works again")),
+        EventKind::TierFailed => info(format!("{subject} is usable again")),
         EventKind::LatencyGoalMissed => {
             let mut goals = seen.goals.iter();
             match goals.any(|(name, _)| subject_of_volume(name) == subject) {
-                true => info(format!("{subject} meets its latency goal again")),
-                false => info(format!("{subject} has no latency goal here any more")),
+                true => info(format!("{subject} meets its latency objective again")),
+                false => info(format!("{subject} no longer has a latency objective on this node")),
             }
         }
-        EventKind::Alert => info(format!("no longer so: {message}")),
+        EventKind::Alert => info(format!("resolved: {message}")),
         // Those are no conditions.
         EventKind::ServerStarted
         | EventKind::ServerStopped
@@ -469,7 +471,7 @@ fn is_short(kind: WarningKind) -> bool {
 }
 
 fn drain_began(subject: &str) -> String {
-    format!("{subject} is drained: its data is moved to the other disks")
+    format!("{subject} is being drained: its data moves to the other disks")
 }
 
 fn drain_done(subject: &str) -> String {
@@ -539,9 +541,9 @@ fn scrub_ended(scrub: &ScrubView) -> (Severity, String) {
         return (Severity::Info, message);
     }
     let found = match (scrub.wrong_bytes, scrub.damaged) {
-        (0, 0) => return (Severity::Info, "the scrub is done: all is well".to_owned()),
+        (0, 0) => return (Severity::Info, "the scrub is done: no damage".to_owned()),
         (wrong, damaged) => format!(
-            "the scrub is done: {} were wrong and {} of them made anew; {damaged} places of files are damaged beyond repair",
+            "the scrub is done: {} were damaged, of which {} were repaired; {damaged} places in files are damaged beyond repair",
             format_size(wrong),
             format_size(scrub.repaired_bytes)
         ),
@@ -596,10 +598,10 @@ pub fn happened(before: &Seen, now: &Seen) -> Vec<Happened> {
                 subject: subject_of_volume(&volume.name),
                 severity: Severity::Warning,
                 message: format!(
-                    "node {to} owns volume {} from now on; before, node {from} did",
+                    "the owner of volume {} changed from node {from} to node {to}",
                     volume.name
                 ),
-                action: Some("cairn cluster status says whether that node is away"),
+                action: Some("cairn cluster status shows whether the old owner is away"),
             });
         }
     }
@@ -654,45 +656,42 @@ pub fn rises(before: &Seen, now: &Seen) -> Vec<Rise> {
     all
 }
 
-/// How a rise is told.
+/// The event for a rise.
 pub fn risen(rise: Rise) -> Happened {
     let Rise { kind, subject, by } = rise;
     let look = Some("cairn scrub start checks all data; cairn scrub report names damaged files");
     let (severity, message, action) = match (kind, subject.as_str()) {
         (EventKind::DamageRepaired, _) => (
             Severity::Warning,
-            format!(
-                "the scrub found {} that were wrong on a disk, and made them anew",
-                format_size(by)
+            format!("the scrub repaired {} of damaged data", format_size(by)),
+            Some(
+                "cairn disk list shows which disk had the damage; replace that disk if it has more",
             ),
-            Some("cairn disk list shows which disk it was; replace it if that goes on"),
         ),
         (EventKind::DataDamaged, SCRUB) => (
             Severity::Error,
-            format!("the scrub found {by} places of files that are damaged beyond repair"),
-            Some("cairn scrub report names them: restore them from a snapshot or a backup"),
+            format!("the scrub found {by} places in files that are damaged beyond repair"),
+            Some("cairn scrub report lists the files: restore them from a snapshot or a backup"),
         ),
         (EventKind::DataDamaged, REBUILD) => (
             Severity::Error,
             format!(
-                "{} could not be had from anywhere when data was moved or made anew",
+                "{} could not be recovered from any disk when data was moved or rebuilt",
                 format_size(by)
             ),
             look,
         ),
         (EventKind::DataDamaged, _) => (
             Severity::Error,
-            format!(
-                "{by} reads failed because the data is damaged and no other copy of it could be read"
-            ),
+            format!("{by} reads failed, because the data is damaged and has no readable copy"),
             look,
         ),
         _ => (
             Severity::Warning,
             format!(
-                "{by} reads of {subject} did not match their checksums; such data is had from the other disks"
+                "{by} reads of {subject} did not match their checksums; the data was read from the other disks"
             ),
-            Some("cairn scrub start finds and repairs the rest; replace the disk if that goes on"),
+            Some("cairn scrub start finds and repairs the rest; replace the disk if it has more"),
         ),
     };
     Happened {

@@ -208,7 +208,7 @@ impl Tracker {
                     && *still > severity
                 {
                     severity = *still;
-                    message = format!("{message}. This goes on: {why}");
+                    message = format!("{message}. Still true: {why}");
                 }
                 let event = (EventStage::Ended, severity, message, None);
                 events.push(EventEntry {

@@ -212,7 +212,7 @@ fn what_fails_is_put_out_unless_others_fail_with_it() {
             vec![(limit, vec![ONE_ERROR, GOOD])],
             0,
             [&[], &[], &[0]],
-            "could not be had without it",
+            "cannot be read without it",
         ),
         (
             "one fails all at once",
@@ -239,7 +239,7 @@ fn what_fails_is_put_out_unless_others_fail_with_it() {
             vec![(1, vec![OUT, BURST, GOOD]), (50, vec![OUT, DEAD, GOOD])],
             0,
             [&[], &[1], &[1]],
-            "could not be had without it",
+            "cannot be read without it",
         ),
         (
             "and works again",
@@ -289,7 +289,7 @@ fn what_fails_is_put_out_unless_others_fail_with_it() {
             ],
             2,
             [&[0, 1], &[], &[]],
-            "does not pass",
+            "do not stop",
         ),
         (
             "until then they are not",

@@ -109,7 +109,7 @@ fn what_comes_and_goes_is_one_condition() {
     }
     assert_eq!(world.kept.len(), 1);
     world.seen.rebuild.running = false;
-    let ended = "ended info: all data is where it should be: nothing is left to move";
+    let ended = "ended info: all data is in place: nothing is left to move";
     assert_eq!(world.looks(10), [ended]);
 }
 
@@ -117,7 +117,7 @@ fn what_comes_and_goes_is_one_condition() {
 fn a_drain_that_is_faster_than_a_look_is_told() {
     let mut world = World::new();
     world.seen.disks[1].state = DiskState::Drained;
-    let began = "began info: disk /srv/disk2 is drained: its data is moved to the other disks";
+    let began = "began info: disk /srv/disk2 is being drained: its data moves to the other disks";
     let ended = "ended info: disk /srv/disk2 is drained: it can be removed";
     assert_eq!(world.looks(10), [began, ended]);
     world.restart();
@@ -130,42 +130,42 @@ fn changes_are_told_in_their_words() {
     #[rustfmt::skip]
     let cases: &[(Change, &[&str])] = &[
         (|seen| seen.disks[0].state = DiskState::Draining,
-            &["began info: disk /srv/disk1 is drained: its data is moved to the other disks"]),
+            &["began info: disk /srv/disk1 is being drained: its data moves to the other disks"]),
         (|seen| seen.disks[0].state = DiskState::Drained,
             &["ended info: disk /srv/disk1 is drained: it can be removed"]),
         (|seen| drop(seen.disks.remove(0)), &["once info: disk /srv/disk1 left the pool"]),
         (|seen| seen.disks[0].problem = Some("it is slow".to_owned()),
-            &["began warning: something is wrong with disk /srv/disk2, which is used nevertheless: it is slow"]),
+            &["began warning: disk /srv/disk2 has a fault and stays in use: it is slow"]),
         (|seen| seen.disks[0].state = DiskState::Failed,
-            &["began error: disk /srv/disk2 is not used any more: it is slow",
-              "ended error: disk /srv/disk2 is not used any more. This goes on: disk /srv/disk2 is not used any more: it is slow"]),
-        (|seen| seen.free_percent = Some(9), &["began warning: the pool is nearly full: 9% of its space are free"]),
+            &["began error: disk /srv/disk2 failed and is out of use: it is slow",
+              "ended error: disk /srv/disk2 is out of use. Still true: disk /srv/disk2 failed and is out of use: it is slow"]),
+        (|seen| seen.free_percent = Some(9), &["began warning: the pool is nearly full: 9% of its space is free"]),
         (|seen| seen.free_percent = Some(11), &[]),
-        (|seen| seen.free_percent = Some(12), &["ended info: 12% of the pool's space are free again"]),
-        (|seen| seen.is_full = true, &["began error: the pool is full: writes fail, reads and deletions go on"]),
+        (|seen| seen.free_percent = Some(12), &["ended info: 12% of the pool's space is free again"]),
+        (|seen| seen.is_full = true, &["began error: the pool is full: writes fail, reads and deletions work"]),
         (|seen| seen.is_full = false, &["ended info: the pool takes writes again"]),
         (|seen| seen.volumes[0].problem = Some("its log is not there".to_owned()),
             &["began error: volume main is not served: its log is not there"]),
         (|seen| seen.volumes.clear(), &["ended info: volume main is no longer there"]),
         (|seen| seen.schedules = vec![("two".to_owned(), Some("no space".to_owned()))],
-            &["began warning: the schedule of snapshots of volume two is not kept: no space; it is tried again"]),
-        (|seen| seen.schedules[0].1 = None, &["ended info: the schedule of volume two is kept again"]),
+            &["began warning: the snapshot schedule of volume two fails: no space; the server retries"]),
+        (|seen| seen.schedules[0].1 = None, &["ended info: the snapshot schedule of volume two works again"]),
         (|seen| seen.tiers = vec![("cold".to_owned(), Some("403".to_owned()))],
-            &["began warning: tier cold does not do what it should: 403; it is tried again"]),
-        (|seen| seen.tiers.clear(), &["ended info: tier cold does what it should again"]),
+            &["began warning: tier cold is not usable: 403; the server retries"]),
+        (|seen| seen.tiers.clear(), &["ended info: tier cold is usable again"]),
         // Numbers in it change.
         (|seen| seen.warnings = vec![warning(WarningKind::SegmentsNarrow, "7 segments have less"), warning(WarningKind::DiskMissing, "x")],
             &["began warning: 7 segments have less"]),
         (|seen| seen.warnings = vec![warning(WarningKind::SegmentsNarrow, "few, but 12 segments, have less")], &[]),
         // Two of one subject are told apart by what they are.
         (|seen| seen.warnings.push(warning(WarningKind::SegmentsSingle, "7 segments have less")), &["began warning: 7 segments have less"]),
-        (|seen| seen.warnings.truncate(1), &["ended info: no longer so: 7 segments have less"]),
-        (|seen| seen.warnings.clear(), &["ended info: no longer so: 7 segments have less"]),
+        (|seen| seen.warnings.truncate(1), &["ended info: resolved: 7 segments have less"]),
+        (|seen| seen.warnings.clear(), &["ended info: resolved: 7 segments have less"]),
         (|seen| seen.scrub.stage = ScrubStage::Running, &["began info: a scrub reads and checks all data"]),
         (|seen| seen.scrub.repaired_bytes = 4096,
-            &["once warning: the scrub found 4 KiB that were wrong on a disk, and made them anew"]),
+            &["once warning: the scrub repaired 4 KiB of damaged data"]),
         (|seen| { seen.scrub.stage = ScrubStage::Done; seen.scrub.wrong_bytes = 4096; },
-            &["ended warning: the scrub is done: 4 KiB were wrong and 4 KiB of them made anew; 0 places of files are damaged beyond repair"]),
+            &["ended warning: the scrub is done: 4 KiB were damaged, of which 4 KiB were repaired; 0 places in files are damaged beyond repair"]),
     ];
     let mut world = World::new();
     for (change, want) in cases {
@@ -190,7 +190,7 @@ fn a_scrub_that_is_faster_than_a_look_is_told_and_one_goes_on_over_a_start() {
         world.seen.scrub.finished_seconds,
     ) = (7, 8);
     let began = "began info: a scrub reads and checks all data";
-    let done = "ended info: the scrub is done: all is well";
+    let done = "ended info: the scrub is done: no damage";
     assert_eq!(world.looks(3), [began, done]);
     world.seen.scrub.stage = ScrubStage::Running;
     (
@@ -253,8 +253,8 @@ fn takeovers_are_told_with_both_owners() {
     assert_eq!(
         world.looks(10),
         [
-            "once warning: node two owns volume main from now on; before, node one did",
-            "began warning: node one is away: its lease is over"
+            "once warning: the owner of volume main changed from node one to node two",
+            "began warning: node one is away: its lease has expired"
         ]
     );
     world.seen.volumes[0].owner = Owner::Nobody;
