@@ -281,7 +281,7 @@ class Pages(ConsoleTest):
         self.shown(dialog, "cairn bench server stop")
         dialog.get_by_role("button", name="Stop", exact=True).click()
         runs = page.get_by_role("table", name="Runs, newest first")
-        browser.playwright().expect(runs).to_contain_text("stopped by an administrator", timeout=SECONDS_MAX * 1000)
+        browser.playwright().expect(runs).to_contain_text("an administrator stopped it", timeout=SECONDS_MAX * 1000)
         browser.playwright().expect(page.get_by_role("button", name="Run a benchmark")).to_be_enabled(timeout=SECONDS_MAX * 1000)
         page.get_by_role("button", name="Run a benchmark").click()
         dialog.get_by_label("Files of").select_option("64 MiB")

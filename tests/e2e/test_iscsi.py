@@ -506,7 +506,7 @@ class Iscsi(LunTest):
         self.assertEqual(failures, [])
         refused = self.cairn("snapshot", "create", "--group", "main,log", "apart", check=False)
         self.assertEqual((refused.returncode, "of that name already" in refused.stderr), (4, True), refused.stderr)
-        self.assertIn("named twice", self.cairn("snapshot", "create", "--group", "main,main", "x", check=False).stderr)
+        self.assertIn("given twice", self.cairn("snapshot", "create", "--group", "main,main", "x", check=False).stderr)
         self.assertIn("no volume", self.cairn("snapshot", "create", "--group", "main,none", "x", check=False).stderr)
         named = {snapshot["name"] for snapshot in json.loads(self.cairn("snapshot", "list", "main", "--json").stdout)["snapshots"]}
         self.assertEqual(named, {*together, "apart"})

@@ -468,7 +468,7 @@ impl Node {
             inner.history.stop();
             let admin = ending.step("requests of the admin API", self.started.admin);
             if let Some(Err(error)) = admin.await {
-                tracing::error!(%error, "the admin API broke off");
+                tracing::error!(%error, "the admin API failed");
             }
             let volumes = async {
                 classes::write_all(&inner).await;
@@ -612,7 +612,7 @@ fn start_dns(inner: &Arc<Inner>, udp: UdpSocket, tcp: TcpListener) -> Result<(),
     let server = DnsServer::new(inner.env.clone(), names, &inner.registry)?;
     let udp = tokio::net::UdpSocket::from_std(udp).map_err(failed)?;
     let tcp = tokio::net::TcpListener::from_std(tcp).map_err(failed)?;
-    tracing::info!(%address, "questions of DNS are answered");
+    tracing::info!(%address, "the DNS responder listens");
     server.serve(udp, tcp);
     Ok(())
 }

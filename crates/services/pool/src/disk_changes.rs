@@ -253,7 +253,7 @@ impl Pool {
         };
         if table.condition(id) != Condition::Failed {
             return impossible(format!(
-                "disk {label} is used; one that does not answer, or fails, counts again by itself when it has proven that it works"
+                "disk {label} is used; an unresponsive or failing disk counts again by itself once it has proven that it works"
             ));
         }
         Ok(Arc::clone(disk))

@@ -120,7 +120,7 @@ impl Controller {
                 });
                 if fs.is_deleted() {
                     state.problem = Some(
-                        "it was deleted, and an older copy of the pool's state lists it: delete it again".to_owned(),
+                        "it was deleted, but an older copy of the pool state lists it: delete it again".to_owned(),
                     );
                 }
                 state.serving = state.problem.is_none();
