@@ -37,7 +37,7 @@ fn provider(shared: &Shared) -> Result<&Provider, ControlError> {
     shared.oidc.as_ref().ok_or_else(absent)
 }
 
-/// Where the provider is to send the browser back, if that is an address that the settings have.
+/// The redirect address for the provider, if the settings contain it.
 fn redirect(
     provider: &Provider,
     headers: &HeaderMap,
@@ -116,7 +116,7 @@ fn refused(error: &OidcError) -> ControlError {
     ControlError::new(kind, error.to_string()).hint(hint)
 }
 
-/// Which ways to log in there are besides users with passwords and the admin token.
+/// Lists the ways to log in besides passwords and the admin token.
 #[utoipa::path(get, path = "/api/v1/session/ways", security(()), responses((status = 200, body = LoginWays)))]
 pub(super) async fn login_ways(State(shared): Api) -> Json<LoginWays> {
     let oidc = shared.oidc.as_ref();
@@ -125,8 +125,8 @@ pub(super) async fn login_ways(State(shared): Api) -> Json<LoginWays> {
     })
 }
 
-/// Begins a log-in by the OpenID provider: the answer says where the browser goes, and sets a cookie that holds for ten
-/// minutes. The provider sends the browser back to `/console/login` of the address where the console is open.
+/// Starts a log-in through the OpenID provider: the answer has the provider's address for the browser, and sets a cookie that is
+/// valid for ten minutes. The provider redirects the browser to `/console/login` at the console's address.
 #[utoipa::path(post, path = "/api/v1/session/oidc/begin", security(()), responses((status = 200, body = OidcBegun),
     (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn oidc_begin(
@@ -153,8 +153,8 @@ pub(super) async fn oidc_begin(
     Ok(response)
 }
 
-/// Ends a log-in by the OpenID provider, with what it sent the browser back with: the answer sets a cookie, as any log-in.
-/// The session ends as others do, and when the settings of the provider are changed.
+/// Completes a log-in through the OpenID provider, with the parameters of its redirect: the answer sets a session cookie. The
+/// session ends like any other, and when the settings of the provider change.
 #[utoipa::path(post, path = "/api/v1/session/oidc/finish", security(()), request_body = OidcReturn,
     responses((status = 200, body = SessionOpen), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -194,7 +194,7 @@ pub(super) async fn oidc_finish(
 
 type Refused = (ControlError, Tried);
 
-/// Who came back.
+/// The user that the provider authenticated.
 async fn person(
     shared: &Shared,
     headers: &HeaderMap,
@@ -231,7 +231,7 @@ async fn person(
     Ok((caller, whose))
 }
 
-/// The log-in that this browser began and that the provider answers.
+/// The log-in that this browser started and that the provider answers.
 fn pending(shared: &Shared, headers: &HeaderMap, state: &str) -> Result<Pending, ControlError> {
     let name = login_cookie_name(host(headers));
     let cookies = headers.get_all(header::COOKIE).iter();
