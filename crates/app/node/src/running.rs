@@ -50,7 +50,7 @@ use crate::token;
 const RPCBIND_PORT: u16 = 111;
 /// How long requests under way may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// The same where other nodes answer what clients send again.
+/// How long requests under way may take at the end in a cluster, where other nodes answer the calls that clients send again.
 const STOP_GRACE_IN_CLUSTER: Duration = Duration::from_secs(3);
 /// A member of etcd that most others do not answer is killed after so long.
 const ETCD_STOP_MAX: Duration = Duration::from_secs(2);

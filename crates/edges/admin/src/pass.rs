@@ -355,7 +355,7 @@ impl Asked {
         answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// The same of several nodes at once; and those that do not answer.
+    /// The answers of several nodes at once, and the nodes that do not answer.
     async fn read_all<T: DeserializeOwned>(
         &self,
         forward: &Arc<Forward>,

@@ -240,7 +240,7 @@ impl EtcdMember {
         self.stop_within(MEMBER_STOP_MAX).await;
     }
 
-    /// The same. One that takes longer is killed, which loses nothing: what it has acknowledged is on its disk.
+    /// Ends the process as etcd wants it. A process that takes longer is killed, which loses nothing: what it has acknowledged is on disk.
     pub async fn stop_within(mut self, patience: Duration) {
         self.stop.send_replace(Some(patience));
         if (&mut self.supervisor).await.is_err() {

@@ -299,7 +299,7 @@ impl MasterKeys {
         self.of(wrapped)?.unwrap_secrets(pool, wrapped)
     }
 
-    /// The same key of a pool's secrets, wrapped with the current master key.
+    /// Rewraps the key of a pool's secrets with the current master key.
     pub fn wrap_secrets_key_anew(
         &self,
         pool: PoolId,
@@ -311,7 +311,7 @@ impl MasterKeys {
         Ok(current.wrap_secrets(pool, &key, entropy))
     }
 
-    /// The same key of a volume, wrapped with the current master key.
+    /// Rewraps the key of a volume with the current master key.
     pub fn wrap_anew(
         &self,
         volume: VolumeId,
@@ -321,7 +321,7 @@ impl MasterKeys {
         self.wrap(&self.unwrap(volume, wrapped)?, entropy)
     }
 
-    /// The same key of secrets, wrapped with the same master key for another pool, or for a cluster.
+    /// Rewraps the key of secrets, with its current master key, for another pool or for a cluster.
     pub fn move_secrets_key(
         &self,
         from: PoolId,

@@ -33,7 +33,7 @@ static UNUSABLE_LOGGED: LogLimit = LogLimit::new(LINES_MAX);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
-    /// The same for all that can be wrong: whoever adds tiers does not learn which files there are.
+    /// One error for every cause, so that an administrator who adds tiers does not learn which files exist.
     #[error(
         "the file with credentials, {path}, cannot be used: it needs {needed}, and to be a file that nobody but the server's user \
          can read (chmod 600 {path}){host}; the server's log says what is wrong"

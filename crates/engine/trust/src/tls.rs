@@ -356,7 +356,7 @@ pub(crate) async fn clear_listener(stream: NodeStream) -> io::Result<NodeStream>
     }
 }
 
-/// The same of who connected, after the welcome: the listener is silent until it hears of this.
+/// The dialler's side, after the welcome: it speaks first, because the listener waits for its byte.
 async fn clear_dialler(stream: NodeStream) -> io::Result<NodeStream> {
     let mut stream = stream.into_clear()?;
     stream.write_all(&[WELCOME]).await?;

@@ -250,7 +250,7 @@ impl Objects {
         }
     }
 
-    /// The same, alone, for whoever outlives this.
+    /// The exclusive turn of an object, owned by a caller that outlives this reference.
     pub(crate) async fn owned_turn_of(
         &self,
         directory: Ino,
@@ -409,7 +409,7 @@ impl Objects {
         self.make_bucket(owner, name, path, false).await
     }
 
-    /// The same by a user, who makes a bucket of no directory that is another's.
+    /// Creates a bucket for a user, who cannot take another user's directory for it.
     pub async fn create_own_bucket(
         self: &Arc<Self>,
         owner: &Credentials,

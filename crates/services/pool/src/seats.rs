@@ -130,7 +130,7 @@ impl Pool {
         self.disown_before(id, how, std::future::pending()).await;
     }
 
-    /// The same. It is closed no longer than until `over`, when this node may own it no more: then it is abandoned.
+    /// Stops serving a volume. Closing it may last until `over`, when this node loses the volume: then the volume is abandoned.
     pub async fn disown_before(&self, id: VolumeId, how: Leave, over: impl Future<Output = ()>) {
         let service = self.set_service(id, None);
         self.publish();

@@ -412,7 +412,7 @@ mod tests {
             .collect()
     }
 
-    /// The same disk once more.
+    /// A second holder of the disk.
     fn same(holder: &Holder) -> Holder {
         Holder::new(holder.id, Arc::clone(&holder.disk))
     }

@@ -575,7 +575,7 @@ impl Pool {
         code.map_or(0, |code| code.parity())
     }
 
-    /// The same of its safest data.
+    /// How many disks the volume's best protected data can lose.
     fn tolerated_by_metadata(&self, settings: &VolumeSettings) -> u8 {
         let codes = settings.protections().map(|it| self.store.code_for(it));
         let parities = codes.map(|code| code.map_or(0, |code| code.parity()));

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 pub const FOLDER: &str = "map-copies";
 /// The newest map that the node saw.
 pub const NEWEST: &str = "newest.json";
-/// The same on each of its disks.
+/// The newest map on each of the node's disks.
 pub const ON_DISK: &str = "cluster-map.json";
 /// While it is being written.
 pub const ON_DISK_NEW: &str = "cluster-map.json.new";

@@ -153,7 +153,7 @@ fn newer_logs(volumes: &[CopiedVolume], on_disks: &BTreeMap<VolumeId, OnDisks>) 
     newer_than(&known.collect(), on_disks)
 }
 
-/// The same, of the newest file of each log that is known.
+/// Volumes whose log has files on these disks that are newer than the newest known file.
 fn newer_than(
     known: &BTreeMap<VolumeId, u64>,
     on_disks: &BTreeMap<VolumeId, OnDisks>,

@@ -45,7 +45,7 @@ impl Controller {
         }
     }
 
-    /// The same without what is told of each volume: it is looked at every few seconds, also where there are thousands of them.
+    /// The state of everything but the volumes. Streams need it every few seconds, even with thousands of volumes.
     pub fn overview(&self) -> Status {
         let inner = &self.inner;
         let pool = inner.pool.state();

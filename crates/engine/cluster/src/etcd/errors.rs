@@ -32,7 +32,7 @@ impl Failure {
         }
     }
 
-    /// The same answer would come from any member.
+    /// An error that any member would answer with.
     fn certain(error: CoordinatorError) -> Self {
         Self {
             another_member_may_help: false,
