@@ -76,7 +76,7 @@ class HangingDisks(ClusterTest):
             load.await_progress()
         used = self.retry(cluster, asked, disk)
         self.assertEqual(used.returncode, 4, used.stderr)
-        self.assertIn("is used", used.stderr)
+        self.assertIn("is in use", used.stderr)
         load.end()
         for through in cluster.names:
             self.assertGreater(load.verify(cluster.url(through)), 0)

@@ -293,7 +293,7 @@ impl Pool {
                 Ok::<_, DiskError>(())
             };
             if let Err(error) = made.await {
-                tracing::debug!(%error, "no room is kept on this disk");
+                tracing::debug!(%error, "no ballast on this disk");
             }
         }
     }
@@ -321,7 +321,7 @@ impl Pool {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
-                        tracing::warn!(%error, "the room that is kept cannot be used");
+                        tracing::warn!(%error, "the ballast of a disk cannot be given up");
                         break;
                     }
                 }
@@ -332,7 +332,7 @@ impl Pool {
                 }
                 tracing::warn!(
                     disk = disk.label(),
-                    "this disk is full; some of the room that is kept on it is used now"
+                    "this disk is full; some of its ballast was given up"
                 );
                 if wanted == Wanted::One {
                     break;

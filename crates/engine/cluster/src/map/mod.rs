@@ -71,7 +71,7 @@ pub enum MapError {
         "nobody knows whether a change of the cluster's map was made ({0}); it is settled once etcd can be reached again"
     )]
     Unknown(CoordinatorError),
-    #[error("{what} at {key} in etcd is damaged: {problem}; restore etcd from a backup")]
+    #[error("{what} at {key} in etcd is damaged: {problem}; restore the map with `cairn cluster recover`")]
     Damaged {
         key: Key,
         what: &'static str,
