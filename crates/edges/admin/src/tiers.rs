@@ -46,7 +46,7 @@ pub struct TierView {
     pub bytes: u64,
     /// The part of these bytes that is in use.
     pub live_bytes: u64,
-    /// Space that the used bytes would need on disks, with parity and copies.
+    /// Space that the data would need on disks, with parity and copies.
     pub saved_bytes: u64,
     /// Monthly cost of the bytes in US cents, at the list price of S3 Standard in the tier's region, without requests and traffic;
     /// left out if unknown.
