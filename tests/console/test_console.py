@@ -505,7 +505,7 @@ class Pages(ConsoleTest):
             page.get_by_role("button", name="Schedule", exact=True).click()
             dialog.get_by_label("Schedules").fill("often 5")
             dialog.get_by_role("button", name="Set").click()
-            self.shown(dialog.get_by_role("alert"), "says no time")
+            self.shown(dialog.get_by_role("alert"), "has no time")
             window.complaints.clear()
             dialog.get_by_label("Schedules").fill("hourly 24, daily 7")
             dialog.get_by_role("button", name="Set").click()

@@ -505,7 +505,10 @@ mod tests {
             (&["10.0.0.20/24", "fd00::1/64"], Err("not in the network")),
             (&["127.0.0.1-127.0.0.2/8"], Err("that a client could mount")),
             (&["node1/24"], Err("\"node1\" is not an address")),
-            (&["10.0.0.20/33"], Err("no address with the length")),
+            (
+                &["10.0.0.20/33"],
+                Err("not an address with a prefix length"),
+            ),
         ];
         for (texts, want) in cases {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();

@@ -492,9 +492,9 @@ mod tests {
                 .contains("longer")
         );
         let why = run("printf '\\377'").unwrap_err();
-        assert!(why.contains("no text"), "{why}");
+        assert!(why.contains("not text"), "{why}");
         // What it started in the background is ended, too.
         let why = super::run("sleep 100 & sleep 100", Duration::from_millis(50)).unwrap_err();
-        assert!(why.contains("was ended"), "{why}");
+        assert!(why.contains("was killed"), "{why}");
     }
 }

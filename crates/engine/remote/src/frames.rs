@@ -95,7 +95,7 @@ pub(crate) enum FrameError {
     Io(#[from] io::Error),
     #[error("the connection ended in the middle of a frame")]
     CutShort,
-    #[error("what came is not understood: {0}")]
+    #[error("an invalid message came: {0}")]
     Wire(#[from] WireError),
 }
 

@@ -478,7 +478,7 @@ fn explain_certificate(problem: &CertificateError) -> String {
             "its certificate is not of this cluster".to_owned()
         }
         CertificateError::ApplicationVerificationFailure => {
-            "the ticket was made before the authority was replaced, or is of another cluster: make a new ticket there (`cairn cluster \
+            "the ticket is from before a rotation of the CA, or from another cluster: create a new ticket there (`cairn cluster \
              token`)"
                 .to_owned()
         }

@@ -434,7 +434,7 @@ impl Objects {
             }
             if state.buckets.len() >= BUCKET_COUNT_MAX {
                 return Err(ObjectError::Invalid(format!(
-                    "the volume has {BUCKET_COUNT_MAX} buckets, which is the most there can be"
+                    "the volume has {BUCKET_COUNT_MAX} buckets, which is the limit"
                 )));
             }
         }
@@ -575,7 +575,7 @@ impl Objects {
         let _turn = self.turn.lock().await;
         if self.state.read().keys.len() >= ACCESS_KEY_COUNT_MAX {
             return Err(ObjectError::Invalid(format!(
-                "the volume has {ACCESS_KEY_COUNT_MAX} access keys, which is the most there can be"
+                "the volume has {ACCESS_KEY_COUNT_MAX} access keys, which is the limit"
             )));
         }
         for only in &spec.only {

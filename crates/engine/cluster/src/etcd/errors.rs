@@ -65,7 +65,7 @@ pub(super) fn of(endpoint: &str, error: Error) -> Failure {
             CoordinatorError::BadSettings(format!("{endpoint}: {message}")),
         ),
         Error::InvalidUri(error) => Failure::certain(CoordinatorError::BadSettings(format!(
-            "{endpoint} is no address: {error}"
+            "{endpoint} is not an address: {error}"
         ))),
         // Certificates that cannot be read, among others.
         Error::TransportError(error) => Failure::certain(CoordinatorError::BadSettings(format!(

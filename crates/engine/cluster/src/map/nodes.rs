@@ -661,7 +661,7 @@ impl ClusterMap {
         if !is_name(&record.name) {
             let name = &record.name;
             return Err(invalid(format!(
-                "{name:?} is no name: letters, digits, '-', '_' and '.', 63 at most"
+                "{name:?} is not a name: at most 63 letters, digits, '-', '_' and '.'"
             )));
         }
         let addresses = [&record.internal_address, &record.external_address];
