@@ -141,7 +141,7 @@ class Pages(ConsoleTest):
         page.get_by_label("Name").fill("bob")
         page.get_by_label("Password").fill("password of alice")
         page.get_by_role("button", name="Log in").click()
-        self.shown(page.get_by_role("alert"), "there is no user of this name with this password")
+        self.shown(page.get_by_role("alert"), "user name or password is wrong")
         page.get_by_label("Password").fill("password of bob")
         page.get_by_role("button", name="Log in").click()
         self.shown(bob.heading(), "Overview")

@@ -22,7 +22,7 @@ fn control(shared: &Shared) -> Result<&dyn AddressPoolControl, ControlError> {
 
 /// Lists address pools: each address with its home and its holder.
 #[utoipa::path(get, path = "/api/v1/cluster/address-pools", responses((status = 200, body = AddressPoolList),
-    (status = 404, description = "The server is in no cluster", body = ErrorBody)))]
+    (status = 404, description = "The server is not in a cluster", body = ErrorBody)))]
 pub(super) async fn address_pool_list(
     State(shared): Api,
 ) -> Result<Json<AddressPoolList>, ControlError> {

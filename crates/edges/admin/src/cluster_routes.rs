@@ -14,7 +14,7 @@ use crate::control::ControlError;
 
 /// Shows the cluster of the node.
 #[utoipa::path(get, path = "/api/v1/cluster", responses(
-    (status = 200, body = ClusterView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = ClusterView), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster(State(shared): Api) -> Result<Json<ClusterView>, ControlError> {
     shared.control.cluster().await.map(Json)
 }
@@ -22,7 +22,7 @@ pub(super) async fn cluster(State(shared): Api) -> Result<Json<ClusterView>, Con
 /// Copies the cluster map, without client data; the node keeps the copy as well. `cairn cluster recover` restores the map from a
 /// copy.
 #[utoipa::path(post, path = "/api/v1/cluster/backups", responses(
-    (status = 200, body = ClusterBackup), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = ClusterBackup), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster_backup(
     State(shared): Api,
 ) -> Result<Json<ClusterBackup>, ControlError> {
@@ -32,7 +32,7 @@ pub(super) async fn cluster_backup(
 
 /// Shows the CA of the nodes' certificates, and the progress of its rotation.
 #[utoipa::path(get, path = "/api/v1/cluster/authority", responses(
-    (status = 200, body = AuthorityView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = AuthorityView), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster_authority(
     State(shared): Api,
 ) -> Result<Json<AuthorityView>, ControlError> {
@@ -42,8 +42,8 @@ pub(super) async fn cluster_authority(
 /// Starts a rotation of the cluster's CA. The nodes do its steps by themselves while clients work. If a rotation is running, the
 /// answer shows it.
 #[utoipa::path(post, path = "/api/v1/cluster/authority/rotation", responses(
-    (status = 200, body = AuthorityView), (status = 404, description = "The server is in no cluster"),
-    (status = 409, description = "Somebody else runs etcd with certificates of the authority")))]
+    (status = 200, body = AuthorityView), (status = 404, description = "The server is not in a cluster"),
+    (status = 409, description = "Your own etcd uses certificates of the cluster's CA")))]
 pub(super) async fn cluster_authority_rotate(
     State(shared): Api,
 ) -> Result<Json<AuthorityView>, ControlError> {
@@ -54,7 +54,7 @@ pub(super) async fn cluster_authority_rotate(
 
 /// Creates a ticket with which one node can join the cluster.
 #[utoipa::path(post, path = "/api/v1/cluster/tickets", request_body = TicketCreate, responses(
-    (status = 200, body = TicketView), (status = 400, description = "It would be valid for too long"), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = TicketView), (status = 400, description = "The validity is too long"), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster_ticket(
     State(shared): Api,
     Given(create): Given<TicketCreate>,
@@ -68,7 +68,7 @@ pub(super) async fn cluster_ticket(
 /// shows the progress.
 #[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeChange, responses((status = 200, body = ClusterView),
-    (status = 409, description = "Too little redundancy or space would be left")))]
+    (status = 409, description = "Too little redundancy or space would remain")))]
 pub(super) async fn node_set(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -83,7 +83,7 @@ pub(super) async fn node_set(
 /// rebuilt. Unlike with a drain, its data stays on it.
 #[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeMaintenance, responses((status = 200, body = ClusterView),
-    (status = 409, description = "The node is to leave, or the time is too long")))]
+    (status = 409, description = "The node is being drained, or the time is too long")))]
 pub(super) async fn node_maintenance(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -110,7 +110,7 @@ pub(super) async fn node_weight(
 
 /// Shows the load of each node, and the moves of volumes that would balance it. Changes nothing.
 #[utoipa::path(get, path = "/api/v1/cluster/balance", responses(
-    (status = 200, body = BalanceView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = BalanceView), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn balance(State(shared): Api) -> Result<Json<BalanceView>, ControlError> {
     shared.control.balance().await.map(Json)
 }
@@ -118,7 +118,7 @@ pub(super) async fn balance(State(shared): Api) -> Result<Json<BalanceView>, Con
 /// Makes the first of these moves, waits until the new owner serves the volume, and shows the next moves. Clients of that volume
 /// see a short pause.
 #[utoipa::path(post, path = "/api/v1/cluster/balance", responses(
-    (status = 200, body = BalanceView), (status = 404, description = "The server is in no cluster"),
+    (status = 200, body = BalanceView), (status = 404, description = "The server is not in a cluster"),
     (status = 503, description = "The volume did not move")))]
 pub(super) async fn balance_step(State(shared): Api) -> Result<Json<BalanceView>, ControlError> {
     to_the_end(async move { shared.control.balance_step().await })
@@ -130,7 +130,7 @@ pub(super) async fn balance_step(State(shared): Api) -> Result<Json<BalanceView>
 /// the node.
 #[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/replace", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeReplace, responses((status = 200, body = ClusterView),
-    (status = 409, description = "Too little redundancy or space would be left")))]
+    (status = 409, description = "Too little redundancy or space would remain")))]
 pub(super) async fn node_replace(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -143,7 +143,7 @@ pub(super) async fn node_replace(
 
 /// Removes a drained node from the cluster: other nodes refuse it from then on, and its server stops.
 #[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
-    responses((status = 204), (status = 409, description = "Something is on it still")))]
+    responses((status = 204), (status = 409, description = "The node is not empty yet")))]
 pub(super) async fn node_remove(
     State(shared): Api,
     NodeNamed(node): NodeNamed,

@@ -59,7 +59,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 fn live_control(shared: &Shared) -> Result<&dyn LiveControl, ControlError> {
-    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no history");
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no history");
     shared.control.live().ok_or_else(absent)
 }
 
@@ -102,8 +102,8 @@ pub(super) async fn live_events(
     let leave = Leave::of(&shared, &headers, &caller);
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let permit = permit.map_err(|_| {
-        let message = format!("{STREAMS_MAX} pages have a stream already");
-        ControlError::new(ErrorKind::Unavailable, message).hint("ask /api/v1/live now and then")
+        let message = format!("{STREAMS_MAX} pages already have a stream");
+        ControlError::new(ErrorKind::Unavailable, message).hint("poll /api/v1/live instead")
     })?;
     let stopping = shared.stopping.subscribe();
     let events = stream::unfold(
@@ -192,7 +192,7 @@ impl Shared {
                 ErrorKind::Unavailable,
                 format!("node {node} does not answer: {why}"),
             )
-            .hint("`cairn cluster status` says how the cluster is")
+            .hint("`cairn cluster status` shows the state of the cluster")
         })
     }
 
@@ -351,7 +351,7 @@ pub(super) async fn history(
     let from_seconds = absolute(number("from")?.unwrap_or(-3600));
     let to_seconds = absolute(number("to")?.unwrap_or(0));
     if from_seconds >= to_seconds {
-        return Err(invalid("from lies after to".to_owned()));
+        return Err(invalid("from is later than to".to_owned()));
     }
     let points = match number("points")? {
         None => POINTS_DEFAULT,
@@ -426,7 +426,7 @@ async fn console(request: Request) -> Response {
     let path = path.strip_prefix(cairn_console::ROOT).unwrap_or("");
     let Some(file) = cairn_console::file(path) else {
         return ControlError::new(ErrorKind::NotFound, "the console has no such file")
-            .hint("reload the page: it may be of an older version")
+            .hint("reload the page: it may be from an older version")
             .into_response();
     };
     let asked = |name| {

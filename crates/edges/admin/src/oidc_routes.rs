@@ -28,11 +28,8 @@ const SAID_CHARS_MAX: usize = 200;
 
 fn provider(shared: &Shared) -> Result<&Provider, ControlError> {
     let absent = || {
-        ControlError::new(
-            ErrorKind::NotFound,
-            "nobody logs in to this server by an OpenID provider",
-        )
-        .hint("`cairn serve --help` shows the settings, which begin with oidc")
+        ControlError::new(ErrorKind::NotFound, "this server has no OpenID provider")
+            .hint("`cairn serve --help` shows the settings, which begin with oidc")
     };
     shared.oidc.as_ref().ok_or_else(absent)
 }
@@ -56,11 +53,10 @@ fn redirect(
     });
     let refused = || {
         let origin: String = origin.chars().take(SAID_CHARS_MAX).collect();
-        let message = format!(
-            "the console is open at {origin}, where the OpenID provider may not send anybody back"
-        );
+        let message =
+            format!("the console is open at {origin}, which is not an allowed redirect address");
         ControlError::new(ErrorKind::Forbidden, message).hint(format!(
-            "open it at {}, or add the address to oidc_address and to what the provider allows",
+            "open the console at {}, or add this address to oidc_address and to the provider's allowed redirect addresses",
             provider.addresses()
         ))
     };
@@ -68,11 +64,11 @@ fn redirect(
 }
 
 fn refused(error: &OidcError) -> ControlError {
-    let clocks = "compare the clocks of both: `timedatectl` shows whether this server's is set by the network";
+    let clocks = "compare the clocks of server and provider: `timedatectl` shows whether this server's clock is synchronized";
     let (kind, hint) = match error {
         OidcError::Away(_) => (
             ErrorKind::Unavailable,
-            "try again; users with passwords and the admin token log in meanwhile",
+            "try again; log-ins with a password or the admin token still work",
         ),
         OidcError::Answer(_) => (
             ErrorKind::Unavailable,
@@ -80,11 +76,11 @@ fn refused(error: &OidcError) -> ControlError {
         ),
         OidcError::Secret { .. } => (
             ErrorKind::Unavailable,
-            "look at oidc_client_secret_file: the server must be able to read it",
+            "check oidc_client_secret_file: the server must be able to read it",
         ),
         OidcError::Code(_) => (
             ErrorKind::Unauthorized,
-            "begin the log-in again; if that does not help, compare client id, secret and the allowed redirect address, \
+            "start the log-in again; if that does not help, compare client id, secret and the allowed redirect address, \
              /console/login, with the provider's configuration",
         ),
         OidcError::Token(token) => match token {
@@ -101,16 +97,16 @@ fn refused(error: &OidcError) -> ControlError {
             | cairn_oidc::TokenError::Signature
             | cairn_oidc::TokenError::Nonce => (
                 ErrorKind::Unauthorized,
-                "begin the log-in again; if it fails again, the provider, or who stands between, is not what it should be",
+                "start the log-in again; if it fails again, the provider or a system on the path to it is misconfigured or hostile",
             ),
         },
         OidcError::NoName { .. } | OidcError::BadName { .. } => (
             ErrorKind::Forbidden,
-            "oidc_name_claim says which claim is the name; oidc_scope, what the provider is asked for",
+            "oidc_name_claim sets the claim with the name; oidc_scope sets the requested scopes",
         ),
         OidcError::NoRole { .. } => (
             ErrorKind::Forbidden,
-            "who runs the provider can add you to a group; oidc_admin and oidc_viewer say which groups give a role",
+            "the provider's administrator can add you to a group; oidc_admin and oidc_viewer list the groups that give a role",
         ),
     };
     ControlError::new(kind, error.to_string()).hint(hint)
@@ -143,7 +139,7 @@ pub(super) async fn oidc_begin(
     let address = provider.address(&login, &redirect).await;
     let address = address.map_err(|error| {
         if let Some(more) = shared.oidc_begins_logged.admitted() {
-            tracing::warn!(%error, more, "a log-in by the OpenID provider cannot begin");
+            tracing::warn!(%error, more, "a log-in through the OpenID provider cannot start");
         }
         refused(&error)
     })?;
@@ -210,7 +206,7 @@ async fn person(
     let person = provider.person(&login, &redirect, &code).await;
     let person = person.map_err(|error| {
         if let Some(more) = shared.oidc_ends_logged.admitted() {
-            tracing::warn!(%error, more, "a log-in by the OpenID provider failed");
+            tracing::warn!(%error, more, "a log-in through the OpenID provider failed");
         }
         let name = match &error {
             OidcError::NoRole { name, .. } => Some(name.as_str()),
@@ -240,7 +236,7 @@ fn pending(shared: &Shared, headers: &HeaderMap, state: &str) -> Result<Pending,
         .find_map(|value| shared.sessions.find_login(value));
     let is_its_own = |pending: &Pending| shared.sessions.login(pending).state == state;
     let Some(pending) = found.filter(is_its_own) else {
-        let message = "this browser did not begin this log-in, or began another one since";
+        let message = "this browser did not start this log-in, or has started another since";
         let error = ControlError::new(ErrorKind::Unauthorized, message);
         return Err(error.hint("log in again at /console/, in one window, with cookies allowed"));
     };
@@ -248,8 +244,7 @@ fn pending(shared: &Shared, headers: &HeaderMap, state: &str) -> Result<Pending,
         true => Ok(pending),
         false => {
             let minutes = LOGIN_SECONDS / 60;
-            let message =
-                format!("this log-in is too old: it was begun more than {minutes} min ago");
+            let message = format!("this log-in is too old: it started more than {minutes} min ago");
             Err(ControlError::new(ErrorKind::Unauthorized, message).hint("log in again"))
         }
     }
@@ -263,7 +258,7 @@ fn code_of(returned: OidcReturn) -> Result<String, ControlError> {
         let said: String = said.take(SAID_CHARS_MAX).collect();
         let message = format!("the OpenID provider refuses this log-in: {}", said.trim());
         return Err(ControlError::new(ErrorKind::Unauthorized, message)
-            .hint("log in again, and say yes there; or ask who runs the provider"));
+            .hint("log in again and agree there, or ask the provider's administrator"));
     }
     returned.code.ok_or_else(|| {
         ControlError::new(ErrorKind::Invalid, "the OpenID provider sent no code")

@@ -20,8 +20,8 @@ use crate::session::{SESSION_SECONDS, Used, Whose};
 use crate::users::{OpenSession, OpenSessionList};
 
 fn absent() -> ControlError {
-    ControlError::new(ErrorKind::NotFound, "there is no session of this number")
-        .hint("`cairn user sessions` shows all that were used since the server was started")
+    ControlError::new(ErrorKind::NotFound, "there is no session with this number")
+        .hint("`cairn user sessions` shows all sessions used since the server started")
 }
 
 fn number_of(text: &str) -> Option<u64> {
@@ -117,7 +117,7 @@ pub(super) async fn sessions_end(
     let invalid = |message: &str| ControlError::new(ErrorKind::Invalid, message);
     let user = query.values("user").last();
     let user = user.filter(|user| !user.is_empty());
-    let user = user.ok_or_else(|| invalid("user is missing: whose sessions are to end"))?;
+    let user = user.ok_or_else(|| invalid("user is missing: give the user whose sessions end"))?;
     let of_user = || {
         let name: Result<UserName, _> = user.parse();
         name.map(|name| Whose::key_of_user(&name))
@@ -138,7 +138,7 @@ pub(super) async fn sessions_end(
         Some(_) => return Err(invalid("by is password or oidc")),
     };
     if keys.is_empty() {
-        return Err(invalid("nobody can have this name"));
+        return Err(invalid("this is not a valid user name"));
     }
     let ends_seconds = latest_end(&shared);
     let all_of = |whose| Logout::AllOf {

@@ -14,11 +14,8 @@ use crate::query::Query;
 use crate::users::{UserCreate, UserList, UserSet, UserView};
 
 fn absent() -> ControlError {
-    ControlError::new(
-        ErrorKind::NotFound,
-        "there is no user of the name in the path",
-    )
-    .hint("`cairn user list` shows all users")
+    ControlError::new(ErrorKind::NotFound, "no user has the name in the path")
+        .hint("`cairn user list` shows all users")
 }
 
 /// A text that cannot be a name is one that no user has.
@@ -76,7 +73,7 @@ pub(super) async fn user_set(
 ) -> Result<Json<UserView>, ControlError> {
     let name = named(&name)?;
     if set.role.is_none() && set.password.is_none() {
-        let error = ControlError::new(ErrorKind::Invalid, "nothing is to be changed");
+        let error = ControlError::new(ErrorKind::Invalid, "the request changes nothing");
         return Err(error.hint("give a role, a password, or both"));
     }
     let set = async move {

@@ -55,7 +55,7 @@ impl Password {
         // million guesses: tries over the network are slowed down, but not for ever.
         let strength = zxcvbn::zxcvbn(&self.0, &[user, "cairn"]);
         (strength.score() < zxcvbn::Score::Two).then(|| {
-            "this password is one of the most common ones, or a pattern that is guessed early: take several words that have \
+            "this password is a common one, or an easily guessed pattern: use several words that have \
              nothing to do with one another"
                 .to_owned()
         })
