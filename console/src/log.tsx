@@ -11,7 +11,7 @@ import { asRefusal, useApi } from "./use";
 const EXPORT_LIMIT = 1000;
 
 export const SPANS: [value: string, text: string][] = [
-  ["", "All that is kept"],
+  ["", "All entries"],
   ["1h", "The last hour"],
   ["1d", "The last day"],
   ["7d", "The last week"],

@@ -66,7 +66,7 @@ function Content() {
   return (
     <Page title="No such page">
       <p>
-        There is nothing at this address. <a href={to("")}>Go to the overview.</a>
+        This page does not exist. <a href={to("")}>Go to the overview.</a>
       </p>
     </Page>
   );
@@ -78,13 +78,13 @@ function Connection() {
   if (!isConnected) {
     return (
       <Notice tone="bad" title="The server does not answer.">
-        What is shown is how it was {live ? "when it last answered" : "before"}. The page tries again by itself.
+        The page shows the state {live ? "at its last answer" : "before that"}, and retries by itself.
       </Notice>
     );
   }
   if (isRestarted && !isSeen) {
     return (
-      <Notice tone="warn" title="The server was started anew.">
+      <Notice tone="warn" title="The server restarted.">
         The page is connected again.{" "}
         <button type="button" class="quiet" onClick={() => setSeen(true)}>
           Dismiss

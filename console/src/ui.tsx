@@ -232,7 +232,7 @@ export function Code({ text, label, isTitled }: { text: string; label: string; i
 export function Same({ command, request }: { command: string; request: Call }) {
   return (
     <details class="same">
-      <summary>The same by command or REST</summary>
+      <summary>As a command or REST call</summary>
       <Code label="the command" text={command} />
       <Code label="the REST call" text={asCurl(request)} />
     </details>

@@ -162,7 +162,7 @@ class Addresses(ClusterTest):
         for words, why in [
             (("other", f"{address}/24"), "another volume has this address"),
             (("other", f"{node}/24"), "is an address of node node2"),
-            (("other", address), "is no address with the length of its prefix"),
+            (("other", address), "is not an address with a prefix length"),
             (("other", "127.0.0.1/8"), "that a client could mount"),
             (("none", f"{address}/24"), "none"),
         ]:

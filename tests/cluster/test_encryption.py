@@ -95,7 +95,7 @@ class Encryption(ClusterTest):
         self.assertEqual(self.read(cluster, bare), data)
         refused = cluster.cairn(owner, "volume", "move", "secret", "--to", bare, check=False)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("has no master key", refused.stderr)
+        self.assertIn("lacks the volume's master key", refused.stderr)
         self.assertEqual(cluster.owner("secret"), owner)
         cluster.kill(owner)
         self.assertEqual(self.wait(lambda: cluster.owner("secret", without=(owner,)), "the next owner"), heir)

@@ -161,7 +161,7 @@ class Reserved(ClusterTest):
         cairn = lambda *words, **options: cluster.cairn(cluster.owner(), *words, **options)
         refused = cairn("lun", "create", "main/large", "--size", "2GiB", "--reserve", "full", check=False)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("cannot be set aside", refused.stderr)
+        self.assertIn("cannot be reserved", refused.stderr)
         cairn("lun", "create", "main/disk", "--size", f"{LUN_MIB}MiB", "--reserve", "full")
         cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
         shown = json.loads(cairn("lun", "map", "main/disk", "--igroup", "hosts", "--json").stdout)

@@ -389,7 +389,7 @@ class Walk(Follower):
         stranger = self.network.machine("stranger", 50)
         join = lambda ticket, words: stranger.run(self.line(self.JOIN, {"TICKET": ticket} | words), check=False)
         apart = {"two": "stranger", "10.0.0.2:7400": "10.0.0.50:7400"}
-        self.refused(join(self.tickets[0], apart), "expired, or was used already; make another one with `cairn cluster token`")
+        self.refused(join(self.tickets[0], apart), "expired, or already used; create another with `cairn cluster token`")
         self.refused(join("hello", apart), "ticket", status=USAGE)
         self.refused(join(self.ticket(), {"10.0.0.2:7400": "10.0.0.50:7400", "two": "one"}), "one")
         self.refused(join(self.ticket(), {"two": "stranger", "10.0.0.2:7400": "10.0.0.1:7400"}), "10.0.0.1:7400")
@@ -437,7 +437,7 @@ class Walk(Follower):
         self.place("main", "one")
         old = next(disk for disk in self.node("two")["disks"] if disk["label"].endswith("/mnt/disk2"))
         replace, words = "cairn disk replace DISK /srv/new [--wipe]", {"DISK": old["id"], "[--wipe]": ""}
-        self.refused(self.on("one", replace, words, page, check=False), "is one of node two, which runs", "ask that node")
+        self.refused(self.on("one", replace, words, page, check=False), "belongs to node two, which is up", "ask that node")
         self.on("two", replace, words, page)
         # In a cluster an operator takes it out.
         removed = lambda: self.on("one", remove, {"DISK": old["id"], "[--force]": ""}, page, check=False).returncode == 0

@@ -81,11 +81,11 @@ class HangingDisks(ClusterTest):
             load.await_progress()
         used = self.retry(cluster, asked, disk)
         self.assertEqual(used.returncode, 4, used.stderr)
-        self.assertIn("is used", used.stderr)
+        self.assertIn("is in use", used.stderr)
         load.end()
         for through in cluster.names:
             self.assertGreater(load.verify(cluster.url(through)), 0)
         # Only its node can tell whether it works.
         cluster.kill(node)
-        says = lambda: "does not run" in self.retry(cluster, asked, disk).stderr
+        says = lambda: "is down" in self.retry(cluster, asked, disk).stderr
         harness.wait_until(says, LEASE_IS_OVER_SECONDS + NOTICE_SECONDS_MAX, "that its node is known to be away")

@@ -149,7 +149,7 @@ class Nodes(ClusterTest):
         for words, why in [
             (("node", "drain", "node9"), "there is no node"),
             (("node", "remove", "node3"), "it is in use"),
-            (("node", "replace", "node3", "node3"), "its own place"),
+            (("node", "replace", "node3", "node3"), "replace itself"),
             (("node", "replace", "node3", "node9"), "there is no node"),
         ]:
             done = cluster.cairn("node1", *words, check=False)

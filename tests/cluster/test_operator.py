@@ -119,7 +119,7 @@ class Status(OperatorTest):
         )
         self.assertEqual(served.returncode, REFUSED, served.stderr)
         first = cluster.machine("node3")["pid"]
-        self.assertIn("node node3 runs already", served.stderr)
+        self.assertIn("node node3 already runs", served.stderr)
         # Both are named.
         self.assertIn(f"process {first} ", served.stderr)
         self.assertIn(str(copy), served.stderr)

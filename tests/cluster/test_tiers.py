@@ -65,7 +65,7 @@ class Tiers(ClusterTest):
         cluster.cairn(asked, "tier", "add", "cold", store.url("cold/one"), "--credentials-file", keys)
         self.await_known(cluster)
         refused = cluster.cairn(other, "tier", "add", "again", store.url("cold/one"), "--credentials-file", keys, check=False)
-        self.assertIn("of this pool already", refused.stderr)
+        self.assertIn("is already tier number", refused.stderr)
         files = {f"/file{number}": os.urandom(FILE_BYTES) for number in range(FILES)}
         with libnfs.Mount(cluster.url(asked)) as main:
             for name, data in files.items():

@@ -98,7 +98,7 @@ class Users(ClusterTest):
         self.assertEqual(of_all[0], of_all[1])
         self.assertEqual(of_all[0], of_all[2])
         refused = cluster.cairn(first, "audit", "list", "--node", "nobody", check=False)
-        self.assertIn("no node of this cluster is called nobody", refused.stderr)
+        self.assertIn("no node of this cluster has the name nobody", refused.stderr)
         for number, node in enumerate(cluster.names):
             changes = self.changes(cluster, node)
             self.assertIn(("alice", "session", "POST", "/api/v1/volumes", 403), changes)

@@ -154,7 +154,7 @@ class Waits(ClusterTest):
         self.assertEqual(cluster.owner(), owner)
         for name in self.others(cluster, other):
             log = (cluster.folder / name / "log").read_text(errors="replace")
-            self.assertNotIn("this node's lease is over", log, name)
+            self.assertNotIn("this node's lease has expired", log, name)
         load.end()
         self.assertGreater(load.verify(cluster.url()), 0)
 

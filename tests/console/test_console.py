@@ -126,7 +126,7 @@ class Pages(ConsoleTest):
             dialog.get_by_label("Role").select_option(role)
             dialog.get_by_label("Password").fill(f"password of {name}")
             # What is shown to copy has no secret in it.
-            dialog.get_by_text("The same by command or REST").click()
+            dialog.get_by_text("As a command or REST call").click()
             self.shown(dialog, f"cairn user create {name} --role {role}")
             self.shown(dialog, '"password":"PASSWORD"')
             self.assertEqual(admin.violations(), [])
@@ -141,7 +141,7 @@ class Pages(ConsoleTest):
         page.get_by_label("Name").fill("bob")
         page.get_by_label("Password").fill("password of alice")
         page.get_by_role("button", name="Log in").click()
-        self.shown(page.get_by_role("alert"), "there is no user of this name with this password")
+        self.shown(page.get_by_role("alert"), "user name or password is wrong")
         page.get_by_label("Password").fill("password of bob")
         page.get_by_role("button", name="Log in").click()
         self.shown(bob.heading(), "Overview")
@@ -159,7 +159,7 @@ class Pages(ConsoleTest):
 
         # Another password for oneself ends the session; another admin's change ends it too.
         page.get_by_role("button", name="Change password").click()
-        self.dialog(bob).get_by_label("Password of now").fill("password of bob")
+        self.dialog(bob).get_by_label("Current password").fill("password of bob")
         self.dialog(bob).get_by_label("New password").fill("another of bob")
         self.dialog(bob).get_by_role("button", name="Change").click()
         browser.playwright().expect(page.get_by_text("The session has ended.")).to_be_visible()
@@ -204,7 +204,7 @@ class Pages(ConsoleTest):
         text = pathlib.Path(saved.value.path()).read_text()
         self.assertTrue(text.startswith("id,time,user,via,address,method,path,status,node\n"), text)
         self.assertIn('"bob","session","127.0.0.1","POST","/api/v1/volumes",403', text)
-        page.get_by_text("The same by command or REST").click()
+        page.get_by_text("As a command or REST call").click()
         self.shown(page.get_by_role("main"), "cairn audit list --by bob --refused")
         self.quiet(admin)
 
@@ -226,7 +226,7 @@ class Pages(ConsoleTest):
         events = page.get_by_role("table", name="Events, newest first")
         self.shown(events, "the server was stopped")
         self.assertEqual(window.violations(), [])
-        page.get_by_label("How bad").select_option("error")
+        page.get_by_label("Severity").select_option("error")
         self.shown(events, "cairn disk replace")
         browser.playwright().expect(events.get_by_text("the server was stopped")).to_have_count(0)
         page.get_by_label("About").fill("nothing like it")
@@ -243,7 +243,7 @@ class Pages(ConsoleTest):
         text = pathlib.Path(saved.value.path()).read_text()
         # As the command writes it, to the byte.
         self.assertEqual(text, server.cairn("events", "--csv", "--severity", "error", "--subject", "Disk2").stdout)
-        page.get_by_text("The same by command or REST").click()
+        page.get_by_text("As a command or REST call").click()
         self.shown(page.get_by_role("main"), "cairn events --severity error --subject Disk2")
         self.quiet(window)
 
@@ -277,15 +277,15 @@ class Pages(ConsoleTest):
         browser.playwright().expect(bob.page.get_by_role("button", name="Stop")).to_have_count(0)
 
         running.get_by_role("button", name="Stop").click()
-        dialog.get_by_text("The same by command or REST").click()
+        dialog.get_by_text("As a command or REST call").click()
         self.shown(dialog, "cairn bench server stop")
         dialog.get_by_role("button", name="Stop", exact=True).click()
         runs = page.get_by_role("table", name="Runs, newest first")
-        browser.playwright().expect(runs).to_contain_text("stopped by an administrator", timeout=SECONDS_MAX * 1000)
+        browser.playwright().expect(runs).to_contain_text("an administrator stopped it", timeout=SECONDS_MAX * 1000)
         browser.playwright().expect(page.get_by_role("button", name="Run a benchmark")).to_be_enabled(timeout=SECONDS_MAX * 1000)
         page.get_by_role("button", name="Run a benchmark").click()
         dialog.get_by_label("Files of").select_option("64 MiB")
-        dialog.get_by_text("The same by command or REST").click()
+        dialog.get_by_text("As a command or REST call").click()
         self.shown(dialog, "cairn bench server start main --working-set 64MiB")
         self.shown(dialog, '{"volume":"main","working_set_bytes":67108864}')
         self.assertEqual(window.violations(), [])
@@ -394,7 +394,7 @@ class Pages(ConsoleTest):
         page, expect = window.page, browser.playwright().expect
         window.open("volumes/main")
         now = page.get_by_role("region", name="Now", exact=True)
-        self.shown(now, "No client does anything with this volume.")
+        self.shown(now, "No client uses this volume now.")
         self.assertEqual(window.violations(), [])
         with Load(server):
             table = lambda name: now.get_by_role("table", name=name)
@@ -408,7 +408,7 @@ class Pages(ConsoleTest):
             self.shown(now, "read")
             self.assertEqual(window.violations(), [])
         # Nobody reloads the page.
-        expect(now.get_by_text("No client does anything with this volume.")).to_be_visible(timeout=SECONDS_MAX * 1000)
+        expect(now.get_by_text("No client uses this volume now.")).to_be_visible(timeout=SECONDS_MAX * 1000)
         self.quiet(window)
 
     def test_a_kill_costs_a_minute_of_the_past_at_most(self):
@@ -471,7 +471,7 @@ class Pages(ConsoleTest):
         dialog.get_by_label("Name").fill("projects")
         dialog.get_by_label("Size limit").fill("5 GiB")
         dialog.get_by_label("Compression").select_option("zstd")
-        dialog.get_by_text("The same by command or REST").click()
+        dialog.get_by_text("As a command or REST call").click()
         self.shown(dialog.get_by_label("the command", exact=True), "cairn volume create projects --compression zstd --size-limit 5GiB")
         self.assertEqual(window.violations(), [])
         dialog.get_by_role("button", name="Create").click()
@@ -495,7 +495,7 @@ class Pages(ConsoleTest):
             self.shown(page.get_by_role("table", name="Snapshots, oldest first"), "first")
             mount.write_file("/file", b"after!")
             self.assertEqual(mount.read_file("/.snapshot/first/file"), b"before")
-            page.get_by_role("button", name="Count what each frees").click()
+            page.get_by_role("button", name="Show reclaimable space").click()
             self.shown(page.get_by_role("columnheader", name="Frees"), "Frees")
             page.get_by_role("button", name="Restore from snapshot first").click()
             dialog.get_by_label("Path in the volume").fill("/file")
@@ -505,7 +505,7 @@ class Pages(ConsoleTest):
             page.get_by_role("button", name="Schedule", exact=True).click()
             dialog.get_by_label("Schedules").fill("often 5")
             dialog.get_by_role("button", name="Set").click()
-            self.shown(dialog.get_by_role("alert"), "says no time")
+            self.shown(dialog.get_by_role("alert"), "has no time")
             window.complaints.clear()
             dialog.get_by_label("Schedules").fill("hourly 24, daily 7")
             dialog.get_by_role("button", name="Set").click()
@@ -523,7 +523,7 @@ class Pages(ConsoleTest):
             page.get_by_role("button", name="Lock snapshot first", exact=True).wait_for()
             page.get_by_role("button", name="Delete snapshot first").click()
             dialog.get_by_role("button", name="Delete").click()
-            self.shown(page.get_by_role("main"), "There is none. A snapshot takes no space")
+            self.shown(page.get_by_role("main"), "There is no snapshot. A snapshot takes no space")
             self.assertRaises(OSError, lambda: mount.names("/.snapshot/first"))
         self.quiet(window)
 
@@ -541,7 +541,7 @@ class Pages(ConsoleTest):
         dialog.get_by_label("Throughput for each TiB").fill("128 MiB/s")
         dialog.get_by_label("Burst").select_option("4")
         dialog.get_by_label("A full credit lasts").fill("120")
-        dialog.get_by_text("The same by command or REST").click()
+        dialog.get_by_text("As a command or REST call").click()
         command = "cairn class create gold --throughput-per-tib 128MiB --burst 4x --burst-credit 7200s"
         self.shown(dialog.get_by_label("the command", exact=True), command)
         self.assertEqual(window.violations(), [])
@@ -631,7 +631,7 @@ class Pages(ConsoleTest):
         window = self.window(server)
         page, dialog = window.page, self.dialog(window)
         window.open("tiers")
-        self.shown(page.get_by_role("main"), "There is none: all data is on the disks.")
+        self.shown(page.get_by_role("main"), "There is no tier: all data is on the disks.")
         page.get_by_role("button", name="Add a tier").click()
         dialog.get_by_label("Name").fill("cold")
         dialog.get_by_label("Place").fill(f"file://{self.scratch}/none")
@@ -640,7 +640,7 @@ class Pages(ConsoleTest):
         window.complaints.clear()
         (self.scratch / "none").mkdir()
         dialog.get_by_role("button", name="Add", exact=True).click()
-        self.shown(page.get_by_role("region", name="cold", exact=True), "No volume sends data here.")
+        self.shown(page.get_by_role("region", name="cold", exact=True), "No volume offloads data here.")
         window.open("volumes/main")
         page.get_by_role("button", name="Cold data").click()
         dialog.get_by_label("Days without use").fill("5")
@@ -675,7 +675,7 @@ class Pages(ConsoleTest):
         window.complaints.clear()
         page.get_by_label("Capacity").fill("50TiB")
         page.get_by_label("Failures that lose nothing").fill("2")
-        page.get_by_text("The same by command or REST").click()
+        page.get_by_text("As a command or REST call").click()
         self.shown(page.get_by_label("the command", exact=True), "cairn plan --capacity 50TiB --survive 2")
         page.get_by_role("button", name="Rank designs").click()
         designs = page.get_by_role("table", name="Designs, best first")
@@ -720,7 +720,7 @@ class Pages(ConsoleTest):
         self.shown(dialog, "--create")
         self.assertFalse(added.exists())
         window.complaints.clear()
-        dialog.get_by_label("Make the folder if it does not exist").check()
+        dialog.get_by_label("Create the folder if it does not exist").check()
         dialog.get_by_role("button", name="Add", exact=True).click()
         disks = page.get_by_role("table", name="Disks of the pool")
         self.shown(disks, str(added))
@@ -739,9 +739,9 @@ class Pages(ConsoleTest):
             self.assertEqual(json.loads(server.cairn("disk", "spread", "--json").stdout)["paused"], paused)
         planned = page.get_by_role("region", name="Maintenance window", exact=True)
         self.shown(planned, "always open")
-        for every, window_text, want in (("30d", "sat:22:00-06:00", "each 30d"), ("", "", "when somebody starts it")):
+        for every, window_text, want in (("30d", "sat:22:00-06:00", "each 30d"), ("", "", "only when started by hand")):
             planned.get_by_role("button", name="Change").click()
-            dialog.get_by_label("A scrub begins each").fill(every)
+            dialog.get_by_label("Time between scrubs").fill(every)
             dialog.get_by_label("Window, in UTC").fill(window_text)
             dialog.get_by_role("button", name="Change").click()
             self.shown(planned, want)
@@ -754,10 +754,10 @@ class Pages(ConsoleTest):
         window = self.window(server)
         page, dialog = window.page, self.dialog(window)
         window.open("luns")
-        page.get_by_role("button", name="Make a group").click()
+        page.get_by_role("button", name="Create a group").click()
         dialog.get_by_label("Name").fill("hosts")
         dialog.get_by_label("Initiators").fill("iqn.2026-01.example:a iqn.2026-01.example:b")
-        dialog.get_by_role("button", name="Make").click()
+        dialog.get_by_role("button", name="Create").click()
         self.shown(page.get_by_role("table", name="Groups of initiators"), "iqn.2026-01.example:b")
         page.get_by_role("button", name="Create a LUN").click()
         dialog.get_by_label("Name").fill("db")
@@ -774,11 +774,11 @@ class Pages(ConsoleTest):
         dialog.get_by_label("Name").fill("photos")
         dialog.get_by_role("button", name="Create").click()
         self.shown(page.get_by_role("table", name="Buckets", exact=True), "photos")
-        page.get_by_role("button", name="Make an access key").click()
+        page.get_by_role("button", name="Create an access key").click()
         dialog.get_by_label("Uid").fill("1000")
         dialog.get_by_label("Only these buckets").fill("photos/2026/")
-        dialog.get_by_role("button", name="Make").click()
-        self.shown(dialog, "shown this once")
+        dialog.get_by_role("button", name="Create").click()
+        self.shown(dialog, "shown only now")
         secret = dialog.get_by_label("The secret", exact=True).inner_text()
         self.assertGreater(len(secret.strip()), 16)
         dialog.get_by_role("button", name="Done").click()
@@ -886,7 +886,7 @@ class Pages(ConsoleTest):
         dialogs = [
             ("disk-add", "pool", "Add a disk", {"What it is for": "cache"}),
             ("disk-add-data", "pool", "Add a disk", {}),
-            ("disk-kind", "pool", f"Kind of {label}", {}),
+            ("disk-kind", "pool", f"Device class of {label}", {}),
             ("disk-replace", "pool", f"Replace {label}", {}),
             ("disk-drain", "pool", f"Drain {label}", {}),
             ("volume-create", "volumes", "Create a volume", {}),

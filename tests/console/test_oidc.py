@@ -72,9 +72,9 @@ class Oidc(ConsoleTest):
         browser.playwright().expect(page.get_by_role("button", name="Log in with Example")).to_be_visible()
         # A link from elsewhere, with somebody else's code.
         window.open("login?code=stolen&state=" + "0" * 64)
-        self.shown(page.get_by_role("alert"), "this browser did not begin this log-in")
+        self.shown(page.get_by_role("alert"), "this browser did not start this log-in")
         window.open("login?state=x&error=access_denied&error_description=no")
-        self.shown(page.get_by_role("alert"), "this browser did not begin this log-in")
+        self.shown(page.get_by_role("alert"), "this browser did not start this log-in")
         # The provider that goes away is told, not waited for.
         self.provider.server.shutdown()
         self.provider.server.server_close()

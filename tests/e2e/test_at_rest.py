@@ -302,7 +302,7 @@ class AtRest(WorldTest):
         new = harness.Server(self.scratch / "new", 1, ["--master-key-file", str(self.key)])
         process = new.spawn()
         self.assertNotEqual(process.wait(60), 0)
-        self.assertIn("no pool is made", new.log_tail())
+        self.assertIn("no pool is created", new.log_tail())
         self.key.chmod(0o600)
         self.enterContextHere(new)
 

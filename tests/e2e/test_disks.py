@@ -529,7 +529,7 @@ class Disks(WorldTest):
         self.assertEqual(list(outside.iterdir()), [])
         refused = server.cairn("disk", "add", server.root / "missing" / "new", check=False)
         self.assertEqual(refused.returncode, 4, refused.stderr)
-        self.assertIn("make that folder", refused.stderr)
+        self.assertIn("create that folder", refused.stderr)
         self.assertFalse((server.root / "missing").exists())
         # The configuration names the others itself.
         server.flags += ["--disk-root", str(outside)]

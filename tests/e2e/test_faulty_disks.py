@@ -437,7 +437,7 @@ class FaultyDisks(DisksTest):
             clients.wait_for_more(5)
             again = server.cairn("disk", "retry", server.disks[3], check=False)
             self.assertEqual(again.returncode, 4, again.stderr)
-            self.assertIn("is used", again.stderr)
+            self.assertIn("is in use", again.stderr)
         self.no_wrong_bytes(server)
         self.finish(server, clients)
 

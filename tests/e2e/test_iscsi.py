@@ -223,7 +223,7 @@ class Iscsi(LunTest):
         self.iscsi_server(1, flags=["--disk-size-limit", "512MiB"])
         refused = self.cairn("lun", "create", "main/large", "--size", "1GiB", "--reserve", "full", check=False)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("cannot be set aside", refused.stderr)
+        self.assertIn("cannot be reserved", refused.stderr)
         self.assertEqual(json.loads(self.cairn("lun", "list", "--json").stdout)["luns"], [])
         self.cairn("lun", "create", "main/disk", "--size", str(LUN_BYTES), "--reserve", "full")
         self.cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
@@ -464,7 +464,7 @@ class Iscsi(LunTest):
         self.cairn("lun", "delete", "main/disk", "--force", "--yes")
         self.cairn("lun", "create", "main/disk", "--size", "1MiB")
         self.cairn("lun", "offline", "main/disk")
-        self.assertIn("is another one", restore("again").stderr)
+        self.assertIn("is another LUN", restore("again").stderr)
 
     def test_a_snapshot_of_a_group_is_of_one_instant(self):
         """A host writes each number to one LUN and, when that is answered, to the other: no snapshot has it in the second alone."""
@@ -506,7 +506,7 @@ class Iscsi(LunTest):
         self.assertEqual(failures, [])
         refused = self.cairn("snapshot", "create", "--group", "main,log", "apart", check=False)
         self.assertEqual((refused.returncode, "of that name already" in refused.stderr), (4, True), refused.stderr)
-        self.assertIn("named twice", self.cairn("snapshot", "create", "--group", "main,main", "x", check=False).stderr)
+        self.assertIn("given twice", self.cairn("snapshot", "create", "--group", "main,main", "x", check=False).stderr)
         self.assertIn("no volume", self.cairn("snapshot", "create", "--group", "main,none", "x", check=False).stderr)
         named = {snapshot["name"] for snapshot in json.loads(self.cairn("snapshot", "list", "main", "--json").stdout)["snapshots"]}
         self.assertEqual(named, {*together, "apart"})

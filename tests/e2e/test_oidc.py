@@ -172,7 +172,7 @@ class Oidc(WorldTest):
             with self.subTest(name):
                 status, _, body = self.finish(server, others, given)
                 self.assertEqual(status, 401, body)
-                self.assertIn("did not begin this log-in", body["error"]["message"])
+                self.assertIn("did not start this log-in", body["error"]["message"])
         # Another one that was begun since is the one that counts.
         self.begin(server, cookies)
         self.assertEqual(self.finish(server, dict(cookies), back)[0], 401)
@@ -219,7 +219,7 @@ class Oidc(WorldTest):
         # Whoever asks as often as they like causes a line of the log in 5 s.
         for _ in range(LOG_FLOOD):
             self.assertEqual(self.ask(server, "POST", "/api/v1/session/oidc/begin")[0], 503)
-        lines = server.log_path.read_text(errors="replace").count("a log-in by the OpenID provider cannot begin")
+        lines = server.log_path.read_text(errors="replace").count("a log-in through the OpenID provider cannot start")
         self.assertGreater(lines, 0)
         self.assertLess(lines, LOG_FLOOD // 4)
         token = server.token_path.read_text().strip()

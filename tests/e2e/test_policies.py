@@ -125,12 +125,12 @@ class Policies(WorldTest):
 
             self.assertIn("no policy", self.refused("clear", "main/a"))
             self.assertIn("no directory", self.refused("set", "main/nothing", "--dedupe", "on"))
-            self.assertIn("is no directory", self.refused("set", "main/file", "--dedupe", "on"))
+            self.assertIn("is not a directory", self.refused("set", "main/file", "--dedupe", "on"))
             self.assertIn("volume's settings", self.refused("set", "main", "--dedupe", "on"))
             self.assertIn("no setting is given", self.refused("set", "main/a"))
             self.assertIn("says nothing", self.refused("set", "main/a", "--dedupe", "inherit"))
             self.assertIn("zstd:19", self.refused("set", "main/a", "--compression", "zip"))
-            self.assertIn("ever converted", self.refused("status", "main"))
+            self.assertIn("has had no conversion", self.refused("status", "main"))
             self.assertIn("no data", self.refused("cancel", "main"))
             with self.assertRaises(urllib.error.HTTPError) as raised:
                 self.world.get("/api/v1/volumes/main/policy?where=/a")

@@ -116,10 +116,10 @@ class ReadCache(WorldTest):
         for folder, size, why in [
             (self.scratch / "small", "1MiB", "needs"),
             ("/proc/nothing", "512MiB", "disk_root"),
-            (self.scratch / "none" / "fast", "512MiB", "make that folder"),
+            (self.scratch / "none" / "fast", "512MiB", "create that folder"),
             (self.scratch / "large", "1000TiB", "room for"),
-            (data, "512MiB", "is a disk of the pool already"),
-            (f"{data}/inside", "512MiB", "one in the other"),
+            (data, "512MiB", "is already a disk of the pool"),
+            (f"{data}/inside", "512MiB", "are nested"),
         ]:
             refused = self.add(folder, size, check=False)
             self.assertEqual(refused.returncode, REFUSED, refused.stderr)

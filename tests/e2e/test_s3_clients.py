@@ -166,7 +166,7 @@ class S3Clients(WorldTest):
             urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=20)
         # A key that is not the certificate's is not taken; the one before is served on.
         shutil.copy(second[0], live[0])
-        harness.wait_until(lambda: "cannot be served" in self.world.log_path.read_text(), RELOAD_SECONDS_MAX, "a complaint")
+        harness.wait_until(lambda: "cannot be used; the server keeps" in self.world.log_path.read_text(), RELOAD_SECONDS_MAX, "a complaint")
         self.assertEqual(self.shown(), first[0].read_text())
         shutil.copy(second[1], live[1])
         harness.wait_until(lambda: self.shown() == second[0].read_text(), RELOAD_SECONDS_MAX, "the new certificate")

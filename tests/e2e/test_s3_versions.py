@@ -215,7 +215,7 @@ class S3Versions(S3Test):
         self.s3_server()
         refused = self.world.cairn("bucket", "set", BUCKET, "--nfs-versions", "on", check=False)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("keeps no versions", refused.stderr)
+        self.assertIn("has no versioning", refused.stderr)
         self.assertIn("put-bucket-versioning", refused.stderr)
         self.versioning("Enabled")
         for wrong in ("0", "86401"):

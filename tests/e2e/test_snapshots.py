@@ -185,10 +185,10 @@ class Snapshots(WorldTest):
             # Nothing was copied.
             self.assertLess(self.written_bytes(), written + len(old) // 2)
             for arguments, complaint in (
-                (("/d",), "is there"),
+                (("/d",), "already exists"),
                 (("/nothing",), "has no /nothing"),
-                (("d/a",), "no path"),
-                (("/d/a", "--to", "/none/a"), "cannot be made"),
+                (("d/a",), "not a path"),
+                (("/d/a", "--to", "/none/a"), "cannot be created"),
                 (("/d/a", "--to", "/d2"), "is a directory"),
             ):
                 self.assertIn(complaint, self.refused("restore", "main", "good", *arguments))
@@ -227,9 +227,9 @@ class Snapshots(WorldTest):
             self.assertEqual(mount.read_file("/d/small"), b"small")
             for arguments, complaint in (
                 (("/nothing", "/x"), "the volume has no /nothing"),
-                (("/d", "/d"), "is there"),
-                (("/b", "/none/b"), "cannot be made"),
-                (("b", "/x"), "no path"),
+                (("/d", "/d"), "already exists"),
+                (("/b", "/none/b"), "cannot be created"),
+                (("b", "/x"), "not a path"),
             ):
                 refused = clone(*arguments, check=False)
                 self.assertNotEqual(refused.returncode, 0)
@@ -295,7 +295,7 @@ class Snapshots(WorldTest):
         text = self.world.cairn("snapshot", "diff", "main", "a", "b").stdout
         self.assertIn("/d/moved -> /e/here", text)
         self.assertRegex(text, r"M file +7 B /d/written  \(data, attributes\)")
-        self.assertIn("name the older one first", self.refused("diff", "main", "b", "a"))
+        self.assertIn("give the older snapshot first", self.refused("diff", "main", "b", "a"))
         self.assertIn("no snapshot c", self.refused("diff", "main", "c"))
         self.assertEqual([view["name"] for view in self.listed()["snapshots"]], ["a", "b"])
 
@@ -467,7 +467,7 @@ class Snapshots(WorldTest):
         schedule = functools.partial(self.world.cairn, "snapshot", "schedule", "main")
         self.assertIn("has no snapshot schedule", schedule().stdout)
         for text, complaint in (
-            ("often 5", "says no time"),
+            ("often 5", "has no time"),
             ("hourly 0", "1 to 1000"),
             ("x 5 (0 0 30 2 *)", "never comes"),
             ("daily 1, daily 2", "two schedules"),

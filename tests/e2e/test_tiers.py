@@ -338,7 +338,7 @@ class Tiers(WorldTest):
         self.keys.chmod(0o600)
         refused = world.cairn("tier", "add", "cold", store.url("absent"), "--credentials-file", self.keys, check=False)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("make the bucket or container first", refused.stderr)
+        self.assertIn("create the bucket or container first", refused.stderr)
         self.assertEqual(json.loads(world.cairn("tier", "list", "--json").stdout)["tiers"], [])
 
         # Of several pools that want one place at once it is one's.
@@ -583,7 +583,7 @@ class Outbound(WorldTest):
             (400, {}, b"secret", "400"),
             (500, {}, b"{\"secret\": 1}", "500"),
             (200, {}, b"secret", ""),
-            (200, {"Last-Modified": "secret"}, b"secret", "no such store"),
+            (200, {"Last-Modified": "secret"}, b"secret", "lead to such a store"),
             (302, {"Location": f"http://127.0.0.1:{other.server_port}/"}, b"secret", "302"),
         ]:
             with self.subTest(status=status):

@@ -224,8 +224,8 @@ class VolumeClones(WorldTest):
             (("volume", "clone", "main@nothing", "new"), "no such snapshot"),
             (("volume", "clone", "main@a/b", "new"), "no name"),
             (("volume", "clone", "../x", "new"), "not a volume name"),
-            (("volume", "set", "test", "--compression", "zstd"), "settings of clone"),
-            (("volume", "set", "test", "--size-limit", "1GiB"), "settings of clone"),
+            (("volume", "set", "test", "--compression", "zstd"), "shares the settings of"),
+            (("volume", "set", "test", "--size-limit", "1GiB"), "shares the settings of"),
             (("snapshot", "delete", "main", "before"), "clones"),
             (("snapshot", "restore", "main", "--volume", "before"), "clones"),
             (("snapshot", "diff", "test", "before"), "clone"),
@@ -310,7 +310,7 @@ class VolumeClones(WorldTest):
         self.world.cairn("volume", "set", "first", "--compression", "zstd")
         self.assertEqual([self.shown(name)["compression"] for name in ("first", "third", "main")], ["zstd:3", "zstd:3", "lz4"])
         self.assertIn('of volume "first"', self.refused("volume", "set", "second", "--compression", "lz4"))
-        self.assertIn("no size limit", self.refused("volume", "set", "first", "--size-limit", "1GiB"))
+        self.assertIn("cannot have a size limit", self.refused("volume", "set", "first", "--size-limit", "1GiB"))
         shared = len(old) + len(new)
 
         def is_freed():

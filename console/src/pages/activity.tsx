@@ -38,7 +38,7 @@ export function Now({ name }: { name: string }) {
 }
 
 function Shown({ activity }: { activity: Activity }) {
-  if (activity.operations.length === 0) return <p class="empty">No client does anything with this volume.</p>;
+  if (activity.operations.length === 0) return <p class="empty">No client uses this volume now.</p>;
   const isBounded = [...activity.clients, ...activity.files].some((one) => one.lower_bound);
   return (
     <>
@@ -63,7 +63,7 @@ function Shown({ activity }: { activity: Activity }) {
           { name: "Kind", show: (one) => KINDS[one.kind] },
           ...rateColumns<ActivityFile>(),
         ]} />
-      {activity.has_more_files && <p class="hint">There are others, with which less is done.</p>}
+      {activity.has_more_files && <p class="hint">There are further, less busy files.</p>}
       <h3>Operations</h3>
       <Table<ActivityOperation> caption="Operations by kind" rows={activity.operations} rowKey={(one) => `${one.protocol} ${one.operation}`}
         empty="None."
@@ -74,7 +74,7 @@ function Shown({ activity }: { activity: Activity }) {
           { name: "Mean latency", isNumber: true, show: (one) => latency(one.latency_mean_microseconds) },
           { name: "Worst", isNumber: true, show: (one) => latency(one.latency_max_microseconds) },
         ]} />
-      {isBounded && <p class="hint">≥: it may be more. What was done before a client or file was among the busiest is not counted.</p>}
+      {isBounded && <p class="hint">≥ marks a lower bound: operations from before a client or file was among the busiest are not counted.</p>}
     </>
   );
 }

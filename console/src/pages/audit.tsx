@@ -76,7 +76,7 @@ export function Audit() {
       {log.page?.silent?.map((one) => <Notice key={one.node} tone="warn" title={`Without what was asked of node ${one.node}, which does not answer.`}>{one.why}</Notice>)}
       {!log.page ? <Loading /> : (
         <Table caption="Changes, newest first" rows={log.rows} rowKey={entryKey}
-          empty={filter.user || filter.path || filter.node || filter.since || filter.refused ? "There is no such change." : "Nobody has changed anything yet."}
+          empty={filter.user || filter.path || filter.node || filter.since || filter.refused ? "There is no such change." : "There are no changes yet."}
           columns={[
             { name: "When", show: (entry) => date(entry.at_seconds) },
             { name: "Who", show: (entry) => <><span dir="auto">{entry.user}</span><small>{entry.via === "nothing" ? "not believed" : `by ${entry.via}`}, from {entry.address}</small></> },
@@ -86,7 +86,7 @@ export function Audit() {
           ]} />
       )}
       {log.showOlder && <p><button type="button" disabled={log.isBusy} onClick={() => void log.showOlder?.()}>Show older</button></p>}
-      {log.page?.first_seconds != null && <p class="hint">What is kept begins at {date(log.page.first_seconds)}.{isCluster && " These are the changes that were asked of any node, by the clocks of the nodes."}</p>}
+      {log.page?.first_seconds != null && <p class="hint">The oldest entry is of {date(log.page.first_seconds)}.{isCluster && " The list has the requests to all nodes, by the clocks of the nodes."}</p>}
       <Same command={command(["list"], filter)} request={{ method: "GET", path: apiPath(filter) }} />
     </Page>
   );
@@ -94,7 +94,7 @@ export function Audit() {
 
 function said(status: number): string {
   if (status < 400) return `${status} done`;
-  if (status === 401) return "401 not let in";
+  if (status === 401) return "401 not logged in";
   if (status === 403) return "403 no right";
   return `${status} ${status >= 500 ? "failed" : "refused"}`;
 }

@@ -50,7 +50,7 @@ export function Benchmarks() {
     setChosen((before) => (isChosen ? [...before.filter((one) => one !== id), id].slice(-COMPARED_MAX) : before.filter((one) => one !== id)));
   return (
     <Page title="Benchmarks" actions={isAdmin && <button type="button" class="primary" disabled={running !== undefined} onClick={() => setAction({ kind: "start" })}>Run a benchmark</button>}>
-      <p class="lead">The server measures itself for a minute: files are written to a volume, read, overwritten and removed again. The load is made on the same machine, without a network in between.</p>
+      <p class="lead">The server measures itself for a minute: it writes files to a volume, reads, overwrites and removes them. The load runs on the same machine, without a network in between.</p>
       <Failure error={list.error} />
       {list.data?.problem && <Notice tone="bad" title="Runs are not written to disk now.">{list.data.problem}</Notice>}
       {!list.data ? <Loading /> : <>
@@ -61,13 +61,13 @@ export function Benchmarks() {
               { name: "When", show: (run) => <>{date(run.started_seconds)}<small>{run.seconds > 0 ? `took ${duration(run.seconds)}` : ""}</small></> },
               { name: "Volume", show: (run) => <><a href={to("volumes", run.volume)}>{run.volume}</a><small>{bytes(run.working_set_bytes)} of files</small></> },
               ...TITLES.map(([title, short]) => ({ name: short, isNumber: true, show: (run: Benchmark) => <Cell figure={run.figures.find((one) => one.title === title)} /> })),
-              { name: "State", show: (run) => (run.partial ? <><Badge tone="warn">Not all of it</Badge><small class="why">{run.partial}</small></> : <Badge tone="good">Done</Badge>) },
+              { name: "State", show: (run) => (run.partial ? <><Badge tone="warn">Partial</Badge><small class="why">{run.partial}</small></> : <Badge tone="good">Done</Badge>) },
               { name: "Compare", show: (run) => run.figures.length > 0 && <div class="row-actions">
                 <label class="check"><input type="checkbox" checked={chosen.includes(run.id)} onChange={(event) => choose(run.id, event.currentTarget.checked)} aria-label={`Compare the run of ${date(run.started_seconds)}`} /></label>
                 <a class="button" href={`${API}/benchmarks/${run.id}`} download aria-label={`Result of ${date(run.started_seconds)} as JSON`}>JSON</a>
               </div> },
             ]} />
-          {runs.length > 0 && <p class="hint">Below a figure is what 99 of 100 requests took at most. Choose two runs to compare them. A result as JSON is a file for <code>cairn bench show</code> and <code>cairn bench report</code>.</p>}
+          {runs.length > 0 && <p class="hint">Below each figure is the 99th percentile of the latency. Choose two runs to compare them. A result as JSON is a file for <code>cairn bench show</code> and <code>cairn bench report</code>.</p>}
         </Card>
         {shown.length > 0 && <Compared runs={shown} />}
         {shown.length > 0 && published.data && <Published run={shown[shown.length - 1]!} figures={published.data.figures} />}
@@ -77,7 +77,7 @@ export function Benchmarks() {
       {action?.kind === "stop" && (
         <ActionForm title="Stop the benchmark" submit="Stop" done="It ends when its files are removed." onClose={() => setAction(undefined)} onDone={() => void list.again()}
           request={{ method: "POST", path: "/benchmarks/stop" }} command={cairn("bench", "server", "stop")}>
-          <p>What was measured until now is kept, and marked as not all of it.</p>
+          <p>Finished measurements are kept as a partial result.</p>
         </ActionForm>
       )}
     </Page>
@@ -175,7 +175,7 @@ function Published({ run, figures }: { run: Benchmark; figures: BenchmarkPublish
   for (const row of rows) greatest.set(row.title, Math.max(greatest.get(row.title) ?? 0, row.value));
   return (
     <Card title="Beside published figures" wide>
-      <p class="hint">Of other systems on other hardware, measured by others with many clients: they say what is possible, not what this machine should do.</p>
+      <p class="hint">Figures of other systems on other hardware, measured by others with many clients: they show what is possible, not what this machine should reach.</p>
       <details>
         <summary>Show them</summary>
         <Table<Beside> caption="Published figures and this run, the highest first" rows={rows} rowKey={(row) => row.key} empty="This run has no figure that somebody published."
@@ -200,9 +200,9 @@ function StartBenchmark({ onClose, onDone }: { onClose: () => void; onDone: () =
     <ActionForm title="Run a benchmark" submit="Run it" done={`A benchmark runs on volume ${chosen}.`} onClose={onClose} onDone={onDone}
       request={{ method: "POST", path: "/benchmarks", body: { volume: chosen, working_set_bytes: Number(size) } }}
       command={cairn("bench", "server", "start", chosen, "--working-set", exactSize(Number(size)))}>
-      <p>It takes about a minute and slows down whoever works meanwhile. Its files are in the folder <code>cairn-bench</code> of the volume, and are removed at the end. It stops by itself when room runs out.</p>
+      <p>The benchmark takes about a minute and slows clients down. Its files are in the folder <code>cairn-bench</code> of the volume, and are removed at the end. It stops when the pool runs out of space.</p>
       <Choice label="Volume" value={chosen} onValue={setVolume} choices={names.map((name) => [name, name])} />
-      <Choice label="Files of" value={size} onValue={setSize} choices={SIZES} hint="What fits the server's memory is read from there." />
+      <Choice label="Files of" value={size} onValue={setSize} choices={SIZES} hint="Files that fit into the server's memory are read from memory." />
     </ActionForm>
   );
 }
@@ -229,7 +229,7 @@ export function TryIt({ volume }: { volume: string }) {
   };
   return (
     <div class="try">
-      <p>Or see first what it does: a benchmark of one minute, on files that are removed again.</p>
+      <p>Or try the server first: a benchmark of one minute, whose files are removed at the end.</p>
       <button type="button" disabled={isBusy} onClick={() => void start()}>Try it for a minute</button>
       <Failure error={error} />
       <Same command={cairn("bench", "server", "start", volume)} request={request} />

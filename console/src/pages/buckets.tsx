@@ -21,30 +21,30 @@ export function Buckets() {
   };
   return (
     <Page title="Buckets" actions={<>
-      <button type="button" onClick={() => setAction({ kind: "key" })}>Make an access key</button>
+      <button type="button" onClick={() => setAction({ kind: "key" })}>Create an access key</button>
       <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a bucket</button>
     </>}>
       <Failure error={buckets.error ?? keys.error} />
       {buckets.filter}
       {!buckets.data ? <Loading /> : (<>
         <Table caption="Buckets" rows={buckets.data.buckets} rowKey={(bucket) => bucket.name}
-          empty={buckets.filtered ? "No bucket has such a name." : "There is no bucket. One is a directory of a volume, over S3 as well as over NFS."}
+          empty={buckets.filtered ? "No bucket has such a name." : "There is no bucket. A bucket is a directory of a volume, for S3 and NFS clients."}
           columns={[
             { name: "Name", show: (bucket) => <span dir="auto">{bucket.name}</span> },
             { name: "Directory", show: (bucket) => <><a href={to("volumes", bucket.volume)}>{bucket.volume}</a>/<span dir="auto">{bucket.path.replace(/^\/+/, "")}</span></> },
-            { name: "Made", show: (bucket) => date(bucket.created_seconds) },
+            { name: "Created", show: (bucket) => date(bucket.created_seconds) },
             { name: "Actions", show: (bucket) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "delete", bucket })} aria-label={`Delete bucket ${bucket.name}`}>Delete</button></div> },
           ]} />
         {buckets.pages(buckets.data.buckets.length)}
       </>)}
       <Card title="Access keys" wide>
         {keys.filter}
-        <Table caption="Access keys" rows={keys.data?.keys ?? []} rowKey={(key) => key.id} empty="There is none: nobody can use S3 yet."
+        <Table caption="Access keys" rows={keys.data?.keys ?? []} rowKey={(key) => key.id} empty="There is no access key: no client can use S3 yet."
           columns={[
             { name: "Key", show: (key) => <><span class="path">{key.id}</span>{key.note && <small dir="auto">{key.note}</small>}</> },
             { name: "May use", show: (key) => <>{key.only.length === 0 ? `all buckets of ${key.volume}` : key.only.map((one) => `${one.bucket}/${one.prefix ?? ""}`).join(", ")} {key.read_only && <Badge tone="calm">Read only</Badge>}</> },
             { name: "Acts as", show: (key) => `uid ${key.uid}, gid ${key.gid}${key.groups.length > 0 ? `, groups ${key.groups.join(", ")}` : ""}` },
-            { name: "Made", show: (key) => date(key.created_seconds) },
+            { name: "Created", show: (key) => date(key.created_seconds) },
             { name: "Actions", show: (key) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "revoke", key })} aria-label={`Revoke key ${key.id}`}>Revoke</button></div> },
           ]} />
         {keys.pages(keys.data?.keys.length ?? 0)}
@@ -78,13 +78,13 @@ function ActionDialog({ action, volumes, onClose, onDone, onKey }: { action: Act
       const path = directory.trim();
       const isDefault = volume === "main" && !path;
       return (
-        <ActionForm {...common} title="Create a bucket" submit="Create" done={`Bucket ${name} is there.`}
+        <ActionForm {...common} title="Create a bucket" submit="Create" done={`Bucket ${name} is created.`}
           request={{ method: "POST", path: "/buckets", body: { name, volume, ...(path ? { path } : {}), ...(uid === "0" ? {} : { uid: Number(uid) }), ...(gid === "0" ? {} : { gid: Number(gid) }) } }}
           command={cairn("bucket", "create", name || "NAME", ...(isDefault ? [] : ["--path", path ? `${volume}/${path}` : volume]), ...(uid === "0" ? [] : ["--uid", uid]), ...(gid === "0" ? [] : ["--gid", gid]))}>
           <Field label="Name" value={name} onValue={setName} required minLength={3} maxLength={63} placeholder="photos" hint="3 to 63 of a-z, 0-9, '-' and '.'." />
           {inVolume}
-          <Field label="Directory" value={directory} onValue={setDirectory} placeholder="one of the bucket's name" hint="One that is there already is taken as it is: nothing is copied." />
-          <p class="hint">Whose the directories are that are made:</p>
+          <Field label="Directory" value={directory} onValue={setDirectory} placeholder="the bucket's name" hint="An existing directory is used as it is: nothing is copied." />
+          <p class="hint">Owner of new directories:</p>
           {ids}
         </ActionForm>
       );
@@ -96,14 +96,14 @@ function ActionDialog({ action, volumes, onClose, onDone, onKey }: { action: Act
         return { bucket, prefix: prefix.join("/") };
       });
       return (
-        <ActionForm onClose={onClose} onDone={(made) => { onDone(); onKey(made as AccessKey); }} title="Make an access key" submit="Make" done="The access key is made."
+        <ActionForm onClose={onClose} onDone={(made) => { onDone(); onKey(made as AccessKey); }} title="Create an access key" submit="Create" done="The access key is created."
           request={{ method: "POST", path: "/s3/keys", body: { volume, uid: Number(uid), gid: Number(gid), ...(readOnly ? { read_only: true } : {}), ...(words.length > 0 ? { only: permissions } : {}), ...(note ? { note } : {}) } }}
           command={cairn("s3", "key", "create", ...(volume === "main" ? [] : ["--volume", volume]), "--uid", uid, "--gid", gid, readOnly && "--read-only", ...words.flatMap((word) => ["--bucket", word]), ...(note ? ["--note", note] : []))}>
           {inVolume}
-          <p class="hint">The user and group that it acts as on files:</p>
+          <p class="hint">User and group with which the key accesses files:</p>
           {ids}
           <Field label="Only these buckets" value={only} onValue={setOnly} placeholder="all of the volume" hint="BUCKET or BUCKET/PREFIX, separated by spaces." />
-          <Check label="It may read and list only" value={readOnly} onValue={setReadOnly} />
+          <Check label="Allow only reading and listing" value={readOnly} onValue={setReadOnly} />
           <Field label="Note" value={note} onValue={setNote} placeholder="what it is for" />
         </ActionForm>
       );
@@ -111,7 +111,7 @@ function ActionDialog({ action, volumes, onClose, onDone, onKey }: { action: Act
     case "secret":
       return (
         <Dialog title="The access key" onClose={onClose}>
-          <Notice tone="warn" title="The secret is shown this once.">Keep it: it cannot be had again.</Notice>
+          <Notice tone="warn" title="The secret is shown only now.">Save it: it cannot be shown again.</Notice>
           <Code label="The key's id" text={action.key.id} />
           <Code label="The secret" text={action.key.secret ?? ""} />
           <div class="buttons"><button type="button" class="primary" onClick={onClose}>Done</button></div>
@@ -121,15 +121,15 @@ function ActionDialog({ action, volumes, onClose, onDone, onKey }: { action: Act
       return (
         <ActionForm {...common} title={`Delete bucket ${action.bucket.name}`} submit="Delete" isDangerous done={`Bucket ${action.bucket.name} is deleted.`}
           request={{ method: "DELETE", path: `/buckets/${part(action.bucket.name)}${keep ? "?keep=true" : ""}` }} command={cairn("bucket", "delete", action.bucket.name, keep && "--keep")}>
-          <Check label="Keep the directory, and what is in it" value={keep} onValue={setKeep} />
-          <p class="hint">Otherwise the directory goes as well; it must be empty.</p>
+          <Check label="Keep the directory and its files" value={keep} onValue={setKeep} />
+          <p class="hint">Otherwise the directory is deleted as well; it must be empty.</p>
         </ActionForm>
       );
     case "revoke":
       return (
         <ActionForm {...common} title={`Revoke key ${action.key.id}`} submit="Revoke" isDangerous done={`Key ${action.key.id} is revoked.`}
           request={{ method: "DELETE", path: `/s3/keys/${part(action.key.id)}` }} command={cairn("s3", "key", "revoke", action.key.id)}>
-          <p>Whoever uses it is shut out at once.</p>
+          <p>Its users lose access at once.</p>
         </ActionForm>
       );
   }

@@ -55,13 +55,13 @@ export function Classes() {
   const isAdmin = session.role === "admin";
   return (
     <Page title="Classes" actions={isAdmin && <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a class</button>}>
-      <p class="lead">A volume that is in a class has its rates: by the TiB of its size limit, or fixed. What it does not use it saves as credit, and spends above its rate.</p>
+      <p class="lead">A class limits the rates of its volumes: per TiB of their size limit, or fixed. A volume saves unused rate as credit, and spends credit above its rate.</p>
       <Failure error={classes.error} />
       {!classes.data ? <Loading /> : (
-        <Table caption="Classes of service" rows={classes.data.classes} rowKey={(one) => one.name} empty="There is none."
+        <Table caption="Classes of service" rows={classes.data.classes} rowKey={(one) => one.name} empty="There is no class."
           columns={[
             { name: "Name", show: (one) => <>{one.name} {one.built_in && <Badge tone="calm">Built in</Badge>}</> },
-            { name: "Rates", show: (one) => (one.name === "internal" && !one.limits.total_throughput ? "none, for rebuilds, scrubs, collection and tiers" : <Limits limits={one.limits} />) },
+            { name: "Rates", show: (one) => (one.name === "internal" && !one.limits.total_throughput ? "none, for rebuilds, scrubs, garbage collection and tiers" : <Limits limits={one.limits} />) },
             { name: "Volumes", show: (one) => (one.volumes.length === 0 ? "none" : one.volumes.map((name, at) => <span key={name}>{at > 0 && ", "}<a href={to("volumes", name)}>{name}</a></span>)) },
             { name: "Actions", show: (one) => isAdmin && !one.built_in && (
               <div class="row-actions">
@@ -152,7 +152,7 @@ function EditClass({ of, onClose, onDone }: { of: ServiceClass | undefined; onCl
     : { method: "POST" as const, path: "/classes", body: { name, limits } };
   return (
     <ActionForm title={of ? `Change class ${of.name}` : "Create a class"} submit={of ? "Change" : "Create"} onClose={onClose} onDone={onDone}
-      done={of ? `Class ${of.name} is changed.` : `Class ${name} is there.`} request={request}
+      done={of ? `Class ${of.name} is changed.` : `Class ${name} is created.`} request={request}
       command={cairn("class", of ? "set" : "create", of?.name ?? (name || "NAME"), ...flags(limits, before))}>
       {of ? <p>It holds within a second, for {of.volumes.length === 0 ? "no volume yet" : of.volumes.join(", ")}.</p>
         : <Field label="Name" value={name} onValue={setName} required maxLength={63} placeholder="gold" />}

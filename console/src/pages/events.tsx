@@ -76,9 +76,9 @@ export function Events() {
       <button type="button" disabled={log.isBusy} onClick={() => void save("csv")}>Save as CSV</button>
       <button type="button" disabled={log.isBusy} onClick={() => void save("json")}>Save as JSON</button>
     </>}>
-      <p class="lead">What happened in the system. Who changed what is in the <a href={to("audit")}>audit log</a>.</p>
+      <p class="lead">Events of the system. Changes by users are in the <a href={to("audit")}>audit log</a>.</p>
       <form class="filter" role="search" aria-label="Filter" onSubmit={apply} onFocusOut={() => { if (subject.trim() !== filter.subject || text.trim() !== filter.text) set({}); }}>
-        <Choice label="How bad" value={filter.severity} onValue={(severity) => set({ severity })} choices={SEVERITIES} />
+        <Choice label="Severity" value={filter.severity} onValue={(severity) => set({ severity })} choices={SEVERITIES} />
         <Field label="About" value={subject} onValue={setSubject} placeholder="any disk, volume, node" maxLength={128} />
         <Field label="Text has" value={text} onValue={setText} placeholder="anything" maxLength={200} />
         {isCluster && <Choice label="Seen by" value={filter.node} onValue={(node) => set({ node })}
@@ -91,7 +91,7 @@ export function Events() {
       {log.page?.silent?.map((one) => <Notice key={one.node} tone="warn" title={`Without what node ${one.node} alone saw, which does not answer.`}>{one.why}</Notice>)}
       {!log.page ? <Loading /> : <EventTable caption="Events, newest first" events={log.rows} />}
       {log.showOlder && <p><button type="button" disabled={log.isBusy} onClick={() => void log.showOlder?.()}>Show older</button></p>}
-      {log.page?.first_seconds != null && <p class="hint">What is kept begins at {date(log.page.first_seconds)}.{isCluster && " What several nodes saw is told once, by the clock of the first."}</p>}
+      {log.page?.first_seconds != null && <p class="hint">The oldest event is of {date(log.page.first_seconds)}.{isCluster && " An event that several nodes saw is listed once, by the clock of the first."}</p>}
       <Same command={command(filter)} request={{ method: "GET", path: apiPath(filter) }} />
     </Page>
   );
@@ -102,7 +102,7 @@ function EventTable({ caption, events }: { caption: string; events: EventEntry[]
     <Table caption={caption} rows={events} rowKey={entryKey} empty="There is no such event."
       columns={[
         { name: "When", show: (event) => <span class="when">{date(event.at_seconds)}</span> },
-        { name: "How bad", show: (event) => <Severity event={event} /> },
+        { name: "Severity", show: (event) => <Severity event={event} /> },
         { name: "What", show: (event) => <span class="wraps" dir="auto">{event.message}{event.nodes && event.nodes.length > 0 && <small>seen by {event.nodes.join(", ")}</small>}{event.action && <small>{event.action}</small>}</span> },
       ]} />
   );
@@ -123,7 +123,7 @@ export function LastEvents() {
   useEffect(() => void again(), [live?.last_event_id]);
   if (!data || data.entries.length === 0) return null;
   return (
-    <Card title="What happened last" wide extra={<a href={to("events")}>All events</a>}>
+    <Card title="Latest events" wide extra={<a href={to("events")}>All events</a>}>
       <EventTable caption="The last events" events={data.entries} />
     </Card>
   );

@@ -85,13 +85,13 @@ export function Login({ hasEnded, refusal, onDone }: {
         <h1>
           <img src="/console/icon.svg" alt="" width="34" height="34" /> Cairn
         </h1>
-        {hasEnded && !error && <Notice tone="warn" title="The session has ended.">Log in again to go on.</Notice>}
+        {hasEnded && !error && <Notice tone="warn" title="The session has ended.">Log in again to continue.</Notice>}
         {oidc !== undefined && (
           <>
             <button type="button" class="primary" disabled={isBusy} onClick={goThere}>
               Log in with {oidc}
             </button>
-            <p class="hint">Or with what this server knows itself:</p>
+            <p class="hint">Or log in with a user or token of this server:</p>
           </>
         )}
         <div class="spans" role="group" aria-label="Log in with">

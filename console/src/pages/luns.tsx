@@ -21,14 +21,14 @@ export function Luns() {
   };
   return (
     <Page title="LUNs" actions={<>
-      <button type="button" onClick={() => setAction({ kind: "group" })}>Make a group</button>
+      <button type="button" onClick={() => setAction({ kind: "group" })}>Create a group</button>
       <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a LUN</button>
     </>}>
       <Failure error={luns.error ?? igroups.error ?? sessions.error} />
       {luns.filter}
       {!luns.data ? <Loading /> : (<>
         <Table caption="LUNs" rows={luns.data.luns} rowKey={(lun) => `${lun.volume}/${lun.name}`}
-          empty={luns.filtered ? "No LUN has such a name." : "There is no LUN. One is a disk for a host, over iSCSI; it is thin, and lives in a volume."}
+          empty={luns.filtered ? "No LUN has such a name." : "There is no LUN. A LUN is a disk for a host, over iSCSI; it is thin, and a volume holds it."}
           columns={[
             { name: "Name", show: (lun) => <><span dir="auto">{lun.volume}/{lun.name}</span><small>naa.{lun.naa}</small></> },
             { name: "State", show: (lun) => <>{lun.online ? <Badge tone="good">Online</Badge> : <Badge tone="warn">Offline</Badge>} {lun.read_only && <Badge tone="calm">Read only</Badge>} {lun.write_cache && <Badge tone="calm">Write cache</Badge>} {lun.reserve === "full" && <Badge tone="calm">Space set aside</Badge>}</> },
@@ -50,7 +50,7 @@ export function Luns() {
       <Card title="Groups of initiators" wide>
         {igroups.filter}
         <Table caption="Groups of initiators" rows={igroups.data?.igroups ?? []} rowKey={(group) => `${group.volume}/${group.name}`}
-          empty="There is none. A LUN is mapped to a group: its hosts see it."
+          empty="There is no group. A LUN is mapped to a group, whose hosts see it."
           columns={[
             { name: "Group", show: (group) => <span dir="auto">{group.volume}/{group.name}</span> },
             { name: "Initiators", show: (group) => group.initiators.map((one) => <span key={one} class="path block">{one}</span>) },
@@ -95,7 +95,7 @@ function ActionDialog({ action, volumes, igroups, onClose, onDone }: { action: A
     case "create": {
       const size_bytes = parseSize(size) ?? 0;
       return (
-        <ActionForm {...common} title="Create a LUN" submit="Create" done={`LUN ${volume}/${name} is there. No host sees it yet.`}
+        <ActionForm {...common} title="Create a LUN" submit="Create" done={`LUN ${volume}/${name} is created. No host sees it yet.`}
           request={{ method: "POST", path: "/luns", body: { volume, name, size_bytes, ...(block === "512" ? {} : { block_bytes: Number(block) }), ...(cache ? { write_cache: true } : {}), ...(reserve ? { reserve: "full" } : {}) } }}
           command={cairn("lun", "create", `${volume}/${name || "NAME"}`, "--size", size.replaceAll(" ", "") || "SIZE", ...(block === "512" ? [] : ["--block-size", block]), cache && "--write-cache", ...(reserve ? ["--reserve", "full"] : []))}>
           {inVolume}
@@ -110,7 +110,7 @@ function ActionDialog({ action, volumes, igroups, onClose, onDone }: { action: A
     case "group": {
       const names = initiators.split(/[\s,]+/).filter(Boolean);
       return (
-        <ActionForm {...common} title="Make a group of initiators" submit="Make" done={`Group ${volume}/${name} is there.`}
+        <ActionForm {...common} title="Create a group of initiators" submit="Create" done={`Group ${volume}/${name} is created.`}
           request={{ method: "PUT", path: `/igroups/${part(volume)}/${part(name)}`, body: { initiators: names } }}
           command={cairn("igroup", "create", `${volume}/${name || "NAME"}`, ...names.flatMap((one) => ["--initiator", one]))}>
           {inVolume}
@@ -129,7 +129,7 @@ function ActionDialog({ action, volumes, igroups, onClose, onDone }: { action: A
       );
     case "unmap":
       return (
-        <ActionForm {...common} title={`Unmap ${full} from ${action.igroup}`} submit="Unmap" isDangerous done={`${action.igroup} does not see ${full} any more.`}
+        <ActionForm {...common} title={`Unmap ${full} from ${action.igroup}`} submit="Unmap" isDangerous done={`${full} is unmapped from ${action.igroup}.`}
           request={{ method: "DELETE", path: `${at}/maps/${part(action.igroup)}` }} command={cairn("lun", "unmap", full, "--igroup", action.igroup)}>
           <p>Its hosts lose the disk at once.</p>
         </ActionForm>
@@ -138,21 +138,21 @@ function ActionDialog({ action, volumes, igroups, onClose, onDone }: { action: A
       return (
         <ActionForm {...common} title={`Take ${full} ${lun?.online ? "offline" : "online"}`} submit={lun?.online ? "Offline" : "Online"} done={`${full} is ${lun?.online ? "offline" : "online"}.`}
           request={{ method: "PATCH", path: at, body: { online: !lun?.online } }} command={cairn("lun", lun?.online ? "offline" : "online", full)}>
-          <p>{lun?.online ? "Hosts are served no more; its data is kept." : "Hosts are served again."}</p>
+          <p>{lun?.online ? "The LUN is no longer served; its data is kept." : "The LUN is served again."}</p>
         </ActionForm>
       );
     case "delete":
       return (
         <ActionForm {...common} title={`Delete LUN ${full}`} submit="Delete for good" isDangerous done={`LUN ${full} is deleted.`}
           request={{ method: "DELETE", path: `${at}${force ? "?force=true" : ""}` }} command={cairn("lun", "delete", full, force && "--force")}>
-          <p>All its data is gone then.</p>
-          {(lun?.maps.length ?? 0) > 0 && <Check label="Delete it although it is mapped" value={force} onValue={setForce} />}
+          <p>All its data is lost.</p>
+          {(lun?.maps.length ?? 0) > 0 && <Check label="Delete the LUN although it is mapped" value={force} onValue={setForce} />}
         </ActionForm>
       );
     case "ungroup": {
       const group = action.group;
       return (
-        <ActionForm {...common} title={`Remove group ${group.name}`} submit="Remove" isDangerous done={`Group ${group.name} is gone.`}
+        <ActionForm {...common} title={`Remove group ${group.name}`} submit="Remove" isDangerous done={`Group ${group.name} is removed.`}
           request={{ method: "DELETE", path: `/igroups/${part(group.volume)}/${part(group.name)}` }} command={cairn("igroup", "remove", `${group.volume}/${group.name}`)}>
           <p>A group that a LUN is mapped to is refused.</p>
         </ActionForm>

@@ -138,19 +138,19 @@ function PoolForm({ action, onClose, onDone }: { action: PoolAction; onClose: ()
   const common = { onClose, onDone };
   const listed = text.split(/[\s,]+/).filter((word) => word);
   const addresses = (
-    <Field label="Addresses" value={text} onValue={setText} required placeholder="10.0.0.20-10.0.0.25/24" hint="Each, or from the first to the last, with the length of the prefix. Nobody may have them yet." />
+    <Field label="Addresses" value={text} onValue={setText} required placeholder="10.0.0.20-10.0.0.25/24" hint="Addresses or ranges with prefix length. They must be unused." />
   );
   switch (action.kind) {
     case "create":
       return (
-        <ActionForm {...common} title="Add an address pool" submit="Add" done={`Address pool ${name} is there.`}
+        <ActionForm {...common} title="Add an address pool" submit="Add" done={`Address pool ${name} is created.`}
           request={{ method: "POST", path: "/cluster/address-pools", body: { name, addresses: listed, ...(link.trim() ? { interface: link.trim() } : {}), ...(dns.trim() ? { dns_name: dns.trim() } : {}) } }}
           command={cairn("address", "pool", "create", name || "NAME", ...(listed.length ? listed : ["ADDRESSES"]), ...(link.trim() ? ["--interface", link.trim()] : []), ...(dns.trim() ? ["--dns", dns.trim()] : []))}>
-          <p>Nodes share them: each has some, and others have them while it is away.</p>
+          <p>Each node holds a share of the addresses; other nodes hold them while that node is away.</p>
           <Field label="Name" value={name} onValue={setName} required maxLength={63} placeholder="lan" />
           {addresses}
           <Field label="Interface" value={link} onValue={setLink} placeholder="that in their network" hint="Of this name on each node." />
-          <Field label="Name in DNS" value={dns} onValue={setDns} placeholder="none" hint="What the DNS responders of nodes (--listen-dns) answer for." />
+          <Field label="DNS name" value={dns} onValue={setDns} placeholder="none" hint="The nodes' DNS responders (--listen-dns) resolve this name." />
         </ActionForm>
       );
     case "add":
@@ -161,16 +161,16 @@ function PoolForm({ action, onClose, onDone }: { action: PoolAction; onClose: ()
           done={`Address pool ${pool.name} is changed.`}
           request={{ method: "PATCH", path: `/cluster/address-pools/${part(pool.name)}`, body: { [kind]: listed } }}
           command={cairn("address", "pool", kind, pool.name, ...(listed.length ? listed : ["ADDRESSES"]))}>
-          {kind === "remove" && <p>Clients that use one of them are cut off.</p>}
+          {kind === "remove" && <p>Clients that use one of these addresses are disconnected.</p>}
           {addresses}
         </ActionForm>
       );
     }
     case "delete":
       return (
-        <ActionForm {...common} title={`Delete address pool ${action.pool.name}`} submit="Delete" isDangerous done={`Address pool ${action.pool.name} is gone.`}
+        <ActionForm {...common} title={`Delete address pool ${action.pool.name}`} submit="Delete" isDangerous done={`Address pool ${action.pool.name} is deleted.`}
           request={{ method: "DELETE", path: `/cluster/address-pools/${part(action.pool.name)}` }} command={cairn("address", "pool", "delete", action.pool.name)}>
-          <p>No node has its {counted(action.pool.addresses.length, "address", "addresses")} any more. Clients that use them are cut off.</p>
+          <p>The nodes drop its {counted(action.pool.addresses.length, "address", "addresses")}. Clients that use these addresses are disconnected.</p>
         </ActionForm>
       );
   }

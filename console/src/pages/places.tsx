@@ -43,11 +43,11 @@ function limits(limit: QuotaLimit, show: (value: number) => string): string {
 /** What is wrong with a quota now. */
 function QuotaState({ quota }: { quota: Quota }) {
   const isAt = (limit: number | null | undefined, used: number) => limit != null && used >= limit;
-  if (quota.counting) return <Badge tone="calm">Counting what was there</Badge>;
+  if (quota.counting) return <Badge tone="calm">Counting existing usage</Badge>;
   if (isAt(quota.bytes.hard, quota.used_bytes) || isAt(quota.files.hard, quota.used_files)) return <Badge tone="bad">Full</Badge>;
   const ends = quota.bytes_grace_ends_seconds ?? quota.files_grace_ends_seconds;
   if (ends != null) return <Badge tone="warn">Soft limit passed; full from {date(ends)} on</Badge>;
-  if (isAt(quota.bytes.advisory, quota.used_bytes) || isAt(quota.files.advisory, quota.used_files)) return <Badge tone="warn">Above what is advised</Badge>;
+  if (isAt(quota.bytes.advisory, quota.used_bytes) || isAt(quota.files.advisory, quota.used_files)) return <Badge tone="warn">Above advisory limit</Badge>;
   return <Badge tone="good">Within its limits</Badge>;
 }
 
@@ -62,7 +62,7 @@ export function Quotas({ name }: { name: string }) {
       <Failure error={error} />
       {data && (
         <Table<Quota> caption="Quotas" rows={data.quotas} rowKey={(quota) => `${quota.path} ${quota.of} ${quota.id ?? ""}`}
-          empty="There is none: directories, users and groups may use what the volume has."
+          empty="There is no quota: directories, users and groups may use all space of the volume."
           columns={[
             { name: "Directory", show: (quota) => <span class="path" dir="auto">{quota.path}</span> },
             { name: "Of", show: whom },
@@ -88,7 +88,7 @@ function RemoveQuota({ name, quota, onClose, onDone }: { name: string; quota: Qu
   return (
     <ActionForm title={`Remove the quota of ${whom(quota)} in ${quota.path}`} submit="Remove" isDangerous done="The quota is removed." onClose={onClose} onDone={onDone}
       request={{ method: "DELETE", path: `/volumes/${part(name)}/quota?${query}` }} command={cairn("quota", "remove", place(name, quota.path), ...whomFlags(quota.of, id))}>
-      <p>Nothing limits it then but what is above it, and the volume.</p>
+      <p>Then only quotas of parent directories and of the volume apply.</p>
     </ActionForm>
   );
 }
@@ -114,13 +114,13 @@ function SetQuota({ name, onClose, onDone }: { name: string; onClose: () => void
     <ActionForm title={`Set a quota in ${name}`} submit="Set" done="The quota holds." onClose={onClose} onDone={onDone}
       request={{ method: "PUT", path: `/volumes/${part(name)}/quotas`, body }}
       command={cairn("quota", "set", place(name, path), ...whomFlags(of, id), ...(most ? ["--hard", exactSize(most)] : []), ...(some ? ["--soft", exactSize(some)] : []), ...(inodes ? ["--files", String(inodes)] : []), physical && "--physical")}>
-      <Field label="Directory" value={path} onValue={setPath} required placeholder="/projects" hint="It is there already. A quota of the same directory and the same users gets these limits instead of its own." />
+      <Field label="Directory" value={path} onValue={setPath} required placeholder="/projects" hint="An existing directory. These limits replace those of an earlier quota for the same directory and users." />
       <div class="pair">
         <Choice label="Of" value={of} onValue={setOf} choices={OF} />
         {isOfOne && <Field label={of === "user" ? "Uid" : "Gid"} value={id} onValue={setId} required inputMode="numeric" pattern="\d+" />}
       </div>
       <div class="pair">
-        <Field label="Bytes at most" value={hard} onValue={setHard} pattern={SIZE_PATTERN} placeholder="no limit" hint="100GiB. Below what is used it is allowed: nothing more is written then." />
+        <Field label="Bytes at most" value={hard} onValue={setHard} pattern={SIZE_PATTERN} placeholder="no limit" hint="Such as 100GiB. A limit below the current usage is allowed, and refuses further writes." />
         <Field label="Bytes for long" value={soft} onValue={setSoft} pattern={SIZE_PATTERN} placeholder="no limit" hint="May be passed for a week." />
       </div>
       <Field label="Files at most" value={files} onValue={setFiles} inputMode="numeric" pattern="\s*\d+\s*" placeholder="no limit" />
@@ -136,7 +136,7 @@ export function Policies({ name }: { name: string }) {
   const { data, error, again } = useApi<{ policies: Policy[] }>(`${path}/policies`);
   const [action, setAction] = useState<PolicyAction>();
   const close = { onClose: () => setAction(undefined), onDone: () => void again() };
-  const said = (own: string | null | undefined, holds: string) => (own == null ? <>{holds}<small>as above it</small></> : holds);
+  const said = (own: string | null | undefined, holds: string) => (own == null ? <>{holds}<small>inherited</small></> : holds);
   return (
     <Card title="Policies of directories" wide extra={<button type="button" onClick={() => setAction({ kind: "set" })}>Set a policy</button>}>
       <Failure error={error} />
@@ -148,7 +148,7 @@ export function Policies({ name }: { name: string }) {
             { name: "Compression", show: (policy) => said(policy.policy.compression, policy.in_force.compression) },
             { name: "Deduplication", show: (policy) => said(policy.policy.dedupe, policy.in_force.dedupe) },
             { name: "Access", show: (policy) => said(policy.policy.access_pattern, policy.in_force.access_pattern) },
-            { name: "Kind of disks", show: (policy) => said(policy.policy.media, policy.in_force.media) },
+            { name: "Device class", show: (policy) => said(policy.policy.media, policy.in_force.media) },
             { name: "Protection", show: (policy) => said(policy.policy.protection, policy.in_force.protection) },
             { name: "Actions", show: (policy) => (
               <div class="row-actions">
@@ -161,13 +161,13 @@ export function Policies({ name }: { name: string }) {
       {action?.kind === "apply" && (
         <ActionForm {...close} title={`Convert what is in ${action.policy.path}`} submit="Convert" done="The conversion has begun."
           request={{ method: "POST", path: `${path}/policy/apply`, body: { path: action.policy.path } }} command={cairn("policy", "apply", place(name, action.policy.path))}>
-          <p>A policy is for data that is written from then on. This writes the data that is there anew, in the background.</p>
+          <p>A policy applies to data written from then on. This rewrites the existing data in the background.</p>
         </ActionForm>
       )}
       {action?.kind === "clear" && (
         <ActionForm {...close} title={`Remove the policy of ${action.policy.path}`} submit="Remove" isDangerous done={`${action.policy.path} has no policy of its own.`}
           request={{ method: "DELETE", path: `${path}/policy?path=${part(action.policy.path)}` }} command={cairn("policy", "clear", place(name, action.policy.path))}>
-          <p>What is above it holds there then, for data that is written from then on.</p>
+          <p>New data then follows the nearest parent directory with a policy, or the volume.</p>
         </ActionForm>
       )}
     </Card>
@@ -189,12 +189,12 @@ function SetPolicy({ name, onClose, onDone }: { name: string; onClose: () => voi
     <ActionForm title={`Set a policy in ${name}`} submit="Set" done={`${rooted(path)} has a policy.`} onClose={onClose} onDone={onDone}
       request={{ method: "PUT", path: `/volumes/${part(name)}/policies`, body: { path: rooted(path), policy } }}
       command={cairn("policy", "set", place(name, path || "DIRECTORY"), ...flags)}>
-      <p>For data that is written from then on, in the directory and all below it.</p>
+      <p>Applies to data written from then on, in the directory and below it.</p>
       <Field label="Directory" value={path} onValue={setPath} required placeholder="/archive" />
       <Choice label="Compression" value={compression} onValue={setCompression} choices={[AS_ABOVE, ...COMPRESSIONS]} />
       <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={[AS_ABOVE, ...DEDUPES]} />
       <Choice label="Access" value={pattern} onValue={setPattern} choices={[AS_ABOVE, ...PATTERNS]} />
-      <Choice label="Kind of disks" value={media} onValue={setMedia} choices={[AS_ABOVE, ...MEDIA]} />
+      <Choice label="Device class" value={media} onValue={setMedia} choices={[AS_ABOVE, ...MEDIA]} />
       <Choice label="Protection" value={protection} onValue={setProtection} choices={[AS_ABOVE, ...PROTECTIONS]} />
     </ActionForm>
   );

@@ -42,7 +42,7 @@ export function PlanPage() {
   const { data, error } = useApi<Plan>(goals["capacity"] ? `/plan?${text}` : undefined, 3_600_000);
   return (
     <Page title="Plan">
-      <p class="lead">Which design holds so much, is so fast, and costs what? The planner looks at thousands, of Cairn and of the products that it is like. Nothing here changes this server.</p>
+      <p class="lead">The planner evaluates thousands of designs of Cairn and of comparable products by capacity, speed and cost. This page changes nothing on this server.</p>
       <GoalForm key={text} goals={goals} />
       <Failure error={error} />
       {goals["capacity"] && !data && !error && <Loading />}
@@ -67,7 +67,7 @@ function GoalForm({ goals }: { goals: Record<string, string> }) {
     go(`${to("plan")}?${asked}`);
   };
   return (
-    <Card title="What is wanted" wide>
+    <Card title="Goals" wide>
       <form onSubmit={send}>
         <div class="fields">
           {field("capacity", "Capacity", "200TiB", "Usable, with its unit.")}
@@ -128,7 +128,7 @@ function Ranking({ plan, query }: { plan: Plan; query: string }) {
               { name: "Random reads", isNumber: true, show: (design) => `${count(design.read_iops)}/s` },
               { name: "Random writes", isNumber: true, show: (design) => `${count(design.write_iops)}/s` },
             ]} />
-          <p class="hint">{counted(plan.candidates, "design")} were looked at. Prices of {prices.region}, taken {prices.date}: {prices.source}.{prices.stale.length > 0 && ` Older than a year: ${prices.stale.join(", ")}.`}</p>
+          <p class="hint">{counted(plan.candidates, "design")} evaluated. Prices of {prices.region} from {prices.date}: {prices.source}.{prices.stale.length > 0 && ` Older than a year: ${prices.stale.join(", ")}.`}</p>
         </Card>
       )}
       {best && <Best design={best} />}
@@ -170,7 +170,7 @@ function Best({ design }: { design: PlanDesign }) {
         ["Growth", design.growth],
         ...(design.without.length > 0 ? [["Not in the price", design.without.join("; ")] as [string, string]] : []),
       ]} />
-      <Table caption="What it is made of" rows={design.costs} rowKey={(cost) => cost.words} empty=""
+      <Table caption="Components" rows={design.costs} rowKey={(cost) => cost.words} empty=""
         columns={[
           { name: "Part", show: (cost) => cost.words },
           { name: "Count", isNumber: true, show: (cost) => count(cost.count) },

@@ -37,7 +37,7 @@ type Role = "data" | "journal" | "cache";
 const ROLES: [Role, string][] = [
   ["data", "Data"],
   ["journal", "Journal: logs and metadata alone, on a faster disk"],
-  ["cache", "Read cache: what is read often, on a faster disk"],
+  ["cache", "Read cache: data that is read often, on a faster disk"],
 ];
 
 type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace" | "retry"; disk: Disk } | { kind: "scrub" } | { kind: "pause" } | { kind: "hold" | "resume" } | { kind: "schedule"; schedule: ScrubSchedule };
@@ -157,7 +157,7 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
             {TAKES_DRAIN.includes(disk.state) && <button type="button" onClick={() => onAction({ kind: "drain", disk })} aria-label={`Drain ${disk.label}`}>Drain</button>}
             {(disk.state === "draining" || disk.state === "drained") && <button type="button" onClick={() => onAction({ kind: "cancel", disk })} aria-label={`Stop draining ${disk.label}`}>Keep</button>}
             {disk.state === "failed" && <button type="button" onClick={() => onAction({ kind: "retry", disk })} aria-label={`Try ${disk.label} again`}>Try again</button>}
-            <button type="button" onClick={() => onAction({ kind: "media", disk })} aria-label={`Kind of ${disk.label}`}>Kind</button>
+            <button type="button" onClick={() => onAction({ kind: "media", disk })} aria-label={`Device class of ${disk.label}`}>Class</button>
             <button type="button" onClick={() => onAction({ kind: "replace", disk })} aria-label={`Replace ${disk.label}`}>Replace</button>
             {disk.state !== "ok" && <button type="button" onClick={() => onAction({ kind: "remove", disk })} aria-label={`Remove ${disk.label}`}>Remove</button>}
           </div>
@@ -233,7 +233,7 @@ function ScrubCard({ scrub, onAction }: { scrub: Scrub | undefined; onAction: (a
   const [word, tone] = STAGES[scrub.stage];
   return (
     <Card title="Scrub" extra={<Badge tone={tone}>{word}</Badge>}>
-      <p class="hint">Reads everything that is stored, compares it with its checksums, and repairs what is wrong.</p>
+      <p class="hint">A scrub reads all stored data, verifies its checksums, and repairs damage.</p>
       {scrub.stage !== "never" && (
         <>
           {scrub.stage !== "done" && <Progress label="Scrub" value={scrub.done_bytes} max={scrub.total_bytes} />}
@@ -249,7 +249,7 @@ function ScrubCard({ scrub, onAction }: { scrub: Scrub | undefined; onAction: (a
         </>
       )}
       {report.data && report.data.damaged.length > 0 && (
-        <Table caption="What cannot be read any more" rows={report.data.damaged} rowKey={(one) => `${one.volume} ${one.inode} ${one.start}`} empty=""
+        <Table caption="Unreadable parts of files" rows={report.data.damaged} rowKey={(one) => `${one.volume} ${one.inode} ${one.start}`} empty=""
           columns={[
             { name: "File", show: (one) => <span dir="auto">{one.volume}: {one.paths[0] ?? `inode ${one.inode}`}</span> },
             { name: "Bytes", isNumber: true, show: (one) => `${one.start}–${one.end}` },
@@ -272,11 +272,11 @@ function ScheduleCard({ scrub, schedule, onAction }: { scrub: Scrub | undefined;
     : schedule.opens_seconds != null ? `closed, until ${date(schedule.opens_seconds)}` : "closed";
   return (
     <Card title="Maintenance window" extra={<Badge tone={schedule.is_open ? "good" : "calm"}>{schedule.is_open ? "Open" : "Closed"}</Badge>}>
-      <p class="hint">Scrubs that begin by themselves, moves of volumes for the load's sake, and moves of data to emptier disks and of metadata to faster ones wait for it. What is lost or damaged does not.</p>
+      <p class="hint">Scheduled scrubs, moves of volumes for load balance, and moves of data to emptier disks and of metadata to faster disks wait for the window. Rebuilds and repairs do not.</p>
       <Facts
         facts={[
           ["Window, in UTC", schedule.window ? <><code>{schedule.window}</code>, {until}</> : "none: always open"],
-          ["A scrub begins", schedule.every ? `each ${schedule.every}` : "when somebody starts it"],
+          ["A scrub begins", schedule.every ? `each ${schedule.every}` : "only when started by hand"],
           ...(scrub?.rests_until_seconds != null ? [["The scrub waits until", date(scrub.rests_until_seconds)] as [string, string]] : []),
           ...(scrub?.next_seconds != null ? [["Next scrub", date(scrub.next_seconds)] as [string, string]] : []),
         ]}
@@ -297,7 +297,7 @@ function ScheduleForm({ schedule, onClose, onDone }: { schedule: ScrubSchedule; 
     <ActionForm onClose={onClose} onDone={onDone} title="Maintenance window" submit="Change" done="The maintenance window is changed."
       request={isNone ? { method: "DELETE", path: "/scrub/schedule" } : { method: "PUT", path: "/scrub/schedule", body }}
       command={cairn("scrub", "schedule", ...(isNone ? ["--clear"] : []), ...(body.every ? ["--every", body.every] : []), ...(body.window ? ["--window", body.window] : []))}>
-      <Field label="A scrub begins each" value={every} onValue={setEvery} placeholder="never by itself" hint="Hours or days after the last one began, such as 12h or 30d." />
+      <Field label="Time between scrubs" value={every} onValue={setEvery} placeholder="no schedule" hint="Hours or days from start to start, such as 12h or 30d." />
       <Field label="Window, in UTC" value={window} onValue={setWindow} placeholder="always open" hint="Days and times of the week, such as sat:22:00-06:00, daily:01:00-05:00 or mon-fri:02:00-04:00,sat,sun:00:00-24:00." />
     </ActionForm>
   );
@@ -309,7 +309,7 @@ function Place({ place }: { place: DiskPlace }) {
   return (
     <>
       <p>
-        {place.exists ? `${place.path} is on ` : `${place.path} does not exist. It would be made on `}
+        {place.exists ? `${place.path} is on ` : `${place.path} does not exist. It would be created on `}
         <strong>{place.device}</strong> ({place.file_system} at {place.mount_point}), {bytes(place.total_bytes)} with {bytes(place.free_bytes)} free.
       </p>
       {place.mount_point === "/" && <Notice tone="warn">That is the file system of the machine itself. Is the drive mounted, and the name right?</Notice>}
@@ -335,7 +335,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
     path: `/disk-place?path=${encodeURIComponent(path.trim())}`,
     shown: (place: unknown) => <Place place={place as DiskPlace} />,
   };
-  const making = <Check label="Make the folder if it does not exist" value={create} onValue={setCreate} />;
+  const making = <Check label="Create the folder if it does not exist" value={create} onValue={setCreate} />;
   const folder = (
     <>
       <Field label="Folder on the server" value={path} onValue={setPath} required placeholder="/srv/disk7"
@@ -353,7 +353,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
             request={{ method: "POST", path: "/caches", body: { path: path.trim(), size_bytes: parseSize(size) ?? 0, create } }}
             command={cairn("disk", "add", path || "FOLDER", "--role", "cache", "--size", size.replaceAll(" ", "") || "SIZE", create && "--create")}>
             {choice}
-            <p>It keeps what is read from the disks for the second time. Nothing is lost with it.</p>
+            <p>A read cache keeps data from its second read on. Its loss loses no data.</p>
             <Field label="Folder on the server" value={path} onValue={setPath} required placeholder="/nvme/cairn" hint="On a file system with so much room." />
             {making}
             <Field label="Size" value={size} onValue={setSize} required placeholder="100GiB" pattern="\s*\d+(\.\d+)?\s*[KMGTkmgt]?i?[Bb]?\s*" hint="256MiB at least." />
@@ -366,9 +366,9 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
           command={cairn("disk", "add", path || "FOLDER", ...(role === "journal" ? ["--role", "journal"] : []), ...(media === "any" ? [] : ["--media", media]), create && "--create", wipe && "--wipe")}>
           {choice}
           <p>{role === "journal"
-            ? "Logs and metadata of all volumes go there, and no data. It takes as many as a log has copies to gain all there is to gain: three in a pool of three disks or more."
-            : "New data is spread over it as well. What is stored already moves to it in the background, until all disks are about equally full."}</p>
-          <Choice label="Kind of disk" value={media} onValue={setMedia} choices={MEDIA} />
+            ? "The disk gets only logs and metadata of all volumes. For the full gain, a pool needs as many journal disks as a log has copies: three in a pool of three or more disks."
+            : "New data goes to it as well. Existing data moves to it in the background, until all disks are about equally full."}</p>
+          <Choice label="Device class" value={media} onValue={setMedia} choices={MEDIA} />
           {folder}
         </ActionForm>
       );
@@ -377,7 +377,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       return (
         <ActionForm {...common} title={`Remove ${action.cache.path}`} submit="Remove" done={`Removed read cache ${action.cache.path}.`}
           request={{ method: "DELETE", path: `/caches/${part(action.cache.id)}` }} command={cairn("disk", "remove", action.cache.id)}>
-          <p>What it has is on the disks of the pool. Its folder is emptied.</p>
+          <p>Its data is also on the disks of the pool. Its folder is emptied.</p>
         </ActionForm>
       );
     case "replace":
@@ -385,16 +385,16 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
         <ActionForm {...common} title={`Replace ${disk?.label}`} submit="Replace" done={`${path} takes the place of ${disk?.label}.`}
           request={{ method: "POST", path: `/disks/${part(id)}/replace`, body }}
           command={cairn("disk", "replace", id, path || "FOLDER", create && "--create", wipe && "--wipe")}>
-          <p>All that the old disk held goes to others. If it is lost, that is rebuilt. Then it leaves the pool; in a cluster once you remove it.</p>
+          <p>The data of the old disk moves to other disks, or is rebuilt if the disk is lost. Then the old disk leaves the pool; in a cluster, once you remove it.</p>
           {folder}
         </ActionForm>
       );
     case "media":
       return (
-        <ActionForm {...common} title={`Kind of ${disk?.label}`} submit="Change" done={`${disk?.label} has another kind.`}
+        <ActionForm {...common} title={`Device class of ${disk?.label}`} submit="Change" done={`The device class of ${disk?.label} is changed.`}
           request={{ method: "PATCH", path: `/disks/${part(id)}`, body: { media } }} command={cairn("disk", "set", id, "--media", media)}>
-          <p>Data that is to live on one kind of disks moves to them, and off all others. Other data stays.</p>
-          <Choice label="Kind of disk" value={media} onValue={setMedia} choices={MEDIA} />
+          <p>Data whose policy asks for a device class moves to disks of that class. Other data stays.</p>
+          <Choice label="Device class" value={media} onValue={setMedia} choices={MEDIA} />
         </ActionForm>
       );
     case "drain":
@@ -405,7 +405,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
           done={draining ? `${disk?.label} is being drained.` : `${disk?.label} stays.`}
           request={{ method: "PATCH", path: `/disks/${part(id)}`, body: { draining } }}
           command={cairn("disk", "drain", id, !draining && "--cancel")}>
-          <p>{draining ? "Everything on it is moved to the other disks while clients work. Then it can be removed." : "New data goes to it again."}</p>
+          <p>{draining ? "Its data moves to the other disks while clients work. Then it can be removed." : "New data goes to it again."}</p>
         </ActionForm>
       );
     }
@@ -413,7 +413,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       return (
         <ActionForm {...common} title={`Try ${disk?.label} again`} submit="Try again" done={`${disk?.label} is used again.`}
           request={{ method: "POST", path: `/disks/${part(id)}/retry` }} command={cairn("disk", "retry", id)}>
-          <p>It is taken back if it has answered all that it was asked, and takes what it is asked to now. It counts again once it has what it missed.</p>
+          <p>The disk is taken back if it answers all operations. It counts again once it has the writes that it missed.</p>
         </ActionForm>
       );
     case "remove":
@@ -421,8 +421,8 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
         <ActionForm {...common} title={`Remove ${disk?.label}`} submit="Remove" isDangerous done={`${disk?.label} left the pool.`}
           request={{ method: "DELETE", path: `/disks/${part(id)}${force ? "?force=true" : ""}` }}
           command={cairn("disk", "remove", id, force && "--force")}>
-          <p>It is taken out of the pool. A disk with data on it is refused.</p>
-          <Check label="Remove it although it has data, which is then rebuilt from the other disks" value={force} onValue={setForce} />
+          <p>The disk is removed from the pool. This is refused for a disk with data.</p>
+          <Check label="Remove the disk although it has data, which is then rebuilt from the other disks" value={force} onValue={setForce} />
         </ActionForm>
       );
     case "scrub": {
@@ -443,9 +443,9 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       const paused = action.kind === "hold";
       return (
         <ActionForm {...common} title={paused ? "Pause moving to emptier disks" : "Go on moving to emptier disks"} submit={paused ? "Pause" : "Go on"}
-          done={paused ? "It is paused." : "It goes on."} request={{ method: "PUT", path: "/spread", body: { paused } }}
+          done={paused ? "The spread is paused." : "The spread continues."} request={{ method: "PUT", path: "/spread", body: { paused } }}
           command={cairn("disk", "spread", paused ? "--pause" : "--resume")}>
-          <p>{paused ? "It stays paused over restarts, on all nodes. New data goes to all disks meanwhile." : "Data moves until all disks of a kind are about equally full."}</p>
+          <p>{paused ? "The spread stays paused across restarts, on all nodes. New data goes to all disks meanwhile." : "Data moves until all disks of a device class are about equally full."}</p>
         </ActionForm>
       );
     }
@@ -453,7 +453,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       return (
         <ActionForm {...common} title="Pause the scrub" submit="Pause" done="The scrub is paused." request={{ method: "POST", path: "/scrub/pause" }}
           command={cairn("scrub", "pause")}>
-          <p>It stays paused over restarts, and goes on where it was.</p>
+          <p>The scrub stays paused across restarts, and continues where it was.</p>
         </ActionForm>
       );
   }

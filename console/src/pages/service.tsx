@@ -19,7 +19,7 @@ const NAMES: Record<string, string> = {
 
 const shown = (of: string, value: number) => (of.endsWith("throughput") ? bytesPerSecond(value) : perSecond(value));
 
-/** How a volume stands with its goal of latency. */
+/** A volume's state against its latency objective. */
 function goalWords(latency: Latency): string {
   const goal = `${microseconds(latency.goal_microseconds)} for 99 of 100 requests`;
   if (latency.met == null) return `${goal}; not known yet whether it is met`;
@@ -52,10 +52,10 @@ export function ClassCard({ volume, onChange }: { volume: Volume; onChange: () =
   const inClass = (volume.class ?? "none") !== "none";
   return (
     <Card title="Class of service" extra={<button type="button" onClick={onChange}>Change class</button>}>
-      {!inClass ? <p class="empty">It is in no class: nothing limits it as a whole.</p> : (
+      {!inClass ? <p class="empty">The volume is in no class, and has no limits as a whole.</p> : (
         <>
           <p><a href={to("classes")}>{volume.class}</a>{volume.size_limit === "none" && ", and no size limit: rates by the TiB are those of its smallest size"}</p>
-          {!rates && <p class="hint">What it uses is counted where it is served{volume.owner ? `: on node ${volume.owner}` : ""}.</p>}
+          {!rates && <p class="hint">The node that serves the volume counts its use{volume.owner ? `: node ${volume.owner}` : ""}.</p>}
           {rates?.limits.map((limit) => <LimitRow key={limit.of} limit={limit} />)}
           {rates && (
             <Facts facts={[
@@ -88,7 +88,7 @@ export function SetClass({ volume, onClose, onDone }: { volume: Volume; onClose:
   return (
     <ActionForm title={`The class of ${volume.name}`} submit="Change" done={name === "none" ? `${volume.name} is in no class.` : `${volume.name} is in class ${name}.`} onClose={onClose} onDone={onDone}
       request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body: { class: name } }} command={cairn("volume", "set", volume.name, "--class", name)}>
-      <p>It holds within a second. No client gets an error: what is too fast waits.</p>
+      <p>The change applies within a second. Requests above a rate are delayed, never refused.</p>
       {data ? <Choice label="Class" value={name} onValue={setName} choices={choices} hint="The page Classes shows what each gives." /> : <Loading />}
     </ActionForm>
   );
@@ -123,7 +123,7 @@ export function PartLimits({ name }: { name: string }) {
       {action?.kind === "clear" && (
         <ActionForm {...close} title={`Remove the limit of ${action.limit.part}`} submit="Remove" isDangerous done={`${action.limit.part} has no limit of its own.`}
           request={{ method: "DELETE", path: `${path}?part=${part(action.limit.part)}` }} command={cairn("limit", "clear", name, action.limit.part)}>
-          <p>The rates of the volume hold for it as before.</p>
+          <p>The limits of the volume's class still apply.</p>
         </ActionForm>
       )}
     </Card>
@@ -150,7 +150,7 @@ function SetLimit({ name, onClose, onDone }: { name: string; onClose: () => void
     <ActionForm title={`Limit a part of ${name}`} submit="Set" done={`${of} has rates of its own.`} onClose={onClose} onDone={onDone}
       request={{ method: "PUT", path: `/volumes/${part(name)}/limits`, body: { part: of, ...Object.fromEntries(set), ...(operations ? { iops: operations } : {}) } }}
       command={cairn("limit", "set", name, which.trim() ? of : `${kind}/NAME`, ...flags, ...(operations ? ["--iops", String(operations)] : []))}>
-      <p>Beside the rates of the volume. A part that has some gets these in their place.</p>
+      <p>These limits apply in addition to the volume's class. They replace earlier limits of the part.</p>
       <div class="pair">
         <Choice label="Part" value={kind} onValue={setKind} choices={KINDS} />
         <Field label="Which" value={which} onValue={setWhich} required placeholder={EXAMPLES[kind] ?? ""} />

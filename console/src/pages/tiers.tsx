@@ -11,10 +11,10 @@ import { useApi } from "../use";
 type Action = { kind: "add" } | { kind: "remove"; tier: Tier };
 
 export const TIERINGS: [string, string][] = [
-  ["auto", "what nobody used for a while"],
-  ["snapshot-only", "what only snapshots have, unused for a while"],
-  ["all", "all that takes no more writes"],
-  ["none", "nothing; what is there comes back"],
+  ["auto", "cold data: unused for the cooling time"],
+  ["snapshot-only", "cold data that only snapshots have"],
+  ["all", "all data, once its segments are sealed"],
+  ["none", "nothing; offloaded data is promoted back"],
 ];
 
 /** Those that wait until nobody used it for so many days. */
@@ -39,15 +39,15 @@ export function Tiers() {
   const isAdmin = session.role === "admin";
   return (
     <Page title="Tiers" actions={isAdmin && <button type="button" class="primary" onClick={() => setAction({ kind: "add" })}>Add a tier</button>}>
-      <p class="lead">An object store, or a directory, for data that nobody uses. Its names and everything else about files stay on the disks.</p>
+      <p class="lead">An object store or a directory for cold data. Names and other metadata of files stay on the disks.</p>
       <Failure error={tiers.error} />
-      {!tiers.data ? <Loading /> : tiers.data.tiers.length === 0 ? <p class="empty">There is none: all data is on the disks.</p>
+      {!tiers.data ? <Loading /> : tiers.data.tiers.length === 0 ? <p class="empty">There is no tier: all data is on the disks.</p>
         : tiers.data.tiers.map((tier) => <TierCard key={tier.name} tier={tier} onRemove={isAdmin ? () => setAction({ kind: "remove", tier }) : undefined} />)}
       {action?.kind === "add" && <AddTier onClose={() => setAction(undefined)} onDone={() => void tiers.again()} />}
       {action?.kind === "remove" && (
         <ActionForm title={`Remove tier ${action.tier.name}`} submit="Remove" isDangerous done={`Tier ${action.tier.name} is removed.`} onClose={() => setAction(undefined)} onDone={() => void tiers.again()}
           request={{ method: "DELETE", path: `/tiers/${part(action.tier.name)}` }} command={cairn("tier", "remove", action.tier.name)}>
-          <p>It is refused while data is in it, or a volume names it. Set the tiering of its volumes to none, and wait until all is back.</p>
+          <p>A tier with data, or one that a volume uses, is not removed. Set the tiering of its volumes to none, and wait until all data is promoted back.</p>
         </ActionForm>
       )}
     </Page>
@@ -67,12 +67,12 @@ function TierCard({ tier, onRemove }: { tier: Tier; onRemove: (() => void) | und
         ["Saved on the disks", bytes(tier.saved_bytes)],
         ...(tier.month_cents != null ? [["Costs", `${(tier.month_cents / 100).toFixed(2)} USD a month for the bytes, at the list price of ${tier.price_date}`] as [string, string]] : []),
         ["To be deleted", `${counted(tier.unused_objects, "object")}${tier.deleted_volumes > 0 ? `, and those of ${counted(tier.deleted_volumes, "deleted volume")}` : ""}`],
-        ["Requests since the start", `${count(tier.reads)} reads (${bytes(tier.read_bytes)}), ${count(tier.writes)} writes (${bytes(tier.written_bytes)}), ${count(tier.deletes)} deletions; ${count(tier.errors)} failed, ${count(tier.wrong)} answers were wrong`],
+        ["Requests since the start", `${count(tier.reads)} reads (${bytes(tier.read_bytes)}), ${count(tier.writes)} writes (${bytes(tier.written_bytes)}), ${count(tier.deletes)} deletions; ${count(tier.errors)} failed, ${count(tier.wrong)} answers were invalid`],
       ]} />
-      <Table<TierVolume> caption={`Volumes in ${tier.name}`} rows={tier.volumes} rowKey={(volume) => volume.name} empty="No volume sends data here."
+      <Table<TierVolume> caption={`Volumes in ${tier.name}`} rows={tier.volumes} rowKey={(volume) => volume.name} empty="No volume offloads data here."
         columns={[
           { name: "Volume", show: (volume) => <a href={to("volumes", volume.name)}>{volume.name}</a> },
-          { name: "What goes", show: (volume) => (COOLS.includes(volume.tiering) ? `${volume.tiering === "auto" ? "" : "only in snapshots, "}unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) + ofFiles(volume) },
+          { name: "Offloaded data", show: (volume) => (COOLS.includes(volume.tiering) ? `${volume.tiering === "auto" ? "" : "only in snapshots, "}unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) + ofFiles(volume) },
           { name: "Objects", isNumber: true, show: (volume) => (volume.serving ? count(volume.objects) : "–") },
           { name: "Bytes", isNumber: true, show: (volume) => (volume.serving ? bytes(volume.bytes) : "–") },
           { name: "State", show: (volume) => (volume.problem ? <span class="wraps">{volume.problem}</span> : volume.serving ? "no trouble" : volume.owner ? `node ${volume.owner} owns it` : "not served") },
@@ -87,7 +87,7 @@ function AddTier({ onClose, onDone }: { onClose: () => void; onDone: () => void 
   const [file, setFile] = useState("");
   const path = file.trim();
   return (
-    <ActionForm title="Add a tier" submit="Add" done={`Tier ${name} is there.`} onClose={onClose} onDone={onDone}
+    <ActionForm title="Add a tier" submit="Add" done={`Tier ${name} is added.`} onClose={onClose} onDone={onDone}
       request={{ method: "POST", path: "/tiers", body: { name, url: url.trim(), ...(path ? { credentials_file: path } : {}) } }}
       command={cairn("tier", "add", name || "NAME", url.trim() || "URL", ...(path ? ["--credentials-file", path] : []))}>
       <Field label="Name" value={name} onValue={setName} required maxLength={63} placeholder="cold" />
@@ -125,10 +125,10 @@ export function SetTiering({ volume, onClose, onDone }: { volume: Volume; onClos
       command={cairn("volume", "set", volume.name, "--tier", chosen || "TIER", "--tiering", tiering, ...(cooling ? ["--cooling-days", cooling] : []), ...changed.flatMap(([, flag, value]) => [flag, value]))}>
       {data.tiers.length === 0 ? <p>There is no tier yet: <a href={to("tiers")}>add one first</a>.</p>
         : <Choice label="Tier" value={chosen} onValue={setTier} choices={data.tiers.map((one) => [one.name, one.name])} />}
-      <Choice label="What goes there" value={tiering} onValue={setTiering} choices={TIERINGS} />
+      <Choice label="Offloaded data" value={tiering} onValue={setTiering} choices={TIERINGS} />
       {COOLS.includes(tiering) && <Field label="Days without use" value={days} onValue={setDays} required inputMode="numeric" pattern="\d+" hint="2 to 183." />}
       {isOfFiles && <>
-        <Field label="Files" value={files} onValue={setFiles} placeholder="any" hint="any, or patterns of names with commas between them, such as *.mp4,*.fastq.gz" />
+        <Field label="Files" value={files} onValue={setFiles} placeholder="any" hint="any, or name patterns separated by commas, such as *.mp4,*.fastq.gz" />
         <Field label="Least size" value={size} onValue={setSize} placeholder="none" hint="none, or a size such as 1MiB" />
         <Field label="Not changed for" value={age} onValue={setAge} placeholder="none" hint="none, or hours or days, such as 12h or 30d" />
       </>}

@@ -31,13 +31,13 @@ export function Users() {
       {users.filter}
       {!users.data ? <Loading /> : (<>
         <Table caption="Users" rows={users.data.users} rowKey={(user) => user.name}
-          empty={users.filtered ? "No user has such a name." : "There is no user. Whoever has the admin token may do everything."}
+          empty={users.filtered ? "No user has such a name." : "There is no user. The admin token gives all rights."}
           columns={[
             { name: "Name", show: (user) => <>{user.name} {user.name === session.user && <Badge tone="calm">You</Badge>}</> },
             { name: "Role", show: (user) => <Badge tone={user.role === "admin" ? "warn" : "calm"}>{user.role === "admin" ? "Admin" : "Viewer"}</Badge> },
-            { name: "Made", show: (user) => date(user.created_seconds) },
+            { name: "Created", show: (user) => date(user.created_seconds) },
             { name: "Changed", show: (user) => date(user.changed_seconds) },
-            { name: "What they did", show: (user) => <a href={`${to("audit")}?user=${part(user.name)}`}>Changes by {user.name}</a> },
+            { name: "Audit log", show: (user) => <a href={`${to("audit")}?user=${part(user.name)}`}>Changes by {user.name}</a> },
             { name: "Actions", show: (user) => session.role === "admin" && (
               <div class="row-actions">
                 <button type="button" onClick={() => setAction({ kind: "role", user })} aria-label={`Change the role of ${user.name}`}>Role</button>
@@ -52,7 +52,7 @@ export function Users() {
       {sessions.filter}
       {!sessions.data ? <Loading /> : (<>
         <Table caption="Sessions" rows={sessions.data.sessions} rowKey={(open) => open.id}
-          empty={sessions.filtered ? "Nobody of such a name is logged in." : "Nobody is logged in with a browser."}
+          empty={sessions.filtered ? "No user with such a name is logged in." : "No user is logged in with a browser."}
           columns={[
             { name: "Name", show: (open) => <>{open.user} {open.is_own && <Badge tone="calm">This one</Badge>}</> },
             { name: "Role", show: (open) => <Badge tone={open.role === "admin" ? "warn" : "calm"}>{open.role === "admin" ? "Admin" : "Viewer"}</Badge> },
@@ -68,8 +68,8 @@ export function Users() {
           ]} />
         {sessions.pages(sessions.data.sessions.length)}
       </>)}
-      <p class="hint">These were used since this server was started. A session ends by itself 12 hours after it began, and after an hour without use.</p>
-      <p class="hint">A change of a user ends all sessions of that user. Whoever has the admin token is an admin, and is not in this list.</p>
+      <p class="hint">The list has sessions used since this server started. A session ends after 12 hours, or after an hour without use.</p>
+      <p class="hint">A change of a user ends all sessions of that user. The admin token gives an admin's rights, and is not in this list.</p>
       {action && <ActionDialog action={action} onClose={() => setAction(undefined)} onDone={changed} />}
     </Page>
   );
@@ -85,7 +85,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
   switch (action.kind) {
     case "create":
       return (
-        <ActionForm {...common} title="Create a user" submit="Create" done={`User ${name} is there.`}
+        <ActionForm {...common} title="Create a user" submit="Create" done={`User ${name} is created.`}
           request={{ method: "POST", path: "/users", body: { name, role, password } }} shown={{ method: "POST", path: "/users", body: { name, role, password: HIDDEN } }}
           command={cairn("user", "create", name || "NAME", "--role", role)}>
           <Field label="Name" value={name} onValue={setName} required maxLength={63} hint="Letters, digits, '.', '_' and '-'." />
@@ -105,7 +105,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
     case "password": {
       const path = `/users/${part(action.user.name)}`;
       return (
-        <ActionForm {...common} title={`The password of ${action.user.name}`} submit="Set" done={`${action.user.name} has another password.`}
+        <ActionForm {...common} title={`The password of ${action.user.name}`} submit="Set" done={`The password of ${action.user.name} is changed.`}
           request={{ method: "PATCH", path, body: { password } }} shown={{ method: "PATCH", path, body: { password: HIDDEN } }}
           command={cairn("user", "password", action.user.name)}>
           {passwordField}
@@ -142,11 +142,11 @@ export function OwnPassword({ user, onClose, onDone }: { user: string; onClose: 
   const [next, setNext] = useState("");
   const path = "/session/password";
   return (
-    <ActionForm title="Change your password" submit="Change" done="Your password is another one: log in with it." onClose={onClose} onDone={onDone}
+    <ActionForm title="Change your password" submit="Change" done="Your password is changed: log in with it." onClose={onClose} onDone={onDone}
       request={{ method: "PUT", path, body: { password, new_password: next } }} shown={{ method: "PUT", path, body: { password: HIDDEN, new_password: HIDDEN } }}
       command={cairn("user", "password", user, "--login", user)}>
-      <Field label="Password of now" type="password" autocomplete="current-password" value={password} onValue={setPassword} required />
-      <Field label="New password" type="password" autocomplete="new-password" value={next} onValue={setNext} required minLength={10} hint="At least 10 characters. All your sessions end, this one too." />
+      <Field label="Current password" type="password" autocomplete="current-password" value={password} onValue={setPassword} required />
+      <Field label="New password" type="password" autocomplete="new-password" value={next} onValue={setNext} required minLength={10} hint="At least 10 characters. All your sessions end, including this one." />
     </ActionForm>
   );
 }

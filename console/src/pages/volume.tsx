@@ -70,12 +70,12 @@ export function VolumePage({ name }: { name: string }) {
             ...(volume.directory_protections ?? []).map((it): [string, string] => ["Of directories", protectionWords(it)]),
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
-            ["Kind of disks", mediaWords(volume)],
-            ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} were there already, since the server was started` : volume.dedupe ?? "off"],
+            ["Device class", mediaWords(volume)],
+            ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} deduplicated since the server started` : volume.dedupe ?? "off"],
             ...(volume.clone_of ? [["Clone of", <>{volume.clone_of.deleted ? `${volume.clone_of.volume} (deleted)` : <a href={to("volumes", volume.clone_of.volume)}>{volume.clone_of.volume}</a>} at {volume.clone_of.snapshot}</>] as [string, ComponentChildren]] : []),
             ["Cold data", volume.tiering ? <>{volume.tiering.policy}, to <a href={to("tiers")}>{volume.tiering.tier}</a>; {bytes(volume.tiering.remote_bytes)} are there</> : "stays on the disks"],
             ["Snapshots", `${count(volume.snapshots)}, which alone hold ${bytes(volume.snapshot_bytes)}`],
-            ["Made", date(volume.created_seconds)],
+            ["Created", date(volume.created_seconds)],
           ]} />
         </Card>
         <MountCard name={name} />
@@ -137,13 +137,13 @@ function Clients({ name }: { name: string }) {
       <Failure error={error} />
       {data && (
         <Table caption="Clients that mounted it" rows={mounts} rowKey={(mount) => `${mount.client} ${mount.path}`}
-          empty="No client has said that it mounted it."
+          empty="No client has reported a mount."
           columns={[
             { name: "Address", show: (mount) => <span class="path">{mount.client}</span> },
             { name: "Path", show: (mount) => <span class="path" dir="auto">{mount.path}</span> },
           ]} />
       )}
-      <p class="hint">As far as clients say over NFSv3: one that is gone without a word stays in the list.</p>
+      <p class="hint">As reported by NFSv3 clients. A client that disappears without an unmount stays in the list.</p>
     </Card>
   );
 }
@@ -156,7 +156,7 @@ function Snapshots({ list, filter, pages, schedules, withSpace, onSpace, onActio
     <Card title="Snapshots" wide
       extra={
         <div class="row-actions">
-          {hasSome && !withSpace && <button type="button" onClick={onSpace}>Count what each frees</button>}
+          {hasSome && !withSpace && <button type="button" onClick={onSpace}>Show reclaimable space</button>}
           {schedules && <button type="button" onClick={() => onAction({ kind: "schedules", text: schedules.text })}>Schedule</button>}
           <button type="button" onClick={() => onAction({ kind: "snapshot" })}>Take a snapshot</button>
         </div>
@@ -165,7 +165,7 @@ function Snapshots({ list, filter, pages, schedules, withSpace, onSpace, onActio
         <>
           {filter}
           <Table caption="Snapshots, oldest first" rows={list.snapshots} rowKey={(one) => one.name}
-            empty="There is none. A snapshot takes no space until files change, and is in .snapshot in each directory."
+            empty="There is no snapshot. A snapshot takes no space until files change; users find it in .snapshot of each directory."
             columns={[
               { name: "Name", show: (one) => <span class="path" dir="auto">{one.name}</span> },
               { name: "Taken", show: (one) => <>{date(one.taken_seconds)}<small>{duration(one.age_seconds)} ago</small></> },
@@ -200,7 +200,7 @@ function Snapshots({ list, filter, pages, schedules, withSpace, onSpace, onActio
 /** What is taken by itself, and when the next one is due. */
 function scheduled(schedules: Schedules | undefined) {
   if (!schedules) return "";
-  if (schedules.text === "") return "None is taken by itself.";
+  if (schedules.text === "") return "There is no schedule.";
   const due = schedules.schedules.map((one) => one.next_seconds).filter((next) => next != null);
   const next = due.length > 0 ? `; the next one is due ${date(Math.min(...due))}` : "";
   return `By schedule: ${schedules.text}${next}.`;
@@ -224,10 +224,10 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
     case "clone": {
       const { snapshot } = action;
       return (
-        <ActionForm onClose={onClose} onDone={() => go(to("volumes", text))} title={`Clone ${name}${snapshot ? ` as snapshot ${snapshot.name} shows it` : ""}`} submit="Clone" done={`Volume ${text} is there.`}
+        <ActionForm onClose={onClose} onDone={() => go(to("volumes", text))} title={`Clone ${name}${snapshot ? ` at snapshot ${snapshot.name}` : ""}`} submit="Clone" done={`Volume ${text} is created.`}
           request={{ method: "POST", path: `${path}/volume-clones`, body: { name: text, ...(snapshot ? { snapshot: snapshot.name } : {}) } }}
           command={cairn("volume", "clone", snapshot ? `${name}@${snapshot.name}` : name, text || "NAME")}>
-          <p>A volume of its own, at once and whatever the size: it shares all bytes with {name} until either changes. Nobody may mount it until an export is set.</p>
+          <p>A clone of any size is ready at once, and shares its data with {name} until either changes. No client may mount it until an export is set.</p>
           <Field label="Name of the clone" value={text} onValue={setText} required maxLength={63} placeholder={`${name}-test`} />
         </ActionForm>
       );
@@ -239,18 +239,18 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
         <ActionForm onClose={onClose} onDone={() => go(to("volumes"), true)} title={`Delete volume ${name}`} submit="Delete for good" isDangerous
           done={`Volume ${name} is deleted.`} request={{ method: "DELETE", path: `${path}${force ? "?force=true" : ""}` }}
           command={cairn("volume", "delete", name, force && "--force")}>
-          <p>All its data is gone then. Type the name of the volume to go on.</p>
+          <p>All its data is lost. Type the name of the volume to continue.</p>
           <Field label="Name of the volume" value={text} onValue={setText} required pattern={name.replaceAll(/[.\-]/g, "\\$&")} />
-          {volume.exported && <Check label="Delete it although it is exported" value={force} onValue={setForce} />}
+          {volume.exported && <Check label="Delete the volume although it is exported" value={force} onValue={setForce} />}
         </ActionForm>
       );
     case "unexport":
       return (
         <ActionForm {...common} title={`Stop ${action.rule.client} from mounting ${name}`} submit="Remove the rule" isDangerous
-          done={`The rule for ${action.rule.client} is gone.`}
+          done={`The rule for ${action.rule.client} is removed.`}
           request={{ method: "DELETE", path: `/exports/${part(name)}?client=${part(action.rule.client)}` }}
           command={cairn("export", "remove", name, "--client", action.rule.client)}>
-          <p>It applies at once, also to clients that have it mounted.</p>
+          <p>This applies at once, even to clients that have the volume mounted.</p>
         </ActionForm>
       );
     case "snapshot":
@@ -262,7 +262,7 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
       );
     case "schedules":
       return (
-        <ActionForm {...common} title={`Snapshots of ${name} by schedule`} submit="Set" done={text.trim() ? `Snapshots of ${name}: ${text}.` : `No snapshots of ${name} are taken by themselves.`}
+        <ActionForm {...common} title={`Snapshots of ${name} by schedule`} submit="Set" done={text.trim() ? `Snapshots of ${name}: ${text}.` : `${name} has no snapshot schedule.`}
           request={{ method: "PUT", path: `${path}/schedules`, body: { schedules: text } }}
           command={cairn("snapshot", "schedule", name, text.trim() || "none")}>
           <p>Each has a name, how many of its snapshots are kept, and a time in the form of cron, in UTC. The oldest that are too many are deleted, but no locked one.</p>
@@ -275,7 +275,7 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
         <ActionForm {...common} title={`Restore from snapshot ${action.snapshot.name}`} submit="Restore" done={`${place.trim() || text} is as snapshot ${action.snapshot.name} has it.`}
           request={{ method: "POST", path: `${path}/snapshots/${part(action.snapshot.name)}/restore`, body: { path: text, ...(place.trim() ? { to: place.trim() } : {}) } }}
           command={cairn("snapshot", "restore", name, action.snapshot.name, text || "/PATH", ...(place.trim() ? ["--to", place.trim()] : []))}>
-          <p>A file takes the place of the one that is there, in one step. A directory comes where nothing is. Both share their bytes with the snapshot.</p>
+          <p>A restored file replaces the current file in one step. A restored directory needs an unused path. Both share their data with the snapshot.</p>
           <Field label="Path in the volume" value={text} onValue={setText} required placeholder="/project/report.odt" />
           <Field label="Where it comes, if not there" value={place} onValue={setPlace} placeholder="/project-old" />
         </ActionForm>
@@ -295,7 +295,7 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
           submit={action.kind === "lock" ? "Lock" : "Unlock"} done={`Snapshot ${action.snapshot.name} is ${action.kind}ed.`}
           request={{ method: "PATCH", path: `${path}/snapshots/${part(action.snapshot.name)}`, body: { locked: action.kind === "lock" } }}
           command={cairn("snapshot", action.kind, name, action.snapshot.name)}>
-          <p>{action.kind === "lock" ? "It cannot be deleted until it is unlocked." : "It can be deleted then."}</p>
+          <p>{action.kind === "lock" ? "The snapshot cannot be deleted until it is unlocked." : "The snapshot can be deleted then."}</p>
         </ActionForm>
       );
     case "delete snapshot":
@@ -315,10 +315,10 @@ function protectionWords(of: { protection: string; layout: string; disk_failures
   return `${of.protection}: ${of.layout}, ${lost === 0 ? "no disk" : lost === 1 ? "1 disk" : `${lost} disks`} may be lost`;
 }
 
-/** The kind of disks that data is to live on, and how much is where. */
+/** The device class of data, and how much data is in which class. */
 function mediaWords(volume: Volume): string {
   const parts = (volume.media_bytes ?? []).map((it) =>
-    it.on === it.wanted ? `${bytes(it.bytes)} on ${it.on}` : `${bytes(it.bytes)} for ${it.wanted} elsewhere until there is room`);
+    it.on === it.wanted ? `${bytes(it.bytes)} on ${it.on}` : `${bytes(it.bytes)} for ${it.wanted}, elsewhere until that class has room`);
   return parts.length > 0 ? `${volume.media ?? "any"}: ${parts.join(", ")}` : (volume.media ?? "any");
 }
 
@@ -350,13 +350,13 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
   return (
     <ActionForm title={`Change volume ${volume.name}`} submit="Change" done={`Volume ${volume.name} is changed.`} onClose={onClose} onDone={onDone}
       request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body }} command={cairn("volume", "set", volume.name, ...flags)}>
-      <p>Protection, compression, deduplication and the kind of disks are for data that is written from then on.</p>
+      <p>Protection, compression, deduplication and device class apply to data written from then on.</p>
       <Choice label="Protection" value={protection} onValue={setProtection} choices={also(PROTECTIONS, protection)} />
       <Field label="Size limit" value={limit} onValue={setLimit} hint="none, or a size such as 500GiB." />
       <Choice label="Access" value={pattern} onValue={setPattern} choices={also(PATTERNS, pattern)} />
       <Choice label="Compression" value={compression} onValue={setCompression} choices={also(COMPRESSIONS, compression)} />
       <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={DEDUPES} />
-      <Choice label="Kind of disks" value={media} onValue={setMedia} choices={MEDIA} />
+      <Choice label="Device class" value={media} onValue={setMedia} choices={MEDIA} />
     </ActionForm>
   );
 }
@@ -378,9 +378,9 @@ function SetExport({ name, onClose, onDone }: { name: string; onClose: () => voi
       command={cairn("export", "set", name, "--client", client.trim() || "CIDR", access === "ro" && "--ro",
         ...(squash === "root" ? [] : ["--squash", squash]), reserved && "--require-reserved-port")}>
       <Field label="Clients" value={client} onValue={setClient} required placeholder="10.0.0.0/8"
-        hint="An address or a network. Of the rules that match a client the narrowest counts." />
+        hint="An address or a network. If several rules match a client, the narrowest one applies." />
       <Choice label="They may" value={access} onValue={setAccess} choices={[["rw", "read and write"], ["ro", "read only"]]} />
-      <Choice label="Who becomes the anonymous user" value={squash} onValue={setSquash}
+      <Choice label="Users who become the anonymous user" value={squash} onValue={setSquash}
         choices={[["root", "root"], ["all", "everybody"], ["none", "nobody"]]} />
       <Check label="Refuse clients whose port is above 1023" value={reserved} onValue={setReserved} />
     </ActionForm>

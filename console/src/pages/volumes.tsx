@@ -9,8 +9,8 @@ import { ActionForm, Badge, Choice, Failure, Field, Loading, Meter, Page, Table 
 import { usePaged } from "../paged";
 
 export const PROTECTIONS: [string, string][] = [
-  ["default", "default: what the number of disks allows"],
-  ["+1n", "+1n: any 1 disk may be lost"],
+  ["default", "default: as the number of disks allows"],
+  ["+1n", "+1n: survives the loss of any 1 disk"],
   ["+2n", "+2n: any 2 disks"],
   ["+3n", "+3n: any 3 disks"],
   ["+4n", "+4n: any 4 disks"],
@@ -27,8 +27,8 @@ export const PATTERNS: [string, string][] = [
 ];
 export const DEDUPES: [string, string][] = [
   ["off", "Off"],
-  ["on", "On: bytes that are there are not written again"],
-  ["verify", "Verify: they are read and compared first"],
+  ["on", "On: existing bytes are not written again"],
+  ["verify", "Verify: read and compare existing bytes first"],
 ];
 /** Kinds of disks. */
 export const MEDIA: [string, string][] = [
@@ -122,7 +122,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
     ...flag(media !== "any", "--media", media),
     ...flag(size !== "", "--size-limit", size));
   return (
-    <ActionForm title="Create a volume" submit="Create" request={request} command={command} done={`Volume ${name} is there. Nobody may mount it yet.`}
+    <ActionForm title="Create a volume" submit="Create" request={request} command={command} done={`Volume ${name} is created. No client may mount it yet.`}
       onClose={onClose} onDone={(made) => onDone(made as Volume)}>
       <Field label="Name" value={name} onValue={setName} required maxLength={63} placeholder="projects"
         hint="Also the path to mount: letters, digits, '.', '_' and '-'." />
@@ -131,7 +131,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
       <Choice label="Access" value={pattern} onValue={setPattern} choices={PATTERNS} />
       <Choice label="Compression" value={compression} onValue={setCompression} choices={COMPRESSIONS} />
       <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={DEDUPES} />
-      <Choice label="Kind of disks" value={media} onValue={setMedia} choices={MEDIA} />
+      <Choice label="Device class" value={media} onValue={setMedia} choices={MEDIA} />
     </ActionForm>
   );
 }

@@ -800,7 +800,7 @@ impl PoolState {
         Some(name)
     }
 
-    /// The same of a clone.
+    /// Brings a deleted clone back, under a free name. Returns the name.
     pub fn bring_back_clone(&mut self, clone: &PoolClone) -> Option<VolumeName> {
         let volume = &clone.volume;
         if self.volumes.len() + self.clones.len() >= VOLUMES_READ_MAX {

@@ -34,7 +34,7 @@ pub struct Cursor {
     pub segment_last: Option<u64>,
     /// All segments are done; of the records, those up to this place.
     pub records: Option<(u64, u64)>,
-    /// The same of the inodes.
+    /// All segments are done; of the inodes, those up to this one.
     pub inode_last: Option<u64>,
 }
 

@@ -18,7 +18,7 @@ pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
     client_and_password(args).map(|(client, _)| client)
 }
 
-/// The same, with the password of the user that the client is, if it is one.
+/// A client of that server, with the user's password if it logs in as a user.
 pub fn client_and_password(args: &ServerArgs) -> Result<(Client, Option<Password>), Failure> {
     let found = find_locals();
     let (url, local) = match &args.server {

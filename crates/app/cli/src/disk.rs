@@ -353,7 +353,7 @@ fn spread_text(spread: &SpreadView) -> String {
             let until = spread.rests_until_seconds.unwrap_or_default();
             let until = UNIX_EPOCH + Duration::from_secs(u64::try_from(until).unwrap_or(0));
             let until = rfc3339_utc(until);
-            format!("paused until the maintenance window opens: {until}")
+            format!("resting until the maintenance window opens: {until}")
         }
         SpreadStage::Waiting => {
             "waiting: disks are missing, or other data has to move first; see `cairn disk list`"

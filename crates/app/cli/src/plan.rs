@@ -579,6 +579,6 @@ mod tests {
             read(&path)
         });
         let why = found.err().map(|failure| format!("{failure:?}"));
-        assert!(why.is_some_and(|why| why.contains("more than")));
+        assert!(why.is_some_and(|why| why.contains("is larger than")));
     }
 }

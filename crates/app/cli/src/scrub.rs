@@ -105,7 +105,7 @@ fn coming(scrub: &ScrubView, now_seconds: i64) -> Option<String> {
     if let Some(until) = scrub.rests_until_seconds {
         let until = instant(until, now_seconds);
         return Some(format!(
-            "paused    until the maintenance window opens: {until}"
+            "resting   until the maintenance window opens: {until}"
         ));
     }
     let next = scrub.next_seconds?;

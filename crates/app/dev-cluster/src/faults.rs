@@ -212,7 +212,7 @@ pub fn netem(slow: &Slow) -> Vec<String> {
     words
 }
 
-/// The same with a kernel that has no netem: only a rate is possible this way.
+/// Arguments of tc for a kernel without netem, which can only limit the rate.
 pub fn token_bucket(rate: Rate) -> Vec<String> {
     /// What may go out at once, and how long packets wait at most before they are dropped.
     const BURST: &str = "64kb";

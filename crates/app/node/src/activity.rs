@@ -95,7 +95,7 @@ async fn name_of(
         }
         Err(error) => {
             // What is done with it is worth telling without its name.
-            tracing::warn!(volume = fs.name(), %ino, %error, "the path of a file cannot be found");
+            tracing::warn!(volume = fs.name(), %ino, %error, "a file's path cannot be looked up");
             return Ok((FileKind::File, None));
         }
     };

@@ -53,7 +53,7 @@ fn range(first: IpAddr, last: IpAddr) -> Result<Vec<IpAddr>, String> {
     let count = count.ok_or_else(|| format!("{last} does not come after {first}"))?;
     if count >= POOL_ADDRESSES_MAX as u128 {
         return Err(format!(
-            "{first}-{last} are more than {POOL_ADDRESSES_MAX} addresses, which is the most for one pool"
+            "{first}-{last} are more than {POOL_ADDRESSES_MAX} addresses, the limit of one address pool"
         ));
     }
     let next = |step: u128| match first {
@@ -69,7 +69,7 @@ fn range(first: IpAddr, last: IpAddr) -> Result<Vec<IpAddr>, String> {
 /// Reads `10.0.0.20` or `10.0.0.20-10.0.0.25`.
 fn parse_ends(text: &str) -> Result<Vec<IpAddr>, String> {
     let parse = |text: &str| {
-        let bad = |_| format!("\"{text}\" is no address");
+        let bad = |_| format!("\"{text}\" is not an address");
         text.trim().parse::<IpAddr>().map_err(bad)
     };
     match text.split_once('-') {
@@ -84,7 +84,9 @@ fn parse_listed(texts: &[String], interface: Option<&str>) -> Result<Listed, Str
     let mut network: Option<IpNet> = None;
     for text in texts {
         let (ends, prefix_len) = text.split_once('/').ok_or_else(|| {
-            format!("\"{text}\" has no length of its prefix: write 10.0.0.20/24, or 10.0.0.20-10.0.0.25/24")
+            format!(
+                "\"{text}\" has no prefix length: write 10.0.0.20/24, or 10.0.0.20-10.0.0.25/24"
+            )
         })?;
         for address in parse_ends(ends)? {
             let one = format!("{address}/{prefix_len}");
@@ -93,13 +95,13 @@ fn parse_listed(texts: &[String], interface: Option<&str>) -> Result<Listed, Str
             let known = *network.get_or_insert(of.trunc());
             if known != of.trunc() {
                 return Err(format!(
-                    "{one} is not in the network {known}: make a pool for each network"
+                    "{one} is not in the network {known}: create an address pool for each network"
                 ));
             }
             addresses.push(address);
         }
     }
-    let network = network.ok_or("no address is named: write 10.0.0.20-10.0.0.25/24")?;
+    let network = network.ok_or("no address is given: write 10.0.0.20-10.0.0.25/24")?;
     Ok(Listed {
         addresses,
         prefix_len: network.prefix_len(),
@@ -141,7 +143,7 @@ pub async fn wait_until_left(cluster: &ClusterNode, address: IpAddr) {
 pub fn why_of_no_volume(view: &MapView, address: IpAddr) -> Option<String> {
     if let Some(pool) = pool_of(view, address) {
         return Some(format!(
-            "address pool {pool} has this address: choose another one, or take it out of the pool with \
+            "address pool {pool} has this address: choose another address, or remove this one from the pool with \
              `cairn address pool remove`"
         ));
     }
@@ -151,7 +153,7 @@ pub fn why_of_no_volume(view: &MapView, address: IpAddr) -> Option<String> {
         None => holder.to_string(),
     };
     Some(format!(
-        "node {name} still has {address}, which was of a pool: see on that node what keeps it there (its log, its address hook), \
+        "node {name} still holds {address}, which was in an address pool: check that node's log and its address hook, \
          and try again"
     ))
 }
@@ -177,7 +179,7 @@ fn require_free<'a>(
 ) -> Result<(), ControlError> {
     for address in addresses {
         if let Some(by) = taken_by(view, *address) {
-            let why = format!("{by} has the address {address}: choose one that nobody has");
+            let why = format!("{by} has the address {address}: choose an unused address");
             return Err(ControlError::new(ErrorKind::Conflict, why));
         }
     }
@@ -193,7 +195,7 @@ fn absent(name: &str) -> ControlError {
         ErrorKind::NotFound,
         format!("there is no address pool \"{name}\""),
     )
-    .hint("`cairn address pool list` shows all of them")
+    .hint("`cairn address pool list` shows all address pools")
 }
 
 fn refused(error: &MapError) -> ControlError {
@@ -297,7 +299,7 @@ impl Controller {
                 Err(error) => return Err(refused(&error)),
             }
         }
-        let why = format!("address pool {name} is being changed by somebody else: try again");
+        let why = format!("somebody else is changing address pool {name}: try again");
         Err(ControlError::new(ErrorKind::Conflict, why))
     }
 }
@@ -324,7 +326,7 @@ fn changed(
         };
         if more.prefix_len != record.prefix_len || !more.addresses.iter().all(is_near) {
             let why = format!(
-                "address pool {} is of another network: make a pool for each network",
+                "address pool {} is in another network: create an address pool for each network",
                 record.name
             );
             return Err(invalid(why));
@@ -366,7 +368,7 @@ impl AddressPoolControl for Controller {
             let listed = listed.map_err(invalid)?;
             let dns_name = create.dns_name.as_ref().map(|name| {
                 let parsed: Result<Name, _> = name.parse();
-                parsed.map_err(|error| invalid(format!("\"{name}\" is no name for DNS: {error}")))
+                parsed.map_err(|error| invalid(format!("\"{name}\" is not a DNS name: {error}")))
             });
             let dns_name = dns_name.transpose()?;
             let view = cluster.member.view();
@@ -376,7 +378,8 @@ impl AddressPoolControl for Controller {
                 return Err(ControlError::new(ErrorKind::Conflict, why).hint(hint));
             }
             if view.address_pools.len() >= ADDRESS_POOLS_MAX {
-                let why = format!("there are {ADDRESS_POOLS_MAX} address pools, which is the most");
+                let why =
+                    format!("there are {ADDRESS_POOLS_MAX} address pools, which is the limit");
                 return Err(ControlError::new(ErrorKind::Conflict, why));
             }
             require_free(&view, &listed.addresses)?;
@@ -478,8 +481,8 @@ mod tests {
             ),
             (&["10.0.0.20-10.0.0.20/24"], Ok((&["10.0.0.20"], 24))),
             (&["fd00::a-fd00::b/64"], Ok((&["fd00::a", "fd00::b"], 64))),
-            (&[], Err("no address is named")),
-            (&["10.0.0.20"], Err("no length of its prefix")),
+            (&[], Err("no address is given")),
+            (&["10.0.0.20"], Err("no prefix length")),
             (&["10.0.0.22-10.0.0.20/24"], Err("does not come after")),
             (&["10.0.0.20-fd00::1/24"], Err("does not come after")),
             (&["10.0.0.1-10.0.0.65/24"], Err("more than 64 addresses")),
@@ -501,8 +504,11 @@ mod tests {
             ),
             (&["10.0.0.20/24", "fd00::1/64"], Err("not in the network")),
             (&["127.0.0.1-127.0.0.2/8"], Err("that a client could mount")),
-            (&["node1/24"], Err("\"node1\" is no address")),
-            (&["10.0.0.20/33"], Err("no address with the length")),
+            (&["node1/24"], Err("\"node1\" is not an address")),
+            (
+                &["10.0.0.20/33"],
+                Err("not an address with a prefix length"),
+            ),
         ];
         for (texts, want) in cases {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
@@ -634,7 +640,7 @@ mod tests {
         let mut left = view.clone();
         left.address_pools.clear();
         let why = why_of_no_volume(&left, address(1)).unwrap();
-        assert!(why.contains("still has 10.0.0.1"), "{why}");
+        assert!(why.contains("still holds 10.0.0.1"), "{why}");
         left.address_holders.clear();
         assert_eq!(why_of_no_volume(&left, address(1)), None);
         let want = [("a", (1, 3)), ("b", (1, 1)), ("c", (0, 1))];

@@ -39,7 +39,7 @@ const ANSWERED_MAX: Duration = Duration::from_secs(1);
 /// Reads an address with its prefix, `10.0.0.9/24`; the error says what is wrong with it.
 pub fn parse(text: &str, interface: Option<&str>) -> Result<AddressRecord, String> {
     let net: IpNet = text.parse().map_err(|_| {
-        format!("\"{text}\" is no address with the length of its prefix, such as 10.0.0.9/24")
+        format!("\"{text}\" is not an address with a prefix length, such as 10.0.0.9/24")
     })?;
     let address = net.addr();
     let is_unfit = address.is_unspecified() || address.is_loopback() || address.is_multicast();
@@ -50,13 +50,15 @@ pub fn parse(text: &str, interface: Option<&str>) -> Result<AddressRecord, Strin
         IpNet::V6(net) => net.prefix_len() < 127 && net.network() == net.addr(),
     };
     if is_unfit || is_of_network {
-        return Err(format!("{address} is no address that a client could mount"));
+        return Err(format!(
+            "{address} is not an address that a client could mount"
+        ));
     }
     let is_fine = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
     if let Some(name) = interface {
         let fits = (1..=INTERFACE_LEN_BYTES_MAX).contains(&name.len());
         if !fits || !name.bytes().all(is_fine) || name == "." || name == ".." {
-            return Err(format!("\"{name}\" is no name of a network interface"));
+            return Err(format!("\"{name}\" is not the name of a network interface"));
         }
     }
     Ok(AddressRecord {
@@ -270,8 +272,12 @@ impl Addresses {
                 let leaving = tokio::time::timeout(MAP_CHANGE_MAX, map.leave_address(own, address));
                 match leaving.await {
                     Ok(Ok(())) => return Done::Left(address),
-                    Ok(Err(error)) => tracing::debug!(%address, %error, "an address is left later"),
-                    Err(_) => tracing::debug!(%address, "an address is left later: etcd is slow"),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%address, %error, "giving the address up is retried")
+                    }
+                    Err(_) => {
+                        tracing::debug!(%address, "giving the address up is retried: etcd is slow")
+                    }
                 }
             }
             (AddressStep::Take(_), Some(own)) => {
@@ -290,8 +296,8 @@ impl Addresses {
                         return Done::Taken(address, at);
                     }
                     // Another node was quicker, or the pool has changed: the next view says so.
-                    Ok(Err(error)) => tracing::debug!(%address, %error, "an address is not taken"),
-                    Err(_) => tracing::debug!(%address, "an address is not taken: etcd is slow"),
+                    Ok(Err(error)) => tracing::debug!(%address, %error, "cannot take an address"),
+                    Err(_) => tracing::debug!(%address, "cannot take an address: etcd is slow"),
                 }
             }
             (AddressStep::Keep(_), Some(_)) => {

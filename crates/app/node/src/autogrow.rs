@@ -69,7 +69,7 @@ async fn grow_all(inner: &Inner, told: &Told) {
             Err(error) => {
                 let error = error.to_string();
                 if told.lock().insert(id, error.clone()).as_ref() != Some(&error) {
-                    tracing::warn!(volume = %name, error, "a volume that is to grow by itself does not; it is tried again");
+                    tracing::warn!(volume = %name, error, "the size limit of a volume could not grow; the server retries");
                 }
             }
         }

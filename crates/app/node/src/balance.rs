@@ -142,19 +142,19 @@ pub async fn step(inner: &Inner, cluster: &ClusterNode) -> Result<BalanceView, C
     let cleared = map.set_preferred(next.volume, None).await;
     cleared.map_err(|error| {
         unavailable(error.to_string()).hint(format!(
-            "volume {0} is bound to node {1} now; `cairn volume move {0}` lets it be on any node",
+            "volume {0} is placed on node {1} now; after `cairn volume move {0}` any node may own it",
             shown.volume, shown.to
         ))
     })?;
     if !has_moved {
         let why = format!(
-            "volume {} did not get to node {} within {} s",
+            "volume {} did not move to node {} within {} s",
             shown.volume,
             shown.to,
             MOVED_MAX.as_secs()
         );
         return Err(unavailable(why)
-            .hint("`cairn cluster status` shows its owner, and why nodes could not take it"));
+            .hint("`cairn cluster status` shows the volume's owner, and why nodes could not take the volume"));
     }
     let written = map.written();
     let mut views = cluster.member.views();

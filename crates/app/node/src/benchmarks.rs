@@ -339,7 +339,7 @@ impl Controller {
         let prepare = move || {
             let target = url.parse::<Target>();
             let Ok(Target::Nfs(url)) = target else {
-                return Err(EngineError::Setting(format!("{url} is no address of NFS")));
+                return Err(EngineError::Setting(format!("{url} is not an NFS address")));
             };
             let mut engine = NfsEngine::new(&url)?;
             engine.prepare(bytes_needed, true)?;
@@ -359,7 +359,7 @@ impl Controller {
         let plan = plan(bytes, phase_seconds)?;
         if !inner.pool_room().has_room_for(bytes) {
             let message = format!(
-                "the pool has too little room for a benchmark on {} of files: {} are free, and a tenth of it is to stay so",
+                "the pool has too little space for a benchmark on {} of files: {} are free, and a tenth of the pool must stay free",
                 format_size(bytes),
                 format_size(inner.pool_room().free_bytes)
             );
@@ -434,11 +434,11 @@ fn watch_over(inner: &Arc<Inner>, running: &Arc<Running>) {
         while !*running.ended.borrow() {
             running.look(Instant::now());
             let Some(inner) = inner_weak.upgrade() else {
-                running.stop("the server ends");
+                running.stop("the server stopped");
                 return;
             };
             if inner.pool_room().is_low() {
-                running.stop("the pool had too little room left");
+                running.stop("the pool had too little space left");
             }
             drop(inner);
             clock.sleep(LOOK_INTERVAL).await;
@@ -454,7 +454,7 @@ async fn note(inner: &Inner, at_seconds: i64, noted: BenchmarkNoted) {
         noted,
     };
     if let Err(error) = inner.benchmarks.log.append(inner, vec![entry]).await {
-        tracing::error!(%error, "a benchmark is not on any disk yet; it is written with the next one");
+        tracing::error!(%error, "the result of a benchmark is on no disk yet; it is written with the next result");
     }
 }
 
@@ -583,7 +583,7 @@ impl Controller {
             inner: Arc::downgrade(inner),
             running: Arc::clone(running),
         };
-        running.phase.lock().name = "files of a run that was broken off are removed".to_owned();
+        running.phase.lock().name = "removing files of an interrupted run".to_owned();
         let name: Result<VolumeName, _> = running.volume.parse();
         let is_there = name.is_ok_and(|name| inner.pool.state().volume(&name).is_ok());
         if is_there {
@@ -596,7 +596,7 @@ impl Controller {
             };
             if let Err(error) = removed {
                 let folder = RUN_FOLDER;
-                tracing::warn!(%error, volume = running.volume, folder, "a benchmark was broken off, and its files are still there; it is tried again");
+                tracing::warn!(%error, volume = running.volume, folder, "files of an interrupted benchmark could not be removed; the server retries");
                 return false;
             }
         }
@@ -606,7 +606,7 @@ impl Controller {
             seconds: 0,
             volume: running.volume.clone(),
             working_set_bytes: running.working_set_bytes,
-            partial: Some("the server ended while it ran, and nothing of it was kept".to_owned()),
+            partial: Some("the server stopped during the run; no result was kept".to_owned()),
             figures: Vec::new(),
         };
         let ended = BenchmarkNoted::Ended {
@@ -623,11 +623,11 @@ impl Controller {
 pub async fn stop(inner: &Inner) {
     let running = inner.benchmarks.running.lock().clone();
     let Some(running) = running else { return };
-    running.stop("the server was stopped");
+    running.stop("the server stopped");
     let mut ended = running.ended.subscribe();
     let waiting = tokio::time::timeout(STOP_MAX, ended.wait_for(|ended| *ended));
     if waiting.await.is_err() {
-        tracing::warn!("a benchmark does not end; the next start removes its files");
+        tracing::warn!("a benchmark does not stop; the next start removes its files");
     }
 }
 
@@ -635,7 +635,7 @@ impl Controller {
     fn result_of(&self, id: u64) -> Result<serde_json::Value, ControlError> {
         let absent = || {
             ControlError::new(ErrorKind::NotFound, format!("there is no run {id}"))
-                .hint("GET /api/v1/benchmarks lists those that are kept")
+                .hint("GET /api/v1/benchmarks lists the runs that are kept")
         };
         self.inner.benchmarks.log.look(|kept| {
             let mut entries = kept.newest_first();
@@ -643,7 +643,7 @@ impl Controller {
             match &entry.noted {
                 BenchmarkNoted::Began { .. } => Err(absent()),
                 BenchmarkNoted::Ended { result, .. } if result.is_null() => Err(conflict(
-                    "nothing was measured in this run: it has no result".to_owned(),
+                    "this run measured nothing, so it has no result".to_owned(),
                 )),
                 BenchmarkNoted::Ended { result, .. } => Ok(result.clone()),
             }
@@ -695,10 +695,10 @@ impl BenchmarkControl for Controller {
             {
                 let mut slot = inner.benchmarks.running.lock();
                 if let Some(other) = &*slot {
-                    let message = format!("a benchmark runs already, on volume {}", other.volume);
-                    return Err(
-                        conflict(message).hint("wait for its end, or POST /api/v1/benchmarks/stop")
-                    );
+                    let message =
+                        format!("a benchmark is already running, on volume {}", other.volume);
+                    return Err(conflict(message)
+                        .hint("wait until it ends, or stop it with POST /api/v1/benchmarks/stop"));
                 }
                 *slot = Some(Arc::clone(&running));
             }
@@ -715,7 +715,7 @@ impl BenchmarkControl for Controller {
         Box::pin(async move {
             let running = self.inner.benchmarks.running.lock().clone();
             let running = running.ok_or_else(|| conflict("no benchmark runs".to_owned()))?;
-            running.stop("it was stopped by an administrator");
+            running.stop("an administrator stopped it");
             Ok(())
         })
     }
@@ -737,7 +737,7 @@ impl BenchmarkControl for Controller {
             let results = ids.into_iter().map(|id| {
                 let result: Result<RunResult, _> = serde_json::from_value(self.result_of(id)?);
                 result.map_err(|error| {
-                    let message = format!("run {id} was kept by another version: {error}");
+                    let message = format!("another version wrote run {id}: {error}");
                     ControlError::new(ErrorKind::Internal, message)
                 })
             });

@@ -71,11 +71,11 @@ pub fn of_files(
             match replaced {
                 Ok(()) => {
                     told.clear();
-                    tracing::info!("{shown} is another one now, and served");
+                    tracing::info!("{shown} was replaced, and is in use");
                 }
                 // Both files are not replaced in one step, so the next look may be better; it is said once.
                 Err(error) if error != told => {
-                    tracing::warn!(%error, "{shown} changed and cannot be served; the one before is");
+                    tracing::warn!(%error, "{shown} changed and cannot be used; the server keeps the earlier one");
                     told = error;
                 }
                 Err(_) => {}
@@ -106,7 +106,7 @@ pub fn of_admin(env: &Env, config: &Config) -> Result<Option<AdminCertificate>, 
     };
     let shown_pem = String::from_utf8(shown);
     let shown_pem =
-        shown_pem.map_err(|_| "the certificate of the admin API is no text".to_owned())?;
+        shown_pem.map_err(|_| "the certificate of the admin API is not text".to_owned())?;
     Ok(Some(AdminCertificate {
         certificate,
         // Operators may have both in one file.
@@ -160,7 +160,7 @@ fn self_signed(env: &Env, config: &Config) -> Result<(Arc<Certificate>, Vec<u8>)
             Ok(()) => {
                 tracing::info!(
                     names = names.join(", "),
-                    "a certificate for the admin API is made"
+                    "created a certificate for the admin API"
                 );
             }
             // By another server of this user.

@@ -75,7 +75,7 @@ async fn read(inner: &Inner, fs: &Fs) {
     let kept = match kept(fs).await {
         Ok(kept) => kept,
         Err(error) => {
-            tracing::warn!(volume = fs.name(), %error, "the credit of a volume is not read yet");
+            tracing::warn!(volume = fs.name(), %error, "the credit of a volume cannot be read yet");
             return;
         }
     };
@@ -84,7 +84,7 @@ async fn read(inner: &Inner, fs: &Fs) {
         _ => {
             tracing::warn!(
                 volume = fs.name(),
-                "the credit that the volume keeps cannot be read: it begins anew"
+                "the stored credit of the volume is not readable: it starts again"
             );
             None
         }
@@ -126,7 +126,7 @@ pub async fn write_all(inner: &Inner) {
         match write(inner, &fs, &credit).await {
             Ok(()) => drop(inner.credits.0.lock().insert(volume, credit)),
             Err(error) => {
-                tracing::warn!(volume = fs.name(), %error, "the credit of a volume is not kept");
+                tracing::warn!(volume = fs.name(), %error, "the credit of a volume cannot be stored");
             }
         }
     }

@@ -142,7 +142,7 @@ impl Control for Controller {
                 return Ok(convert::scrub(self.inner.pool.scrub_progress()));
             }
             let error = ControlError::new(ErrorKind::Conflict, "no scrub runs");
-            Err(error.hint("`cairn scrub start` starts one"))
+            Err(error.hint("`cairn scrub start` starts a scrub"))
         })
     }
 

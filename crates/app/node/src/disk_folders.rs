@@ -44,9 +44,7 @@ fn impossible<T>(why: String) -> Result<T, ChangeFailure> {
 pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Result<PathBuf, String> {
     let shown = path.display();
     if !path.is_absolute() {
-        return Err(format!(
-            "\"{shown}\" is not a path from the root of the server"
-        ));
+        return Err(format!("\"{shown}\" is not an absolute path on the server"));
     }
     let refused = || {
         // As it was given: where links lead, and what is there, is nobody's business.
@@ -56,7 +54,7 @@ pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Resul
             .map(|root| root.display().to_string())
             .collect();
         let below = match names.as_slice() {
-            [] => "the configuration of this server names no folder for that".to_owned(),
+            [] => "the configuration of this server allows no folder".to_owned(),
             names => format!("it is not below {}", names.join(" or ")),
         };
         format!(
@@ -79,7 +77,7 @@ pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Resul
                         return Err(refused());
                     }
                     return Err(format!(
-                        "{shown} cannot be made in {}, which cannot be used ({error}): make that folder, or mount what is to be \
+                        "{shown} cannot be created in {}, which cannot be used ({error}): create that folder, or mount what is to be \
                          there, then try again",
                         parent.display()
                     ));
@@ -121,7 +119,7 @@ impl FolderWork {
             Some(_) => folder.to_owned(),
         };
         Err(ChangeFailure::Impossible(format!(
-            "{silent} still does not answer an earlier try; see whether the disk works, then try again"
+            "{silent} still does not answer an earlier try: check the disk, then try again"
         )))
     }
 }
@@ -185,7 +183,7 @@ impl Inner {
         });
         let done = self.within(time, folder, working).await?;
         done.map_err(|error| {
-            ChangeFailure::Engine(format!("working with {folder} broke off: {error}"))
+            ChangeFailure::Engine(format!("work on {folder} was interrupted: {error}"))
         })
     }
 
@@ -206,7 +204,9 @@ impl Inner {
         let at = self.real_path(path).await?;
         let looked = self.answer_of(path, move || Seen::at(&at)).await?;
         let seen = looked.map_err(|error| {
-            ChangeFailure::Engine(format!("what {path} is on cannot be seen: {error}"))
+            ChangeFailure::Engine(format!(
+                "the device of {path} cannot be determined: {error}"
+            ))
         })?;
         let is_on_a_drive_of = |disk: &&Arc<ShardDisk>| {
             let device = disk.disk().device();
@@ -256,7 +256,7 @@ impl Inner {
             // No reason not to serve what is there.
             Err(error) => tracing::warn!(
                 %error,
-                "the pool is not remembered: a start that finds its folders empty would make a new one"
+                "the pool could not be remembered: a start that finds its folders empty would create a new pool"
             ),
         }
     }
@@ -275,7 +275,7 @@ impl Inner {
             tracing::warn!(
                 folder = %folder.display(),
                 %error,
-                "the disks of the pool are not remembered: a start that finds their folders empty would make a new pool"
+                "the pool's disks could not be remembered: a start that finds their folders empty would create a new pool"
             );
         }
     }
@@ -325,10 +325,10 @@ impl Inner {
         for id in self.pool.watch.proven() {
             match self.disk_retry(&id.to_string()).await {
                 Ok(_) => {
-                    tracing::warn!(%id, "a disk that was given up answers again, and is used again")
+                    tracing::warn!(%id, "a disk that was out of use answers again, and is back in use")
                 }
                 Err(error) => {
-                    tracing::warn!(%id, %error, "a disk that answers again is not taken back yet");
+                    tracing::warn!(%id, %error, "a disk answers again, but cannot be taken back yet");
                     self.pool.watch.note_refused(id);
                 }
             }
@@ -383,7 +383,7 @@ impl Inner {
             |folder: &str| given.starts_with(folder) || Path::new(folder).starts_with(&given);
         match self.pool.state().caches.iter().find(|it| is_in(&it.folder)) {
             Some(cache) => impossible(format!(
-                "the read cache at {} is in the way: give another folder, or remove the cache first",
+                "the folder has the read cache at {}: choose another folder, or remove the cache first",
                 cache.folder
             )),
             None => Ok(given),
@@ -407,14 +407,14 @@ impl Inner {
             let label = given.display();
             match disk.disk().folder() {
                 Some(folder) if folder == given && !disk.health().failed => {
-                    return impossible(format!("{label} is a disk of the pool already"));
+                    return impossible(format!("{label} is already a disk of the pool"));
                 }
                 Some(folder)
                     if folder != given
                         && (given.starts_with(folder) || folder.starts_with(given)) =>
                 {
                     return impossible(format!(
-                        "{label} and the disk {} are one in the other; give a folder beside it",
+                        "{label} and the folder of disk {} are nested; choose a folder outside of it",
                         folder.display()
                     ));
                 }
@@ -440,7 +440,7 @@ impl Inner {
         match identity.filter(is_member).map(|member| member.disk) {
             None => Ok(()),
             Some(id) if replaces != Some(id) => impossible(format!(
-                "{label} is disk {id} of this pool: start the server again to use it again, or replace it"
+                "{label} is disk {id} of this pool: restart the server to use it again, or replace it"
             )),
             Some(id) => {
                 // No volume is opened meanwhile: the store knows no segments of one that is being opened.
@@ -497,7 +497,7 @@ impl Inner {
         if gone.health().failed {
             tracing::warn!(
                 disk = label,
-                "the removed disk failed; it is left alone, with all that lies on it: see docs/reference/at-rest.md before somebody else gets it"
+                "the removed disk failed and keeps its content: see docs/reference/at-rest.md before you give the disk away"
             );
             return;
         }
@@ -513,12 +513,12 @@ impl Inner {
             Ok(false) => {
                 tracing::warn!(
                     disk = label,
-                    "what is in the folder now is not the disk that was removed; it is left alone"
+                    "the folder now contains something else than the removed disk, and is kept"
                 );
                 return;
             }
             Err(error) => {
-                tracing::warn!(disk = label, %error, "the removed disk is left alone");
+                tracing::warn!(disk = label, %error, "the removed disk keeps its content");
                 return;
             }
         }
@@ -526,7 +526,7 @@ impl Inner {
         self.pool.watch.let_go(gone.disk(), "it was removed");
         let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
         if let Ok(Err(error)) = wiped {
-            tracing::warn!(disk = label, %error, "the removed disk was not emptied");
+            tracing::warn!(disk = label, %error, "the removed disk could not be emptied");
         }
     }
 }
@@ -630,7 +630,7 @@ mod tests {
             assert_eq!(found.ok(), want.map(|name| real.join(name)), "{name}");
         }
         let relative = allowed_place(Path::new("roots/new"), &roots, &named);
-        assert!(relative.is_err_and(|why| why.contains("from the root")));
+        assert!(relative.is_err_and(|why| why.contains("not an absolute path")));
         let nowhere = allowed_place(&at("roots/new"), &[], &[]);
         assert!(nowhere.is_err_and(|why| why.contains("disk_root = [")));
         // Outside of them nobody learns what is there: each path is refused with itself.
@@ -646,7 +646,7 @@ mod tests {
             assert!(why.starts_with(&begins), "{why}");
         }
         let inside = allowed_place(&at("roots/one/new/deeper"), &roots, &named);
-        assert!(inside.is_err_and(|why| why.contains("make that folder")));
+        assert!(inside.is_err_and(|why| why.contains("create that folder")));
         // Nothing is made where a link leads: mkdir does not follow it.
         let dangling = allowed_place(&at("roots/dangling"), &roots, &named).expect("below a root");
         assert!(std::fs::create_dir(&dangling).is_err());

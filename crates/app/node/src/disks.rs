@@ -110,7 +110,7 @@ async fn open_folders(
             for volume in brought_back {
                 tracing::error!(
                     volume,
-                    "the newest pool file does not list this volume, but that of another disk does: it is back"
+                    "the newest pool file does not list this volume, but another disk's pool file does: the volume is back"
                 );
             }
             (state, present, unformatted, missing)

@@ -52,7 +52,7 @@ impl<IsCutOff: Fn() -> bool> Ending<IsCutOff> {
             if self.is_over() {
                 tracing::warn!(
                     waited_ms = waited.as_millis(),
-                    "stopping: this node has no lease, or no other node is there, so it does not wait any longer for {what}; what \
+                    "stopping: this node has no lease, or no other node is up, so it stops waiting for {what}; what \
                      was acknowledged is in the logs of its volumes"
                 );
                 return None;

@@ -181,7 +181,7 @@ impl<E: Entry> Kept<E> {
                 match begin(self.kind, folder.clone()) {
                     Ok(copy) => drop(self.copies.insert(folder.clone(), copy)),
                     Err(error) => {
-                        tracing::warn!(%error, log = self.kind.shown, "no thread could be started for it");
+                        tracing::warn!(%error, log = self.kind.shown, "cannot start a thread for the log");
                         continue;
                     }
                 }
@@ -250,7 +250,7 @@ fn keep(kind: &LogKind, folder: &Path, asked: &Receiver<Ask>, left: &AtomicUsize
         };
         let written = written.map_err(|error| format!("{}: {error}", folder.display()));
         if let Err(error) = &written {
-            tracing::warn!(error, log = kind.shown, "it cannot be written");
+            tracing::warn!(error, log = kind.shown, "the log cannot be written");
         }
         let has_failed = written.is_err();
         left.fetch_sub(1, Ordering::AcqRel);
@@ -299,7 +299,7 @@ fn read<E: Entry>(kind: &LogKind, folder: &Path) -> std::io::Result<Vec<E>> {
     file.take(len_bytes_max).read_to_end(&mut bytes)?;
     let (entries, wrong) = E::of_lines(&bytes);
     if wrong > 0 {
-        tracing::warn!(folder = %folder.display(), wrong, log = kind.shown, "some of its lines cannot be read");
+        tracing::warn!(folder = %folder.display(), wrong, log = kind.shown, "some lines of the log cannot be read");
     }
     Ok(entries)
 }
@@ -348,10 +348,10 @@ impl<E: Entry> EntryLog<E> {
             match read {
                 Ok(Ok(Ok(entries))) => files.push(entries),
                 Ok(Ok(Err(error))) => {
-                    tracing::warn!(folder = %folder.display(), %error, log = kind.shown, "it cannot be read on this disk");
+                    tracing::warn!(folder = %folder.display(), %error, log = kind.shown, "the log cannot be read on this disk");
                 }
                 Ok(Err(_)) | Err(_) => {
-                    tracing::warn!(folder = %folder.display(), log = kind.shown, "it is not read on this disk, which does not answer");
+                    tracing::warn!(folder = %folder.display(), log = kind.shown, "the log is not read on this disk, which does not answer");
                 }
             }
         }
@@ -370,7 +370,7 @@ impl<E: Entry> EntryLog<E> {
         folders.truncate(COPIES_MAX);
         let without = match is_any && folders.is_empty() {
             true => {
-                "the disks of this server have no room: entries are in memory until there is some"
+                "the disks of this server are full: entries stay in memory until there is space"
             }
             false => "no disk of this server works",
         };
@@ -378,7 +378,7 @@ impl<E: Entry> EntryLog<E> {
         let waiting = waiting.into_iter().map(|waits| async move {
             match tokio::time::timeout(DURABLE_MAX, waits).await {
                 Ok(Ok(written)) => written,
-                Ok(Err(_)) => Err("its disk does not keep up".to_owned()),
+                Ok(Err(_)) => Err("its disk is too slow".to_owned()),
                 Err(_) => Err(format!("no answer within {} s", DURABLE_MAX.as_secs())),
             }
         });

@@ -39,22 +39,22 @@ pub enum NodeError {
     #[error("the state folder {path}: {why}")]
     StateFolder { path: PathBuf, why: String },
     #[error(
-        "{secrets} would lie on the data disk {disk}, and whoever has the disk would have it: name a place elsewhere (--token-file, \
+        "{secrets} would be on data disk {disk}, where anyone with the disk can read it: choose another place (--token-file, \
          --state-dir)"
     )]
     SecretOnDisk { secrets: PathBuf, disk: PathBuf },
     #[error(
-        "the key that signs file handles cannot be had: {0}. Give the server its master key (--master-key-file, \
+        "the key that signs file handles is not available: {0}. Give the server its master key (--master-key-file, \
          --master-key-command), or put the file handle-key-POOL of the state folder of the server that had these disks before \
          into this one's"
     )]
     HandleKey(String),
     #[error(
-        "no pool is made while the master keys of this server cannot be read, for its secrets would lie on the disks readable: {0}. \
-         Mend that (master_key_file, master_key_command), or take the master key out of the configuration"
+        "no pool is created while the server's master keys cannot be read, because its secrets would be unencrypted on the disks: {0}. \
+         Fix that (master_key_file, master_key_command), or remove the master key from the configuration"
     )]
     NoMasterKey(String),
-    #[error("making the volume \"{name}\": {why}")]
+    #[error("creating volume \"{name}\": {why}")]
     FirstVolume { name: String, why: String },
     #[error("the cluster: {0}")]
     Cluster(String),
@@ -68,7 +68,7 @@ pub enum NodeError {
         folder: String,
     },
     #[error(
-        "node {node} runs already: {other} has its place in the cluster, and this is {own}. One of the two cluster folders is a \
+        "node {node} already runs: {other} has its place in the cluster, and this is {own}. One of the two cluster folders is a \
          copy: stop the other server if it is the wrong one; else let this machine join as a node of its own (remove its \
          folder, then `cairn cluster join`)"
     )]
@@ -79,11 +79,11 @@ pub enum NodeError {
     },
     #[error(
         "the folders {folders} are empty, and the cluster knows this node's disks {disks} there: mount them and start again. \
-         If one is lost for good, say so on another node (`cairn disk replace DISK FOLDER`), and start again"
+         If a disk is lost for good, replace it through another node (`cairn disk replace DISK FOLDER`), and start again"
     )]
     EmptyFolders { folders: String, disks: String },
     #[error(
-        "nothing is in the folders {folders}, and this server remembers pool {pool} there, with the disks {disks}: mount their \
+        "the folders {folders} are empty, and this server remembers pool {pool} there, with the disks {disks}: mount their \
          drives and start again. No new pool is made in its place. If that pool is gone for good, remove {file}, and start \
          again to make a new one"
     )]
@@ -94,7 +94,7 @@ pub enum NodeError {
         file: String,
     },
     #[error(
-        "{folders} does not exist: see whether the name is right and its drive is mounted. To make it, and a new pool in it, \
+        "{folders} does not exist: check its name, and that its drive is mounted. To create it, and a new pool in it, \
          start with --create (or `create = true` in the configuration, or CAIRN_CREATE=true)"
     )]
     NoFolder { folders: String },
@@ -104,7 +104,7 @@ pub enum NodeError {
     Nfs(String),
     #[error("starting the S3 server: {0}")]
     S3(String),
-    #[error("the admin API: {0}; look at admin_certificate and admin_key, or admin_self_signed")]
+    #[error("the admin API: {0}; check admin_certificate and admin_key, or admin_self_signed")]
     Certificate(String),
     #[error("log-in by an OpenID provider: {0}")]
     Oidc(#[from] cairn_oidc::OidcError),

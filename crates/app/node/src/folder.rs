@@ -116,7 +116,7 @@ impl Looks {
         match select(looking, env.clock.sleep(hang_after)).await {
             Either::Left((Ok(folder), _)) => folder,
             Either::Left((Err(error), _)) => {
-                let why = format!("looking at it broke off: {error}");
+                let why = format!("checking the folder was interrupted: {error}");
                 Ok(Folder::unusable(place, why))
             }
             Either::Right(_) => Ok(Folder::unusable(place, no_answer(hang_after))),
@@ -362,7 +362,7 @@ pub fn make_below_disk(folder: &Path, depth: usize) -> std::io::Result<()> {
         Some(disk) if disk.is_dir() => std::fs::create_dir_all(folder),
         _ => Err(std::io::Error::new(
             std::io::ErrorKind::NotFound,
-            "the folder of the disk is gone",
+            "the folder of the disk no longer exists",
         )),
     }
 }

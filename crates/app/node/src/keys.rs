@@ -86,7 +86,7 @@ impl KeyHolder {
         self.source.as_ref()?;
         let told = self.told.lock().clone();
         let of_pool = Some(told).filter(|told| !told.is_empty());
-        let waits = || "the pool has no key of secrets yet".to_owned();
+        let waits = || "the pool has no key for secrets yet".to_owned();
         Some(self.problem().or(of_pool).unwrap_or_else(waits))
     }
 
@@ -158,7 +158,7 @@ pub(crate) async fn wrap_secrets(inner: &Inner, is_new: bool) {
     if !told.is_empty() && *before != told {
         tracing::warn!(
             error = told,
-            "secrets on the disks are not wrapped with the master key yet"
+            "the secrets on the disks are not yet wrapped with the master key"
         );
     }
     *before = told;
@@ -178,12 +178,12 @@ pub(crate) fn handle_key(inner: &Inner) -> Result<HandleKey, NodeError> {
     match inner.pool.handle_key() {
         Ok(Some(key)) => {
             if is_wrapped && let Err(error) = keep_copy(inner, key) {
-                tracing::warn!(%error, "a start without the master key could not serve NFS: the state folder has no copy of the key that signs file handles");
+                tracing::warn!(%error, "the state folder has no copy of the key that signs file handles: a start without the master key could not serve NFS");
             }
             Ok(key)
         }
         Ok(None) => {
-            let why = "the pool file has none, for its disks were part of a cluster";
+            let why = "the pool file has none, because its disks were part of a cluster";
             Err(NodeError::HandleKey(why.to_owned()))
         }
         Err(error) => {
@@ -191,7 +191,7 @@ pub(crate) fn handle_key(inner: &Inner) -> Result<HandleKey, NodeError> {
             let copy = folder.map(|folder| state_folder::handle_key(&folder, state.pool));
             match copy {
                 Some(Ok(Some(key))) => {
-                    tracing::warn!(%error, "file handles are signed with the key that the state folder has");
+                    tracing::warn!(%error, "file handles are signed with the key in the state folder");
                     Ok(key)
                 }
                 None | Some(Ok(None)) => Err(NodeError::HandleKey(error.to_string())),
@@ -231,7 +231,7 @@ fn read_file(path: &Path) -> Result<Zeroizing<String>, String> {
     let mode = found.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(format!(
-            "others may read or change {} (mode {mode:03o}, owner {}): chmod 600 it, and think about whether it is still a secret",
+            "other users may read or change {} (mode {mode:03o}, owner {}): run chmod 600, and consider a new key",
             path.display(),
             found.uid()
         ));
@@ -252,7 +252,7 @@ fn text_of(from: impl Read) -> Result<Zeroizing<String>, String> {
     match std::str::from_utf8(&bytes) {
         Ok(text) => Ok(Zeroizing::new(text.to_owned())),
         Err(_) => {
-            Err("it is no text: keys are 32 bytes as hexadecimal digits or base64".to_owned())
+            Err("it is not text: keys are 32 bytes as hexadecimal digits or base64".to_owned())
         }
     }
 }
@@ -287,7 +287,7 @@ fn run(line: &str, time_max: Duration) -> Result<Zeroizing<String>, String> {
             Err(_) => {
                 end(&mut child);
                 return Err(format!(
-                    "it did not end within {} s, and was ended",
+                    "it did not end within {} s, and was killed",
                     time_max.as_secs()
                 ));
             }
@@ -492,9 +492,9 @@ mod tests {
                 .contains("longer")
         );
         let why = run("printf '\\377'").unwrap_err();
-        assert!(why.contains("no text"), "{why}");
+        assert!(why.contains("not text"), "{why}");
         // What it started in the background is ended, too.
         let why = super::run("sleep 100 & sleep 100", Duration::from_millis(50)).unwrap_err();
-        assert!(why.contains("was ended"), "{why}");
+        assert!(why.contains("was killed"), "{why}");
     }
 }

@@ -48,7 +48,7 @@ pub async fn open_pool_in_time(
         }
         if !is_told {
             tracing::warn!(
-                "{error}; waiting up to {} s, for it seems to be ending",
+                "{error}; waiting up to {} s, because it seems to be stopping",
                 ENDING_MAX.as_secs()
             );
             is_told = true;

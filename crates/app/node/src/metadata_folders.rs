@@ -43,7 +43,7 @@ pub async fn remove_metadata(
             for (_, folder) in folders.filter(|(there, _)| *there == id) {
                 runtime.block_on(remove_log(disk, &folder));
                 if let Err(error) = std::fs::remove_dir_all(&folder) {
-                    tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
+                    tracing::warn!(folder = %folder.display(), %error, "the folder remains until the next start");
                 }
             }
         }
@@ -52,10 +52,10 @@ pub async fn remove_metadata(
     match select(removing, env.clock.sleep(time_max)).await {
         Either::Left((Ok(()), _)) => {}
         Either::Left((Err(error), _)) => {
-            tracing::error!(%id, %error, "removing metadata broke off");
+            tracing::error!(%id, %error, "the removal of metadata was interrupted");
         }
         Either::Right(_) => {
-            tracing::warn!(%id, "removing metadata takes long, and goes on by itself");
+            tracing::warn!(%id, "the removal of metadata takes long, and continues in the background");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Metrics of everything below the protocols, read when they are asked for.
+//! Metrics of everything below the protocols, collected on request.
 //!
 //! Owns: the names under which Prometheus sees the engine's counters and gauges.
-//! Must not know: how the numbers come about. Requests are counted by the protocol itself.
+//! Must not know: how the numbers are counted. Each protocol counts its own requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
@@ -146,7 +146,7 @@ fn node(observed: &Observed, out: &mut Families) {
     let part = |name: &str, bytes: u64| (vec![("part", name.to_owned())], bytes);
     out.gauge(
         "cairn_uptime_seconds",
-        "Time since the start",
+        "Time since the server started",
         observed.uptime_seconds,
     );
     out.gauge(
@@ -171,33 +171,33 @@ fn node(observed: &Observed, out: &mut Families) {
     let parts = observed.memory_parts.iter();
     out.gauges(
         "cairn_memory_bytes",
-        "What the process has in memory, by what has it; other: the program, its stacks, and what allocators keep",
+        "Memory of the process by part; other: the program, its stacks and the reserves of allocators",
         parts.map(|(name, bytes)| part(name, *bytes)).collect(),
     );
     let counts = observed.memory_counts;
     out.gauge(
         "cairn_memory_resident_bytes",
-        "What the process has in memory, of all parts together",
+        "Resident memory of the process",
         counts.resident_bytes,
     );
     out.gauge(
         "cairn_memory_caches_bytes_max",
-        "What caches together may have now: they shrink where the process comes near its limit",
+        "Current limit of all caches together; it shrinks when the process nears its memory limit",
         counts.cache_max_bytes,
     );
     out.counters(
         "cairn_memory_pauses_total",
-        "Times that callers waited because memory was short",
+        "Waits of callers because memory was short",
         vec![(Vec::new(), counts.pauses)],
     );
     out.counters(
         "cairn_memory_given_back_total",
-        "Times that freed memory was given back to the system because memory was short",
+        "Returns of freed memory to the system because memory was short",
         vec![(Vec::new(), counts.given_back)],
     );
     out.gauge(
         "cairn_metadata_cache_bytes",
-        "Blocks of metadata in memory",
+        "Metadata blocks in memory",
         observed.metadata_cache_bytes,
     );
     out.gauge(
@@ -221,7 +221,7 @@ fn tolerated(volumes: &[Tolerated], out: &mut Families) {
     });
     out.gauges(
         "cairn_volume_failures_tolerated",
-        "Disks, or instead of them nodes, that can be lost without loss of data",
+        "Disks, or instead nodes, that the volume can lose without loss of data",
         samples.collect(),
     );
 }
@@ -247,17 +247,17 @@ fn address_pools(observed: &Observed, out: &mut Families) {
     };
     out.gauges(
         "cairn_address_pool_addresses",
-        "Addresses of a pool",
+        "Addresses of an address pool",
         each(|(_, all)| *all),
     );
     out.gauges(
         "cairn_address_pool_addresses_held",
-        "Addresses of a pool that nodes have now; fewer than it has for longer than some seconds means that some are answered by nobody",
+        "Addresses of an address pool that nodes hold now; if fewer than all for more than some seconds, clients cannot reach the others",
         each(|(held, _)| *held),
     );
     out.gauge(
         "cairn_address_pool_addresses_here",
-        "Addresses of pools that this node has",
+        "Address pool addresses that this node holds",
         observed.pool_addresses_here as u64,
     );
 }
@@ -285,34 +285,34 @@ fn tiers(tiers: &[TierStatus], out: &mut Families) {
     );
     out.gauges(
         "cairn_tier_bytes",
-        "Bytes of data in them",
+        "Bytes of data in a tier",
         each(&|tier| sum(tier, |status| status.remote_bytes)),
     );
     out.gauges(
         "cairn_tier_live_bytes",
-        "What of these is in use",
+        "Bytes of data in a tier that are in use",
         each(&|tier| sum(tier, |status| status.remote_live_bytes)),
     );
     out.gauges(
         "cairn_tier_saved_bytes",
-        "What they would take on disks, parity and copies included",
+        "Space that the data in a tier would need on disks, with parity and copies",
         each(&|tier| sum(tier, |status| status.saved_bytes)),
     );
     out.gauges(
         "cairn_tier_unused_objects",
-        "Objects that are to be deleted",
+        "Unreferenced objects in a tier, which are to be deleted",
         each(&|tier| sum(tier, |status| status.unused_objects)),
     );
     type Row = (&'static str, &'static str, fn(&TierStatus) -> u64);
     #[rustfmt::skip]
     let counters: &[Row] = &[
-        ("cairn_tier_reads_total", "Requests to a tier that read", |tier| tier.stats.reads),
-        ("cairn_tier_writes_total", "Requests that wrote", |tier| tier.stats.writes),
-        ("cairn_tier_deletes_total", "Requests that deleted", |tier| tier.stats.deletes),
-        ("cairn_tier_errors_total", "Requests that failed", |tier| tier.stats.errors),
-        ("cairn_tier_wrong_total", "Answers that were not what was written", |tier| tier.stats.wrong),
+        ("cairn_tier_reads_total", "Read requests to a tier", |tier| tier.stats.reads),
+        ("cairn_tier_writes_total", "Write requests to a tier", |tier| tier.stats.writes),
+        ("cairn_tier_deletes_total", "Delete requests to a tier", |tier| tier.stats.deletes),
+        ("cairn_tier_errors_total", "Failed requests to a tier", |tier| tier.stats.errors),
+        ("cairn_tier_wrong_total", "Answers of a tier with wrong data", |tier| tier.stats.wrong),
         ("cairn_tier_read_bytes_total", "Bytes read from a tier", |tier| tier.stats.read_bytes),
-        ("cairn_tier_written_bytes_total", "Bytes written to it", |tier| tier.stats.written_bytes),
+        ("cairn_tier_written_bytes_total", "Bytes written to a tier", |tier| tier.stats.written_bytes),
     ];
     for (name, help, value) in counters {
         out.counters(name, help, each(value));
@@ -339,43 +339,43 @@ fn classes(volumes: &[(String, Report)], out: &mut Families) {
     let credit = |limit: &LimitReport, value: f64| limit.rate.has_burst().then_some(value);
     out.gauges(
         "cairn_class_limit",
-        "Bytes or operations per second that a volume gets without credit",
+        "Baseline of a volume's limit, in bytes or operations per second",
         limits(&|limit| Some(limit.rate.baseline)),
     );
     out.gauges(
         "cairn_class_burst",
-        "The same while it has credit",
+        "Burst rate of a volume's limit while it has credit",
         limits(&|limit| Some(limit.rate.burst)),
     );
     out.gauges(
         "cairn_class_rate",
-        "What of it is used, of about the last second",
+        "Use of a volume's limit over about the last second",
         limits(&|limit| Some(limit.now)),
     );
     out.gauges(
         "cairn_class_credit",
-        "Bytes or operations that can be used above the limit",
+        "Credit: bytes or operations available above the baseline",
         limits(&|limit| credit(limit, limit.credit)),
     );
     out.gauges(
         "cairn_class_credit_max",
-        "The most that is kept of them",
+        "Maximum credit",
         limits(&|limit| credit(limit, limit.rate.credit)),
     );
     let each = |value: fn(&Report) -> u64| by_volume(volumes, value);
     out.gauges(
         "cairn_class_waiting",
-        "Requests that wait for their turn",
+        "Requests that are delayed now",
         each(|report| report.waiting),
     );
     type Row = (&'static str, &'static str, fn(&Report) -> u64);
     #[rustfmt::skip]
     let counters: &[Row] = &[
         ("cairn_class_read_bytes_total", "Bytes read from volumes in a class", |report| report.read_bytes),
-        ("cairn_class_written_bytes_total", "Bytes written to them", |report| report.written_bytes),
-        ("cairn_class_operations_total", "Requests to them that count", |report| report.operations),
-        ("cairn_class_delayed_total", "Requests that had to wait for their turn", |report| report.delayed),
-        ("cairn_class_delayed_milliseconds_total", "How long they waited together", |report| {
+        ("cairn_class_written_bytes_total", "Bytes written to volumes in a class", |report| report.written_bytes),
+        ("cairn_class_operations_total", "Counted requests to volumes in a class", |report| report.operations),
+        ("cairn_class_delayed_total", "Delayed requests", |report| report.delayed),
+        ("cairn_class_delayed_milliseconds_total", "Total delay of requests", |report| {
             u64::try_from(report.delayed_time.as_millis()).unwrap_or(u64::MAX)
         }),
     ];
@@ -394,27 +394,27 @@ fn goals(volumes: &[(String, GoalReport)], rest_times: u32, out: &mut Families) 
     let each = |value: fn(&GoalReport) -> u64| by_volume(volumes, value);
     out.gauges(
         "cairn_latency_goal_microseconds",
-        "How soon 99 of 100 requests to a volume are to be answered",
+        "Latency objective for 99 of 100 requests to a volume",
         each(|report| u64::try_from(report.goal.as_micros()).unwrap_or(u64::MAX)),
     );
     out.gauges(
         "cairn_latency_goal_missed",
-        "1 if more of the last requests were late",
+        "1 if the volume misses its latency objective",
         each(|report| u64::from(report.is_met() == Some(false))),
     );
     out.counters(
         "cairn_latency_goal_requests_total",
-        "Requests that were answered and count for the goal",
+        "Answered requests that count for the latency objective",
         each(|report| report.answered.all),
     );
     out.counters(
         "cairn_latency_goal_late_total",
-        "Requests of them that took longer",
+        "Requests that missed the latency objective",
         each(|report| report.answered.late),
     );
     out.gauges(
         "cairn_internal_rest_times",
-        "How many times as long as usual the server's own work rests beside clients, for the sake of goals",
+        "Throttling of background work for latency objectives: its rests last this many times as long as usual",
         vec![(Vec::new(), u64::from(rest_times))],
     );
 }
@@ -423,54 +423,54 @@ fn store(stats: &SegmentStats, internal_bytes: u64, out: &mut Families) {
     #[rustfmt::skip]
     let counters = [
         ("cairn_store_appends_total", "Appends of records to segments", stats.appends),
-        ("cairn_store_appended_bytes_total", "Bytes of records as stored", stats.appended_bytes),
+        ("cairn_store_appended_bytes_total", "Stored bytes of records", stats.appended_bytes),
         ("cairn_store_parity_bytes_total", "Bytes of parity and copies", stats.parity_bytes),
         ("cairn_store_padding_bytes_total", "Bytes of stripes that hold no record", stats.padding_bytes),
-        ("cairn_store_rebuilds_total", "Shards whose file was gone, made anew", stats.rebuilds),
-        ("cairn_store_rebuilds_failed_total", "Shards whose file is gone and could not be made anew", stats.rebuilds_failed),
-        ("cairn_store_append_retries_total", "Appends that were tried again, on other disks where there are enough", stats.append_retries),
-        ("cairn_store_segments_created_total", "Segments made", stats.segments_created),
+        ("cairn_store_rebuilds_total", "Shards with a lost file that were rebuilt", stats.rebuilds),
+        ("cairn_store_rebuilds_failed_total", "Shards with a lost file that could not be rebuilt", stats.rebuilds_failed),
+        ("cairn_store_append_retries_total", "Retried appends, on other disks if there are enough", stats.append_retries),
+        ("cairn_store_segments_created_total", "Segments created", stats.segments_created),
         ("cairn_store_segments_removed_total", "Segments deleted", stats.segments_removed),
-        ("cairn_store_disk_reads_total", "Reads that went to disks", stats.disk_reads),
+        ("cairn_store_disk_reads_total", "Reads from disks", stats.disk_reads),
         ("cairn_store_disk_read_bytes_total", "Bytes read from disks", stats.disk_read_bytes),
         ("cairn_store_merged_reads_total", "Small records read together with their neighbours", stats.merged_reads),
         ("cairn_store_degraded_reads_total", "Reads that needed redundancy", stats.degraded_reads),
-        ("cairn_store_checksum_errors_total", "Wrong bytes read from disks", stats.checksum_errors),
+        ("cairn_store_checksum_errors_total", "Damaged reads from disks", stats.checksum_errors),
         ("cairn_store_damaged_reads_total", "Reads of data damaged beyond repair", stats.damaged_reads),
-        ("cairn_store_unreachable_reads_total", "Reads for which too few disks answered, tried again later", stats.unreachable_reads),
-        ("cairn_store_repairs_total", "Runs of bytes written anew from redundancy", stats.repairs),
+        ("cairn_store_unreachable_reads_total", "Reads that got too few answers from disks and are retried later", stats.unreachable_reads),
+        ("cairn_store_repairs_total", "Runs of bytes repaired from redundancy", stats.repairs),
         ("cairn_store_repairs_failed_total", "Repairs that failed", stats.repairs_failed),
-        ("cairn_store_repairs_skipped_total", "Repairs put off because enough were under way", stats.repairs_skipped),
-        ("cairn_internal_bytes_total", "Bytes that rebuilds, scrubs, collection, conversions and tiers went through, as class internal counts them", internal_bytes),
+        ("cairn_store_repairs_skipped_total", "Repairs deferred because enough were under way", stats.repairs_skipped),
+        ("cairn_internal_bytes_total", "Bytes processed by rebuilds, scrubs, garbage collection, conversions and tiers, as class internal counts them", internal_bytes),
         ("cairn_cache_hits_total", "Records found in the cache", stats.cache_hits),
         ("cairn_cache_misses_total", "Records not found in the cache", stats.cache_misses),
-        ("cairn_read_cache_hits_total", "Reads that the read cache had all of", stats.second_hits),
-        ("cairn_read_cache_hit_bytes_total", "Bytes that came from the read cache", stats.second_hit_bytes),
-        ("cairn_read_cache_misses_total", "Reads that the read cache did not have all of", stats.second_misses),
-        ("cairn_read_cache_kept_bytes_total", "Bytes given to the read cache", stats.second_kept_bytes),
-        ("cairn_read_cache_wrong_total", "Parts of records that the read cache gave wrong", stats.second_wrong),
+        ("cairn_read_cache_hits_total", "Reads fully served from the read cache", stats.second_hits),
+        ("cairn_read_cache_hit_bytes_total", "Bytes served from the read cache", stats.second_hit_bytes),
+        ("cairn_read_cache_misses_total", "Reads not fully served from the read cache", stats.second_misses),
+        ("cairn_read_cache_kept_bytes_total", "Bytes written to the read cache", stats.second_kept_bytes),
+        ("cairn_read_cache_wrong_total", "Damaged parts of records in the read cache", stats.second_wrong),
     ];
     for (name, help, value) in counters {
         out.counters(name, help, vec![(Vec::new(), value)]);
     }
     out.gauge(
         "cairn_cache_bytes",
-        "Records in the cache",
+        "Bytes of records in the cache",
         stats.cache_bytes,
     );
     out.gauge(
         "cairn_store_open_segments",
-        "Segments that take appends",
+        "Open segments",
         stats.open_segments,
     );
     out.gauge(
         "cairn_store_open_room_bytes",
-        "Room for data in segments that take appends",
+        "Space for data in open segments",
         stats.open_room_bytes,
     );
     out.gauge(
         "cairn_store_append_bytes_in_flight",
-        "Bytes on their way to disks",
+        "Bytes being written to disks",
         stats.append_bytes_in_flight,
     );
 }
@@ -497,12 +497,12 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
     );
     out.gauges(
         "cairn_disk_waiting_bytes",
-        "Of the free space, what is in files that wait for new shards; they go after a minute without use",
+        "Free space in spare files for new shards; spare files are removed after a minute without use",
         each(|disk| disk.waiting_bytes),
     );
     out.gauges(
         "cairn_disk_healthy",
-        "1 if the disk serves, 0 if it is missing or failed, or does not answer or fails now",
+        "1 if the disk serves, 0 if it is missing, failed, unresponsive or failing",
         each(|disk| u64::from(disk.state == DiskState::Healthy)),
     );
     out.counters(
@@ -517,12 +517,12 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
     );
     out.counters(
         "cairn_disk_full_errors_total",
-        "Writes refused for want of space",
+        "Writes refused for lack of space",
         each(|disk| disk.full_errors),
     );
     out.counters(
         "cairn_disk_checksum_errors_total",
-        "Wrong bytes read from the disk",
+        "Damaged reads from the disk",
         each(|disk| disk.checksum_errors),
     );
 }
@@ -539,12 +539,12 @@ fn answers(observed: &Observed, out: &mut Families) {
     };
     out.counters(
         "cairn_disk_operations_total",
-        "Operations that the disk ended",
+        "Completed operations of the disk",
         each(|counts| counts.ops),
     );
     out.counters(
         "cairn_disk_operation_microseconds_total",
-        "Time that they took, one after the other",
+        "Total time of the disk's operations",
         each(|counts| counts.nanos / 1000),
     );
 }
@@ -571,7 +571,7 @@ fn amplification(segments: &SegmentStats, totals: &VolumeTotals, out: &mut Famil
     );
     out.gauge(
         "cairn_write_amplification_data_permille",
-        "The same without parity and further copies",
+        "Thousandths of bytes written to disks, without parity and further copies, for each byte that clients wrote since the start",
         permille(once),
     );
 }
@@ -583,16 +583,16 @@ fn scrub(scrub: &ScrubView, out: &mut Families) {
     #[rustfmt::skip]
     let gauges = [
         ("cairn_scrub_running", "1 while a scrub runs", is_running),
-        ("cairn_scrub_resting", "1 while it waits for the maintenance window to open", is_resting),
-        ("cairn_scrub_next_seconds", "When the next one begins by itself, in seconds since 1970; 0: none does", next_seconds),
-        ("cairn_scrub_done_bytes", "Bytes that this or the last scrub read", scrub.done_bytes),
-        ("cairn_scrub_total_bytes", "Bytes that it is to read, about", scrub.total_bytes),
-        ("cairn_scrub_shards", "Shards that it checked", scrub.shards),
-        ("cairn_scrub_records", "Records that it checked", scrub.records),
-        ("cairn_scrub_wrong_bytes", "Bytes of shards that it found wrong", scrub.wrong_bytes),
-        ("cairn_scrub_repaired_bytes", "Those of them that it repaired", scrub.repaired_bytes),
-        ("cairn_scrub_damaged", "Places in files that it could not repair", scrub.damaged),
-        ("cairn_scrub_errors", "Its own failures", scrub.errors),
+        ("cairn_scrub_resting", "1 while the scrub waits for the maintenance window", is_resting),
+        ("cairn_scrub_next_seconds", "Time of the next scheduled scrub, in seconds since 1970; 0: none", next_seconds),
+        ("cairn_scrub_done_bytes", "Bytes that the current or last scrub read", scrub.done_bytes),
+        ("cairn_scrub_total_bytes", "Estimate of all bytes that the scrub reads", scrub.total_bytes),
+        ("cairn_scrub_shards", "Shards that the scrub checked", scrub.shards),
+        ("cairn_scrub_records", "Records that the scrub checked", scrub.records),
+        ("cairn_scrub_wrong_bytes", "Damaged bytes of shards that the scrub found", scrub.wrong_bytes),
+        ("cairn_scrub_repaired_bytes", "Damaged bytes that the scrub repaired", scrub.repaired_bytes),
+        ("cairn_scrub_damaged", "Places in files that the scrub could not repair", scrub.damaged),
+        ("cairn_scrub_errors", "Failures of the scrub itself", scrub.errors),
     ];
     for (name, help, value) in gauges {
         out.gauge(name, help, value);
@@ -603,9 +603,9 @@ fn rebuild(rebuild: &RebuildView, out: &mut Families) {
     #[rustfmt::skip]
     let gauges = [
         ("cairn_rebuild_running", "1 while shards have to move or be rebuilt", u64::from(rebuild.running)),
-        ("cairn_rebuild_shards_left", "Shards that have to get to another disk", rebuild.shards_left),
-        ("cairn_rebuild_bytes_left", "Bytes of them", rebuild.bytes_left),
-        ("cairn_rebuild_shards_missing", "Shards that cannot be read where they should be", rebuild.shards_missing),
+        ("cairn_rebuild_shards_left", "Shards to be moved or rebuilt", rebuild.shards_left),
+        ("cairn_rebuild_bytes_left", "Bytes of shards to be moved or rebuilt", rebuild.bytes_left),
+        ("cairn_rebuild_shards_missing", "Shards that are missing from their disks", rebuild.shards_missing),
     ];
     for (name, help, value) in gauges {
         out.gauge(name, help, value);
@@ -615,8 +615,8 @@ fn rebuild(rebuild: &RebuildView, out: &mut Families) {
         ("cairn_rebuild_shards_total", "Shards moved or rebuilt onto another disk", rebuild.shards_moved),
         ("cairn_rebuild_segments_total", "Segments rewritten because no disk could take their shards", rebuild.segments_rewritten),
         ("cairn_rebuild_bytes_total", "Bytes moved, rebuilt or rewritten", rebuild.moved_bytes),
-        ("cairn_rebuild_worked_bytes_total", "Bytes that moves and rebuilds were busy with, also of shards that are not whole yet", rebuild.worked_bytes),
-        ("cairn_rebuild_lost_bytes_total", "Bytes that could not be had from anywhere", rebuild.lost_bytes),
+        ("cairn_rebuild_worked_bytes_total", "Bytes processed by moves and rebuilds, including those of incomplete shards", rebuild.worked_bytes),
+        ("cairn_rebuild_lost_bytes_total", "Bytes that could not be recovered from any disk", rebuild.lost_bytes),
         ("cairn_rebuild_errors_total", "Moves and rewrites that failed", rebuild.errors),
     ];
     for (name, help, value) in counters {
@@ -629,10 +629,10 @@ fn spread(spread: &SpreadView, out: &mut Families) {
     #[rustfmt::skip]
     let gauges = [
         ("cairn_spread_moving", "1 while data moves to emptier disks", is_moving),
-        ("cairn_spread_paused", "1 while an operator has paused that", u64::from(spread.paused)),
-        ("cairn_spread_least_permille", "The share in use of the emptiest disk, in thousandths, of the kind of disks that are furthest apart", spread.least_permille),
-        ("cairn_spread_most_permille", "That of the fullest disk", spread.most_permille),
-        ("cairn_spread_excess_bytes", "Bytes that disks have above the mean share of their kind", spread.excess_bytes),
+        ("cairn_spread_paused", "1 while the spread of data to emptier disks is paused", u64::from(spread.paused)),
+        ("cairn_spread_least_permille", "How full the emptiest disk is, in thousandths, in the device class with the largest difference", spread.least_permille),
+        ("cairn_spread_most_permille", "How full the fullest disk is, in thousandths, in the device class with the largest difference", spread.most_permille),
+        ("cairn_spread_excess_bytes", "Bytes on disks above the mean of their device class", spread.excess_bytes),
     ];
     for (name, help, value) in gauges {
         out.gauge(name, help, value);
@@ -652,63 +652,63 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
     type Row = (&'static str, &'static str, fn(&VolumeNumbers) -> u64);
     #[rustfmt::skip]
     let gauges: &[Row] = &[
-        ("cairn_volume_inodes", "Files, folders and all else that has an inode", |n| n.inodes),
-        ("cairn_volume_file_bytes", "Bytes that files hold", |n| n.file_bytes),
-        ("cairn_volume_stored_bytes", "Bytes of live records as stored", |n| n.stored_bytes),
+        ("cairn_volume_inodes", "Inodes: files, folders and others", |n| n.inodes),
+        ("cairn_volume_file_bytes", "Bytes of files", |n| n.file_bytes),
+        ("cairn_volume_stored_bytes", "Stored bytes of live records", |n| n.stored_bytes),
         ("cairn_volume_segments", "Segments with a live record", |n| n.segments),
-        ("cairn_volume_snapshots", "Snapshots that can be seen", |n| n.snapshots),
+        ("cairn_volume_snapshots", "Visible snapshots", |n| n.snapshots),
         ("cairn_volume_snapshots_freeing", "Deleted snapshots whose space is being freed", |n| n.snapshots_freeing),
-        ("cairn_volume_snapshot_bytes", "Bytes of records as stored that snapshots alone hold", |n| n.snapshot_bytes),
+        ("cairn_volume_snapshot_bytes", "Stored bytes of records that only snapshots hold", |n| n.snapshot_bytes),
         ("cairn_volume_quotas", "Quotas on directories, users and groups", |n| n.quotas.quotas),
-        ("cairn_volume_quotas_over_advisory", "Quotas whose advisory limit is passed; users and groups of default quotas count as one each", |n| n.quotas.over_advisory),
-        ("cairn_volume_quotas_over_soft", "Quotas whose soft limit is passed", |n| n.quotas.over_soft),
-        ("cairn_volume_quotas_at_hard", "Quotas whose hard limit is reached", |n| n.quotas.at_hard),
-        ("cairn_volume_quota_refusals", "What quotas refused since the volume was opened", |n| n.quotas.refusals),
+        ("cairn_volume_quotas_over_advisory", "Quotas above their advisory limit; users and groups of default quotas count as one each", |n| n.quotas.over_advisory),
+        ("cairn_volume_quotas_over_soft", "Quotas above their soft limit", |n| n.quotas.over_soft),
+        ("cairn_volume_quotas_at_hard", "Quotas at their hard limit", |n| n.quotas.at_hard),
+        ("cairn_volume_quota_refusals", "Operations that quotas refused since the volume was opened", |n| n.quotas.refusals),
         ("cairn_volume_policies", "Directories with a policy of their own", |n| n.policies),
-        ("cairn_volume_apply_running", "1 while existing data is converted to what policies say", |n| u64::from(n.apply.state == ApplyState::Running && n.apply.began_seconds > 0)),
-        ("cairn_volume_apply_inodes", "Inodes that this conversion, or the last one, looked at", |n| n.apply.inodes),
-        ("cairn_volume_apply_inodes_all", "Inodes that there were when it began", |n| n.apply.inodes_all),
-        ("cairn_volume_apply_seen_bytes", "Bytes of files that it looked at", |n| n.apply.seen_bytes),
-        ("cairn_volume_apply_rewritten_bytes", "Bytes of files that it wrote anew", |n| n.apply.rewritten_bytes),
-        ("cairn_volume_apply_shared_bytes", "Bytes of files that it found elsewhere, and which are shared now", |n| n.apply.shared_bytes),
-        ("cairn_volume_apply_left", "Parts of files that it could not convert", |n| n.apply.left),
+        ("cairn_volume_apply_running", "1 while existing data is converted to its policies", |n| u64::from(n.apply.state == ApplyState::Running && n.apply.began_seconds > 0)),
+        ("cairn_volume_apply_inodes", "Inodes that the current or last conversion visited", |n| n.apply.inodes),
+        ("cairn_volume_apply_inodes_all", "Inodes at the start of the conversion", |n| n.apply.inodes_all),
+        ("cairn_volume_apply_seen_bytes", "Bytes of files that the conversion visited", |n| n.apply.seen_bytes),
+        ("cairn_volume_apply_rewritten_bytes", "Bytes of files that the conversion rewrote", |n| n.apply.rewritten_bytes),
+        ("cairn_volume_apply_shared_bytes", "Bytes of files that the conversion deduplicated", |n| n.apply.shared_bytes),
+        ("cairn_volume_apply_left", "Parts of files that could not be converted", |n| n.apply.left),
         ("cairn_volume_inodes_in_memory", "Inodes in memory", |n| n.fs.inodes_in_memory),
         ("cairn_volume_extents_in_memory", "Extents of files in memory", |n| n.fs.extents_in_memory),
         ("cairn_volume_dirty_bytes", "Written data that is not on disk yet", |n| n.fs.dirty_bytes),
-        ("cairn_volume_dirty_memory_bytes", "Memory that it takes", |n| n.fs.dirty_memory_bytes),
-        ("cairn_volume_dirty_bytes_max", "Limit of such memory, of all volumes together", |n| n.fs.dirty_bytes_max),
+        ("cairn_volume_dirty_memory_bytes", "Memory of written data that is not on disk yet", |n| n.fs.dirty_memory_bytes),
+        ("cairn_volume_dirty_bytes_max", "Limit of memory for written data that is not on disk yet, of all volumes together", |n| n.fs.dirty_bytes_max),
         ("cairn_gc_orphans", "Removed files whose space is not freed yet", |n| n.backlog.orphans),
-        ("cairn_gc_dead_segments", "Segments without a live record that are still there", |n| n.backlog.dead_segments),
-        ("cairn_gc_dead_bytes", "Room for data in them", |n| n.backlog.dead_bytes),
-        ("cairn_gc_sparse_bytes", "Room in other sealed segments that no live record takes", |n| n.backlog.sparse_bytes),
-        ("cairn_gc_sparse_bytes_allowed", "How much of that there may be before segments are rewritten", |n| n.backlog.sparse_bytes_allowed),
-        ("cairn_gc_backlog_bytes", "Room that garbage collection is to give back now", |n| n.backlog.bytes()),
-        ("cairn_log_bytes", "Bytes of the commit log that are kept, on one disk", |n| n.meta.log_bytes),
-        ("cairn_log_queue_bytes", "Bytes submitted to the log and not durable yet", |n| n.meta.queue_bytes),
+        ("cairn_gc_dead_segments", "Segments without a live record that are not deleted yet", |n| n.backlog.dead_segments),
+        ("cairn_gc_dead_bytes", "Space of segments without a live record", |n| n.backlog.dead_bytes),
+        ("cairn_gc_sparse_bytes", "Garbage in other sealed segments", |n| n.backlog.sparse_bytes),
+        ("cairn_gc_sparse_bytes_allowed", "Limit of garbage above which segments are rewritten", |n| n.backlog.sparse_bytes_allowed),
+        ("cairn_gc_backlog_bytes", "Garbage that is being collected now", |n| n.backlog.bytes()),
+        ("cairn_log_bytes", "Retained bytes of the commit log, on one disk", |n| n.meta.log_bytes),
+        ("cairn_log_queue_bytes", "Bytes submitted to the log that are not durable yet", |n| n.meta.queue_bytes),
         ("cairn_log_disks", "Disks that the log is written to", |n| n.meta.log_disks.len() as u64),
         ("cairn_log_copies_wanted", "Copies that log and state should have", |n| n.meta.copies_wanted as u64),
-        ("cairn_log_degraded", "1 if another lost disk could cost metadata that should survive it", |n| u64::from(n.meta.is_degraded())),
+        ("cairn_log_degraded", "1 if the loss of another disk could lose metadata", |n| u64::from(n.meta.is_degraded())),
     ];
     for (name, help, value) in gauges {
         out.gauges(name, help, each(*value));
     }
     #[rustfmt::skip]
     let counters: &[Row] = &[
-        ("cairn_volume_inodes_evicted_total", "Inodes put out of memory", |n| n.totals.inodes_evicted),
+        ("cairn_volume_inodes_evicted_total", "Inodes evicted from memory", |n| n.totals.inodes_evicted),
         ("cairn_volume_written_bytes_total", "Bytes of files that clients wrote", |n| n.totals.written_bytes),
         ("cairn_volume_flushed_bytes_total", "Bytes of files written to segments", |n| n.totals.flushed_bytes),
-        ("cairn_volume_deduplicated_bytes_total", "Bytes of files that were in records already, and not written again", |n| n.totals.deduplicated_bytes),
+        ("cairn_volume_deduplicated_bytes_total", "Bytes of files that were deduplicated", |n| n.totals.deduplicated_bytes),
         ("cairn_volume_flush_errors_total", "Flushes that failed", |n| n.totals.flush_errors),
         ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.totals.journaled_writes),
         ("cairn_gc_segments_removed_total", "Segments deleted by garbage collection", |n| n.totals.gc_segments_removed),
         ("cairn_gc_rewritten_bytes_total", "Bytes copied out of sparse segments", |n| n.totals.gc_rewritten_bytes),
-        ("cairn_joined_bytes_total", "Bytes of files in many small extents that were written anew in few", |n| n.totals.joined_bytes),
-        ("cairn_gc_surveys_total", "Looks at all segments for those worth rewriting", |n| n.totals.gc_surveys),
-        ("cairn_gc_rewrite_passes_total", "Passes over all extents, for segments without a summary that could be used", |n| n.totals.rewrite_passes),
+        ("cairn_joined_bytes_total", "Bytes of files in many small extents that were merged into few", |n| n.totals.joined_bytes),
+        ("cairn_gc_surveys_total", "Searches of all segments for those to rewrite", |n| n.totals.gc_surveys),
+        ("cairn_gc_rewrite_passes_total", "Passes over all extents, for segments without a usable summary", |n| n.totals.rewrite_passes),
         ("cairn_gc_errors_total", "Failures of garbage collection", |n| n.totals.gc_errors),
         ("cairn_volume_orphans_reaped_total", "Removed files whose space was freed", |n| n.totals.orphans_reaped),
         ("cairn_log_groups_total", "Log records written", |n| n.totals.log_groups),
-        ("cairn_log_batches_total", "Batches in them", |n| n.totals.log_batches),
+        ("cairn_log_batches_total", "Batches in log records", |n| n.totals.log_batches),
         ("cairn_log_written_bytes_total", "Bytes of log records, on one disk", |n| n.totals.log_bytes),
         ("cairn_log_syncs_total", "Durable writes of the log", |n| n.totals.log_syncs),
         ("cairn_log_ships_total", "Checkpoints shipped to other disks", |n| n.totals.log_ships),

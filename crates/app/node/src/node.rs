@@ -355,7 +355,7 @@ impl Host for NodeHost {
         }
         let labels: Vec<&str> = others.iter().map(|disk| disk.label.as_str()).collect();
         Err(format!(
-            "it is the last one that works of those that `data` in the configuration or --data names, and the next \
+            "it is the last working disk among those that `data` in the configuration or --data names, and the next \
              start would not find the pool: name {} instead, and start the server again",
             labels.join(", ")
         ))

@@ -26,7 +26,7 @@ pub(crate) async fn directory_at(fs: &Fs, path: &str, only: &str) -> Result<Ino,
         }
         match fs.child(&Credentials::ROOT, at, name.as_bytes()).await {
             Ok(Some((ino, FileKind::Directory))) => at = ino,
-            Ok(Some(_)) => return Err(invalid(format!("{path} is no directory: {only}"))),
+            Ok(Some(_)) => return Err(invalid(format!("{path} is not a directory: {only}"))),
             Ok(None)
             | Err(FsError::NotFound | FsError::Stale | FsError::NameTooLong | FsError::Invalid) => {
                 return Err(absent());
@@ -37,7 +37,7 @@ pub(crate) async fn directory_at(fs: &Fs, path: &str, only: &str) -> Result<Ino,
             Err(error) => {
                 tracing::error!(%path, %error, "a directory cannot be looked up");
                 return Err(ControlError::new(ErrorKind::Internal, error.to_string())
-                    .hint("the server's log says more"));
+                    .hint("the server's log has details"));
             }
         }
     }

@@ -41,7 +41,7 @@ fn word<T: Copy>(key: &str, value: &str, known: &[(&str, T)]) -> Result<T, Contr
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
         invalid(format!(
-            "{key}: \"{value}\" is none of {}",
+            "{key}: \"{value}\" is not one of {}",
             names.join(", ")
         ))
     })
@@ -60,11 +60,11 @@ fn goal(goals: &PlanGoals) -> Result<Goal, ControlError> {
     for (key, value) in &goals.0 {
         let number = || {
             let parsed = value.parse::<u64>();
-            parsed.map_err(|_| invalid(format!("{key}: \"{value}\" is no number")))
+            parsed.map_err(|_| invalid(format!("{key}: \"{value}\" is not a number")))
         };
         let small = || {
             let parsed = value.parse::<u32>();
-            parsed.map_err(|_| invalid(format!("{key}: \"{value}\" is no number")))
+            parsed.map_err(|_| invalid(format!("{key}: \"{value}\" is not a number")))
         };
         let rate = || Rate::parse(value).map_err(|error| of(key, &error));
         match *key {
@@ -216,14 +216,14 @@ fn deployable(report: &PlanReport, rank: usize) -> Result<&Design, ControlError>
     let fits = &report.ranking.fits;
     let fit = fits.iter().find(|fit| fit.rank == rank).ok_or_else(|| {
         invalid(format!(
-            "there is no design of rank {rank} for these goals: there are {}",
+            "no design for these goals has rank {rank}; the number of designs is {}",
             fits.len()
         ))
     })?;
     let design = &fit.evaluation.design;
     if !is_region(&design.region) {
         let message = format!(
-            "\"{}\" is no region: nothing can be deployed there",
+            "\"{}\" is not a region: nothing can be deployed there",
             design.region
         );
         return Err(invalid(message));
@@ -257,7 +257,7 @@ impl Controller {
         let turn = pin!(Arc::clone(&self.inner.planning).lock_owned());
         let too_long = self.inner.env.clock.sleep(PATIENCE);
         let Either::Left((turn, _)) = select(turn, too_long).await else {
-            let message = "the planner is busy with what others asked";
+            let message = "the planner is busy with other requests";
             return Err(ControlError::new(ErrorKind::Unavailable, message).hint("try again"));
         };
         let now_seconds = self.inner.env.clock.now().seconds;
@@ -267,7 +267,10 @@ impl Controller {
         })
         .await;
         planned.map_err(|error| {
-            ControlError::new(ErrorKind::Internal, format!("planning broke off: {error}"))
+            ControlError::new(
+                ErrorKind::Internal,
+                format!("planning was interrupted: {error}"),
+            )
         })?
     }
 }

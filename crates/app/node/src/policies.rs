@@ -22,16 +22,16 @@ fn failed(volume: &VolumeName, path: &str, error: &FsError) -> ControlError {
     match error {
         FsError::NotFound | FsError::Stale | FsError::NotDirectory => refuse(
             ErrorKind::NotFound,
-            format!("there is no directory {path} in volume {volume} any more"),
+            format!("directory {path} no longer exists in volume {volume}"),
         ),
         FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
             refuse(ErrorKind::Unavailable, error.to_string())
         }
         FsError::NoSpace | FsError::QuotaExceeded => refuse(ErrorKind::Conflict, error.to_string())
-            .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full"),
+            .hint("`cairn quota list VOLUME` and `cairn volume list` show which limit is reached"),
         error => {
             tracing::error!(%volume, %path, %error, "a change of policies failed");
-            refuse(ErrorKind::Internal, error.to_string()).hint("the server's log says more")
+            refuse(ErrorKind::Internal, error.to_string()).hint("the server's log has details")
         }
     }
 }
@@ -40,10 +40,10 @@ fn policy_refused(volume: &VolumeName, path: &str, error: PolicyFailure) -> Cont
     let message = error.to_string();
     match error {
         PolicyFailure::Root => refuse(ErrorKind::Invalid, message).hint(format!(
-            "`cairn volume set {volume}` changes those, and `cairn policy apply {volume}` converts data that is there"
+            "`cairn volume set {volume}` changes the volume's settings, and `cairn policy apply {volume}` converts existing data"
         )),
         PolicyFailure::Empty => refuse(ErrorKind::Invalid, message).hint(format!(
-            "`cairn policy clear {volume}{path}` takes it away"
+            "`cairn policy clear {volume}{path}` removes the policy"
         )),
         PolicyFailure::Clone => refuse(ErrorKind::Conflict, message),
         PolicyFailure::TooMany => refuse(ErrorKind::Conflict, message),
@@ -51,7 +51,7 @@ fn policy_refused(volume: &VolumeName, path: &str, error: PolicyFailure) -> Cont
             ErrorKind::NotFound,
             format!("directory {path} has no policy of its own"),
         )
-        .hint(format!("`cairn policy list {volume}` shows those that have one")),
+        .hint(format!("`cairn policy list {volume}` shows the directories that have a policy")),
         PolicyFailure::Fs(error) => failed(volume, path, &error),
     }
 }
@@ -60,7 +60,7 @@ fn apply_refused(volume: &VolumeName, path: &str, error: ApplyFailure) -> Contro
     let message = error.to_string();
     match error {
         ApplyFailure::Running => refuse(ErrorKind::Conflict, message).hint(format!(
-            "`cairn policy status {volume}` shows how far that is, `cairn policy cancel {volume}` ends it"
+            "`cairn policy status {volume}` shows the progress, `cairn policy cancel {volume}` cancels the conversion"
         )),
         ApplyFailure::Clone => refuse(ErrorKind::Conflict, message),
         ApplyFailure::NotRunning => refuse(ErrorKind::Conflict, message),
@@ -210,7 +210,7 @@ impl PolicyControl for Controller {
             let view = done.map_err(|error| policy_refused(&volume, &path, error))?;
             // It may have been forgotten before the directory said it.
             self.allow_protection(&volume, policy.protection).await?;
-            tracing::info!(%volume, %path, ?policy, "a directory has a policy");
+            tracing::info!(%volume, %path, ?policy, "policy of a directory set");
             view_of(&fs, &volume, &settings, &view).await
         })
     }
@@ -221,7 +221,7 @@ impl PolicyControl for Controller {
             let dir = self.directory_for_policy(&fs, &path).await?;
             let done = fs.clear_dir_policy(dir).await;
             done.map_err(|error| policy_refused(&volume, &path, error))?;
-            tracing::info!(%volume, %path, "a directory has no policy any more");
+            tracing::info!(%volume, %path, "policy of a directory removed");
             Ok(())
         })
     }
@@ -230,9 +230,9 @@ impl PolicyControl for Controller {
         Box::pin(async move {
             let fs = self.fs_of(&volume)?;
             let Some(view) = fs.applied_policies() else {
-                let message = format!("no data of volume {volume} was ever converted");
+                let message = format!("volume {volume} has had no conversion");
                 return Err(refuse(ErrorKind::NotFound, message)
-                    .hint(format!("`cairn policy apply {volume}` begins with it")));
+                    .hint(format!("`cairn policy apply {volume}` starts one")));
             };
             apply_view(&fs, &volume, view).await
         })

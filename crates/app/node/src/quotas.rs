@@ -27,12 +27,12 @@ fn refused(path: &str, error: FsError) -> ControlError {
     match error {
         FsError::NotFound | FsError::Stale => {
             refuse(ErrorKind::NotFound, format!("there is no quota at {path}"))
-                .hint("`cairn quota list VOLUME` shows all")
+                .hint("`cairn quota list VOLUME` shows all quotas")
         }
         FsError::TooManyLinks => refuse(
             ErrorKind::Conflict,
             format!(
-                "a volume has at most {QUOTA_COUNT_MAX} quotas, and at most {QUOTA_DEPTH_MAX} directories with quotas in one another"
+                "a volume has at most {QUOTA_COUNT_MAX} quotas, and at most {QUOTA_DEPTH_MAX} nested directories with quotas"
             ),
         ),
         FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
@@ -42,10 +42,10 @@ fn refused(path: &str, error: FsError) -> ControlError {
             invalid("a quota needs a limit: on bytes or files; hard, soft or advisory")
         }
         FsError::NoSpace | FsError::QuotaExceeded => refuse(ErrorKind::Conflict, error.to_string())
-            .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full"),
+            .hint("`cairn quota list VOLUME` and `cairn volume list` show which limit is reached"),
         error => {
             tracing::error!(%path, %error, "a change of quotas failed");
-            refuse(ErrorKind::Internal, error.to_string()).hint("the server's log says more")
+            refuse(ErrorKind::Internal, error.to_string()).hint("the server's log has details")
         }
     }
 }
@@ -89,7 +89,7 @@ fn view_of_limit(limit: &QuotaLimit) -> QuotaLimitView {
 fn check_limit(what: &str, limit: &QuotaLimitView) -> Result<(), ControlError> {
     match (limit.soft, limit.hard) {
         (Some(soft), Some(hard)) if soft > hard => Err(invalid(format!(
-            "the soft limit on {what} is above the hard one, and would never be reached"
+            "the soft limit on {what} is above the hard limit, and would never be reached"
         ))),
         _ => Ok(()),
     }
@@ -183,7 +183,7 @@ impl QuotaControl for Controller {
                 QuotaOf::User | QuotaOf::Group if at.id.is_none() => kind_of(at.of),
                 _ => {
                     return Err(invalid(
-                        "usage is listed of users (of=user) or groups (of=group)",
+                        "usage is listed for users (of=user) or groups (of=group)",
                     ));
                 }
             };
@@ -239,9 +239,9 @@ impl QuotaControl for Controller {
             if is_volume {
                 if set.physical {
                     return Err(invalid(
-                        "a volume's own quota counts the bytes of files: its class of service goes by them, too",
+                        "a volume's own quota counts bytes of files, because its class of service uses them as well",
                     )
-                    .hint("set it without --physical; quotas of directories, users and groups can count what is stored"));
+                    .hint("leave out --physical; only quotas of directories, users and groups can count stored bytes"));
                 }
                 let limit = limits.bytes.hard.take();
                 let limit = limit.map_or(SizeLimit::None, SizeLimit::Bytes);
@@ -260,7 +260,7 @@ impl QuotaControl for Controller {
                 let set_now = fs.set_quota(dir, kind, id, limits, path.as_bytes());
                 set_now.await.map_err(|error| refused(&set.path, error))?;
             }
-            tracing::info!(%volume, path = %set.path, of = set.of.name(), id, ?limits, "a quota is set");
+            tracing::info!(%volume, path = %set.path, of = set.of.name(), id, ?limits, "quota set");
             let quota = fs.quota(dir, kind, id);
             view_of(
                 &fs,
@@ -287,7 +287,7 @@ impl QuotaControl for Controller {
                 Err(FsError::NotFound) if had_limit => {}
                 Err(error) => return Err(refused(&at.path, error)),
             }
-            tracing::info!(%volume, path = %at.path, of = at.of.name(), id, "a quota is removed");
+            tracing::info!(%volume, path = %at.path, of = at.of.name(), id, "quota removed");
             Ok(())
         })
     }

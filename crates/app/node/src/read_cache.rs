@@ -62,11 +62,11 @@ fn opening(
             && let Err(error) = std::fs::create_dir(&folder)
             && error.kind() != ErrorKind::AlreadyExists
         {
-            return Err(format!("{} cannot be made: {error}", folder.display()));
+            return Err(format!("{} cannot be created: {error}", folder.display()));
         }
         if !folder.exists() {
             return Err(format!(
-                "{} does not exist: see whether the name is right and its drive is mounted, or use --create to have it made",
+                "{} does not exist: check its name, and that its drive is mounted, or create it with --create",
                 folder.display()
             ));
         }
@@ -90,7 +90,7 @@ pub async fn open_all(inner: &Arc<Inner>) {
                 return;
             }
             match &opened {
-                Ok(_) => tracing::info!(folder, size_bytes, "the read cache is used"),
+                Ok(_) => tracing::info!(folder, size_bytes, "the read cache is in use"),
                 Err(error) => tracing::error!(error, "serving without this read cache"),
             }
             inner
@@ -102,7 +102,7 @@ pub async fn open_all(inner: &Arc<Inner>) {
         })
     });
     if timeout(OPEN_MAX, join_all(all)).await.is_err() {
-        tracing::warn!("a read cache takes long to open; serving without it until then");
+        tracing::warn!("a read cache takes long to open; serving without it meanwhile");
     }
 }
 
@@ -120,7 +120,7 @@ impl Inner {
         let is_listed = |it: &PoolCache| it.folder == cache.folder;
         if self.pool.state().caches.iter().any(is_listed) {
             return Err(ChangeFailure::Impossible(format!(
-                "{} is a read cache already",
+                "{} is already a read cache",
                 cache.folder
             )));
         }
@@ -164,9 +164,9 @@ impl Inner {
         match self.answer_of(&cache.folder, removing).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(folder = cache.folder, %error, "the removed read cache was not emptied");
+                tracing::warn!(folder = cache.folder, %error, "the removed read cache could not be emptied");
             }
-            Err(error) => tracing::warn!(%error, "the removed read cache was not emptied"),
+            Err(error) => tracing::warn!(%error, "the removed read cache could not be emptied"),
         }
         tracing::info!(folder = cache.folder, "a read cache was removed");
         Ok(())

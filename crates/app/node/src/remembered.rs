@@ -87,7 +87,7 @@ fn load(state_folder: &Path) -> Result<Vec<(PathBuf, RememberedPool)>, NodeError
         }
         if pools.len() >= POOLS_MAX {
             let why = format!(
-                "it has files of more than {POOLS_MAX} pools; remove those of pools that are gone"
+                "it has files of more than {POOLS_MAX} pools; delete those of pools that no longer exist"
             );
             return Err(failed(state_folder, std::io::Error::other(why)));
         }
@@ -106,7 +106,7 @@ fn read(path: &Path) -> std::io::Result<RememberedPool> {
     file.take(LEN_BYTES_MAX).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(|error| {
         let why = format!(
-            "which pool it remembers cannot be read ({error}); remove it if no pool of this server is away"
+            "the pool that it remembers cannot be read ({error}); delete the file if all pools of this server are present"
         );
         std::io::Error::new(ErrorKind::InvalidData, why)
     })

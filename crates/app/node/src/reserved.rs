@@ -82,7 +82,7 @@ async fn tell(inner: &Inner, member: &ClusterMember) {
         };
         let needed_bytes = fs.reserved_on_disks();
         if let Err(error) = member.tell_reserved(volume, needed_bytes).await {
-            tracing::debug!(%volume, %error, "others do not know yet what the volume's LUNs need");
+            tracing::debug!(%volume, %error, "other nodes do not know yet how much space is reserved for the volume's LUNs");
         }
     }
 }

@@ -50,7 +50,7 @@ use crate::token;
 const RPCBIND_PORT: u16 = 111;
 /// How long requests under way may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// The same where other nodes answer what clients send again.
+/// How long requests under way may take at the end in a cluster, where other nodes answer the calls that clients send again.
 const STOP_GRACE_IN_CLUSTER: Duration = Duration::from_secs(3);
 /// A member of etcd that most others do not answer is killed after so long.
 const ETCD_STOP_MAX: Duration = Duration::from_secs(2);
@@ -469,7 +469,7 @@ impl Node {
             inner.history.stop();
             let admin = ending.step("requests of the admin API", self.started.admin);
             if let Some(Err(error)) = admin.await {
-                tracing::error!(%error, "the admin API broke off");
+                tracing::error!(%error, "the admin API failed");
             }
             let volumes = async {
                 classes::write_all(&inner).await;
@@ -613,7 +613,7 @@ fn start_dns(inner: &Arc<Inner>, udp: UdpSocket, tcp: TcpListener) -> Result<(),
     let server = DnsServer::new(inner.env.clone(), names, &inner.registry)?;
     let udp = tokio::net::UdpSocket::from_std(udp).map_err(failed)?;
     let tcp = tokio::net::TcpListener::from_std(tcp).map_err(failed)?;
-    tracing::info!(%address, "questions of DNS are answered");
+    tracing::info!(%address, "the DNS responder listens");
     server.serve(udp, tcp);
     Ok(())
 }

@@ -78,7 +78,7 @@ impl S3Server {
                 Err(error) => tracing::error!(
                     address = %LISTEN_S3_DEFAULT,
                     %error,
-                    "there are buckets, but S3 is not served: free the port, or start with --listen-s3 ADDR:PORT"
+                    "buckets exist, but S3 is not served: free the port, or start with --listen-s3 ADDR:PORT"
                 ),
             }
         };
@@ -173,7 +173,7 @@ fn refused(error: ObjectError) -> ControlError {
         ObjectError::BucketExists(_) => (ErrorKind::Conflict, "choose another name"),
         ObjectError::BucketNotEmpty(_) => (
             ErrorKind::Conflict,
-            "delete its objects first, or use --keep, which leaves the directory as it is",
+            "delete its objects first, or use --keep, which keeps the directory",
         ),
         ObjectError::InTheWay => {
             let message = "a part of the path is a file";
@@ -189,11 +189,11 @@ fn refused(error: ObjectError) -> ControlError {
         }
         ObjectError::Fs(FsError::NoSpace | FsError::QuotaExceeded) => (
             ErrorKind::Conflict,
-            "`cairn quota list VOLUME` and `cairn volume list` show what is full",
+            "`cairn quota list VOLUME` and `cairn volume list` show which limit is reached",
         ),
         _ => {
             tracing::error!(%message, "a change of buckets failed");
-            (ErrorKind::Internal, "the server's log says more")
+            (ErrorKind::Internal, "the server's log has details")
         }
     };
     let error = ControlError::new(kind, message);

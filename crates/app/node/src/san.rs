@@ -63,7 +63,7 @@ impl IscsiServer {
                 Err(error) => tracing::error!(
                     address = %LISTEN_ISCSI_DEFAULT,
                     %error,
-                    "there are LUNs, but iSCSI is not served: free the port, or start with --listen-iscsi ADDR:PORT"
+                    "LUNs exist, but iSCSI is not served: free the port, or start with --listen-iscsi ADDR:PORT"
                 ),
             }
         };
@@ -145,7 +145,7 @@ fn refused(error: SanError) -> ControlError {
         SanError::NoIgroup(_) => ControlError::new(ErrorKind::NotFound, message)
             .hint("`cairn igroup list` shows all groups"),
         SanError::NoInitiator(_) => ControlError::new(ErrorKind::NotFound, message)
-            .hint("`cairn initiator list` shows all that are set"),
+            .hint("`cairn initiator list` shows all initiators with secrets"),
         SanError::LunExists(_) => {
             ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
         }
@@ -157,14 +157,15 @@ fn refused(error: SanError) -> ControlError {
             | cairn_fs::FsError::Unreachable(_),
         ) => ControlError::new(ErrorKind::Unavailable, message),
         SanError::Fs(cairn_fs::FsError::NoSpace | cairn_fs::FsError::QuotaExceeded) => {
-            ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full")
+            ControlError::new(ErrorKind::Conflict, message).hint(
+                "`cairn quota list VOLUME` and `cairn volume list` show which limit is reached",
+            )
         }
         SanError::Secret { .. } => ControlError::new(ErrorKind::Unavailable, message)
             .hint("`cairn key list` shows which master key is missing"),
         SanError::Fs(_) | SanError::Damaged(..) => {
             tracing::error!(%message, "a change of LUNs failed");
-            ControlError::new(ErrorKind::Internal, message).hint("the server's log says more")
+            ControlError::new(ErrorKind::Internal, message).hint("the server's log has details")
         }
     }
 }
@@ -229,8 +230,8 @@ impl Controller {
 fn named(name: &str) -> Result<(), ControlError> {
     match cairn_iscsi::is_iscsi_name(name) {
         true => Ok(()),
-        false => Err(ControlError::new(ErrorKind::Invalid, format!("\"{name}\" is no name of an initiator"))
-            .hint("names are like iqn.1993-08.org.debian:01:abc, in lower case; Linux has its in /etc/iscsi/initiatorname.iscsi")),
+        false => Err(ControlError::new(ErrorKind::Invalid, format!("\"{name}\" is not an initiator name"))
+            .hint("a name looks like iqn.1993-08.org.debian:01:abc, in lower case; Linux stores its own in /etc/iscsi/initiatorname.iscsi")),
     }
 }
 
@@ -290,7 +291,7 @@ impl SanControl for Controller {
             let restored = target.san.restore_lun(&at.name, &restore.snapshot).await;
             restored.map_err(|error| match error {
                 SanError::Conflict(why) => ControlError::new(ErrorKind::Conflict, why).hint(
-                    "have hosts let go of it, then `cairn lun offline`; or make a clone of the snapshot (`cairn lun clone --snapshot`)",
+                    "detach the LUN from its hosts, then `cairn lun offline`; or clone the snapshot (`cairn lun clone --snapshot`)",
                 ),
                 error => refused(error),
             })?;
@@ -302,9 +303,10 @@ impl SanControl for Controller {
         Box::pin(async move {
             let target = self.target(&at.volume)?;
             if set.reserve == Some(LunReserve::Full) {
-                let why = "space can be set aside for a new LUN only: one that is there may share its blocks with others";
-                return Err(ControlError::new(ErrorKind::Invalid, why)
-                    .hint("make another with `cairn lun create --reserve full`, and copy it"));
+                let why = "space can be reserved only for a new LUN: an existing LUN may share its blocks with other LUNs";
+                return Err(ControlError::new(ErrorKind::Invalid, why).hint(
+                    "create another LUN with `cairn lun create --reserve full`, and copy the data",
+                ));
             }
             let change = LunChange {
                 unreserve: set.reserve == Some(LunReserve::None),
@@ -321,7 +323,7 @@ impl SanControl for Controller {
                 .await
                 .map_err(|error| match error {
                     SanError::Conflict(why) => ControlError::new(ErrorKind::Conflict, why)
-                        .hint("use --shrink if that is meant"),
+                        .hint("use --shrink to allow this"),
                     error => refused(error),
                 })?;
             self.lun_changed(&target, &at.name).await

@@ -71,7 +71,7 @@ fn diff_refused(failure: DiffFailure) -> ControlError {
     let refuse = |kind| ControlError::new(kind, message);
     match failure {
         DiffFailure::NoSnapshot(_) => {
-            refuse(ErrorKind::NotFound).hint("`cairn snapshot list VOLUME` shows all")
+            refuse(ErrorKind::NotFound).hint("`cairn snapshot list VOLUME` shows all snapshots")
         }
         DiffFailure::NotLater { .. } => refuse(ErrorKind::Invalid),
         DiffFailure::TooMany => refuse(ErrorKind::Conflict),
@@ -82,8 +82,8 @@ fn diff_refused(failure: DiffFailure) -> ControlError {
             refuse(ErrorKind::Unavailable)
         }
         DiffFailure::Fs(error) => {
-            tracing::error!(%error, "listing what changed since a snapshot");
-            refuse(ErrorKind::Internal).hint("the server's log says more")
+            tracing::error!(%error, "cannot list the changes since a snapshot");
+            refuse(ErrorKind::Internal).hint("the server's log has details")
         }
     }
 }
@@ -94,11 +94,11 @@ fn restore_refused(name: &str, failure: RestoreVolumeFailure) -> ControlError {
         RestoreVolumeFailure::Change(error) => refusal(error),
         RestoreVolumeFailure::NotServed => ControlError::new(ErrorKind::Unavailable, message),
         RestoreVolumeFailure::IsClone => ControlError::new(ErrorKind::Conflict, message)
-            .hint("restore files and directories of it, or clone the volume again"),
+            .hint("restore single files and directories, or clone the volume again"),
         RestoreVolumeFailure::Snapshot(error) => refused(name, error),
         RestoreVolumeFailure::DoesNotClose | RestoreVolumeFailure::NotOpened(_) => {
             ControlError::new(ErrorKind::Internal, message)
-                .hint("`cairn status` says what is wrong; the server tries again by itself")
+                .hint("`cairn status` shows the problem; the server retries by itself")
         }
     }
 }
@@ -113,7 +113,7 @@ impl Controller {
         let fs = self.fs_of(&volume)?;
         self.require_own_store(
             &fs,
-            "what changed since a snapshot of a clone cannot be listed yet",
+            "changes since a snapshot of a clone cannot be listed yet",
         )?;
         let max = ask.max.unwrap_or(PAGE_COUNT) as usize;
         let now = self.inner.env.clock.monotonic();
@@ -136,7 +136,7 @@ impl Controller {
         restore: VolumeRestore,
     ) -> Result<VolumeRestoredView, ControlError> {
         if restore.discard && restore.keep.is_some() {
-            let message = "what the volume was is either kept or discarded, not both";
+            let message = "the volume's earlier content is either kept or discarded, not both";
             return Err(ControlError::new(ErrorKind::Invalid, message));
         }
         let id = self.fs_of(&volume)?.volume();

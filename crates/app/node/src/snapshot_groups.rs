@@ -77,7 +77,7 @@ impl Groups {
             if broken.is_some() {
                 tracing::warn!(
                     group,
-                    "nothing was heard of a group of snapshots any more: it is given up"
+                    "a consistency group was not continued: its snapshots are given up"
                 );
             }
         };
@@ -208,7 +208,7 @@ impl Controller {
         let Some(cluster) = &self.inner.cluster else {
             return Err(ControlError::new(
                 ErrorKind::Internal,
-                "volumes of other nodes without a cluster",
+                "volumes of other nodes need a cluster",
             ));
         };
         let state = self.inner.pool.state();
@@ -252,17 +252,17 @@ impl Controller {
         });
         let noted = noted.map(|(_, id)| *id).collect();
         if let Err(error) = map.leave_group(number, &noted).await {
-            tracing::warn!(group = number, %error, "a group of snapshots that is whole stays in the cluster's map");
+            tracing::warn!(group = number, %error, "a complete consistency group remains in the cluster map");
         }
         if let Some(error) = failed.first() {
             return Err(ControlError::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "all volumes have snapshot {}, and some do not show it yet: {error}",
+                    "all volumes have snapshot {}, but some do not show it yet: {error}",
                     create.name
                 ),
             )
-            .hint("it appears when that node, or the next owner of its volumes, answers; do not take it again"));
+            .hint("the snapshot appears once that node, or the next owner of its volumes, answers; do not take it again"));
         }
         let place = |snapshot: &SnapshotView| {
             let mut names = create.volumes.iter();
@@ -289,11 +289,11 @@ impl Controller {
             ControlError::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "the group's snapshots took longer than {} s",
+                    "the snapshots of the group took longer than {} s",
                     BREAK_OFF.as_secs()
                 ),
             )
-            .hint("try again when there is less load")
+            .hint("try again under less load")
         };
         if step == GroupStep::Begin {
             let all: Vec<Fs> = volumes
@@ -361,13 +361,13 @@ impl Group<'_> {
             Ok(false) => return None,
             // Nobody knows which it is. Owners find it out.
             Err(error) => {
-                tracing::warn!(group = self.number, %error, "it is not known yet whether a group of snapshots is whole");
+                tracing::warn!(group = self.number, %error, "it is not known yet whether a consistency group is complete");
                 return Some(of_map(error));
             }
         }
         let (_, failed) = self.decide(false).await;
         for error in failed {
-            tracing::warn!(group = self.number, %error, "what a group of snapshots that broke off left is deleted later");
+            tracing::warn!(group = self.number, %error, "snapshots of an interrupted consistency group are deleted later");
         }
         Some(error)
     }
@@ -376,9 +376,9 @@ impl Group<'_> {
 fn of_map(error: MapError) -> ControlError {
     ControlError::new(
         ErrorKind::Unavailable,
-        format!("the group of snapshots could not be noted: {error}"),
+        format!("the consistency group could not be recorded: {error}"),
     )
-    .hint("look whether the snapshots are there before you take them again; `cairn cluster status` says how the cluster is")
+    .hint("check whether the snapshots exist before you take them again; `cairn cluster status` shows the state of the cluster")
 }
 
 /// Decides what is left here of groups whose node did not come so far.
@@ -392,7 +392,7 @@ pub async fn settle(inner: &Inner) {
         };
         for group in fs.undecided_groups() {
             if let Err(error) = settle_one(cluster, &fs, id, group).await {
-                tracing::warn!(volume = fs.name(), group, %error, "it is not known yet whether a snapshot's group is whole; it is looked for again");
+                tracing::warn!(volume = fs.name(), group, %error, "it is not known yet whether a snapshot's consistency group is complete; the server retries");
             }
         }
     }
@@ -418,7 +418,7 @@ async fn settle_one(
         volume = fs.name(),
         group,
         is_whole,
-        "a snapshot of a group that broke off is decided"
+        "a snapshot of an interrupted consistency group is resolved"
     );
     Ok(())
 }

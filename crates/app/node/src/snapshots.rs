@@ -73,23 +73,27 @@ async fn keep_all(inner: &Inner) {
         let failed = match cairn_snapshots::keep(fs, inner.env.clock.now()).await {
             Ok(done) => {
                 for snapshot in done.taken {
-                    tracing::info!(volume, snapshot, "a snapshot was due and is taken");
+                    tracing::info!(volume, snapshot, "scheduled snapshot taken");
                 }
                 for snapshot in done.left_by_clones {
                     tracing::info!(
                         volume,
                         snapshot,
-                        "left by a clone that was being made: deleted"
+                        "deleted a snapshot that an interrupted clone had left"
                     );
                 }
                 for snapshot in done.deleted {
-                    tracing::info!(volume, snapshot, "its schedule has newer ones: deleted");
+                    tracing::info!(
+                        volume,
+                        snapshot,
+                        "deleted a snapshot, as its schedule keeps newer ones"
+                    );
                 }
                 if let Some(snapshot) = done.deleted_for_space {
                     tracing::warn!(
                         volume,
                         snapshot,
-                        "the pool is short of space: the volume's oldest snapshot is deleted, as it asks for"
+                        "the pool is short of space: deleted the volume's oldest snapshot, as configured"
                     );
                 }
                 let failed = done.failed.into_iter();
@@ -108,7 +112,7 @@ async fn keep_all(inner: &Inner) {
             tracing::warn!(
                 volume,
                 error,
-                "a schedule of snapshots is not kept; it is tried again"
+                "a snapshot schedule fails; the server retries"
             );
         }
     }
@@ -128,15 +132,16 @@ fn restore_refused(error: RestoreFailure) -> ControlError {
     let refuse = |kind| ControlError::new(kind, message);
     match error {
         RestoreFailure::NoSnapshot(_) => {
-            refuse(ErrorKind::NotFound).hint("`cairn snapshot list VOLUME` shows all")
+            refuse(ErrorKind::NotFound).hint("`cairn snapshot list VOLUME` shows all snapshots")
         }
-        RestoreFailure::NotThere { .. } => refuse(ErrorKind::NotFound)
-            .hint("look in .snapshot/NAME of a directory that is mounted"),
+        RestoreFailure::NotThere { .. } => {
+            refuse(ErrorKind::NotFound).hint("look in .snapshot/NAME of a mounted directory")
+        }
         RestoreFailure::Path(_) => refuse(ErrorKind::Invalid),
         RestoreFailure::Place { .. } => refuse(ErrorKind::Conflict)
-            .hint("make the directories that lead there first, or say another place with --to"),
+            .hint("create the parent directories first, or choose another path with --to"),
         RestoreFailure::DirectoryExists(_) | RestoreFailure::IsDirectory(_) => {
-            refuse(ErrorKind::Conflict).hint("say another place with --to")
+            refuse(ErrorKind::Conflict).hint("choose another path with --to")
         }
         RestoreFailure::Fs { error, .. } => match error {
             FsError::Exists | FsError::NoSpace | FsError::QuotaExceeded => {
@@ -146,7 +151,7 @@ fn restore_refused(error: RestoreFailure) -> ControlError {
             FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
                 refuse(ErrorKind::Unavailable)
             }
-            _ => refuse(ErrorKind::Internal).hint("the server's log says more"),
+            _ => refuse(ErrorKind::Internal).hint("the server's log has details"),
         },
     }
 }
@@ -159,12 +164,12 @@ fn clone_refused(from: &str, error: CloneFailure) -> ControlError {
         }
         CloneFailure::Restore(error @ RestoreFailure::Place { .. }) => {
             ControlError::new(ErrorKind::Conflict, error.to_string())
-                .hint("make the directories that lead there first")
+                .hint("create the parent directories first")
         }
         CloneFailure::Restore(
             error @ (RestoreFailure::DirectoryExists(_) | RestoreFailure::IsDirectory(_)),
         ) => ControlError::new(ErrorKind::Conflict, error.to_string())
-            .hint("a directory is cloned to where nothing is"),
+            .hint("choose an unused path for the clone of a directory"),
         CloneFailure::Restore(error) => restore_refused(error),
     }
 }
@@ -176,13 +181,14 @@ fn schedules_refused(error: ScheduleFailure) -> ControlError {
             error @ (FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)),
         ) => ControlError::new(ErrorKind::Unavailable, error.to_string()),
         ScheduleFailure::Fs(error @ (FsError::NoSpace | FsError::QuotaExceeded)) => {
-            ControlError::new(ErrorKind::Conflict, error.to_string())
-                .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full")
+            ControlError::new(ErrorKind::Conflict, error.to_string()).hint(
+                "`cairn quota list VOLUME` and `cairn volume list` show which limit is reached",
+            )
         }
         error => {
-            tracing::error!(%error, "schedules of snapshots");
+            tracing::error!(%error, "snapshot schedules cannot be used");
             ControlError::new(ErrorKind::Internal, error.to_string())
-                .hint("`cairn snapshot schedule VOLUME none`, then set them again; the server's log says more")
+                .hint("`cairn snapshot schedule VOLUME none`, then set them again; the server's log has details")
         }
     }
 }
@@ -192,11 +198,11 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
     match error {
         SnapshotFailure::Refused(SnapshotError::NotFound) => {
             ControlError::new(ErrorKind::NotFound, message)
-                .hint("`cairn snapshot list VOLUME` shows all")
+                .hint("`cairn snapshot list VOLUME` shows all snapshots")
         }
         SnapshotFailure::Refused(SnapshotError::Locked) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn snapshot unlock VOLUME NAME` lets it be deleted")
+                .hint("unlock the snapshot first: `cairn snapshot unlock VOLUME NAME`")
         }
         SnapshotFailure::Refused(
             SnapshotError::Exists
@@ -207,7 +213,7 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
         ) => ControlError::new(ErrorKind::Conflict, message),
         SnapshotFailure::Refused(SnapshotError::HasClones) => {
             ControlError::new(ErrorKind::Conflict, message).hint(
-                "`cairn volume list` shows which volumes are clones; of one that was just deleted, try again in a moment",
+                "`cairn volume list` shows which volumes are clones; if you just deleted the clone, try again in a moment",
             )
         }
         SnapshotFailure::Refused(SnapshotError::BadName) => {
@@ -219,11 +225,11 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
         }
         SnapshotFailure::Fs(FsError::NoSpace | FsError::QuotaExceeded) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn quota list VOLUME` and `cairn volume list` show what is full")
+                .hint("`cairn quota list VOLUME` and `cairn volume list` show which limit is reached")
         }
         SnapshotFailure::Fs(_) => {
             tracing::error!(%message, "a change of snapshots failed");
-            ControlError::new(ErrorKind::Internal, message).hint("the server's log says more")
+            ControlError::new(ErrorKind::Internal, message).hint("the server's log has details")
         }
     }
 }
@@ -231,7 +237,7 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
 pub(crate) fn check_name(name: &str) -> Result<(), ControlError> {
     let message = || {
         format!(
-            "{name:?} is no name of a snapshot: 1 to {SNAPSHOT_NAME_LEN_BYTES_MAX} letters, digits and .-_:+@, not beginning with a dot"
+            "{name:?} is not a snapshot name: 1 to {SNAPSHOT_NAME_LEN_BYTES_MAX} letters, digits and .-_:+@, not beginning with a dot"
         )
     };
     let bad = || ControlError::new(ErrorKind::Invalid, message());
@@ -375,7 +381,7 @@ impl SnapshotControl for Controller {
             for (index, volume) in volumes {
                 let mut before = create.volumes.iter().take(index);
                 if before.any(|before| before == volume) {
-                    return invalid(format!("volume {volume} is named twice"));
+                    return invalid(format!("volume {volume} is given twice"));
                 }
             }
             let all = match self.by_owner(&create.volumes)? {

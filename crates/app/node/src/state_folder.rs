@@ -69,7 +69,8 @@ pub fn find(set: Option<&Path>) -> Option<PathBuf> {
 pub fn make(config: &Config) -> Result<PathBuf, NodeError> {
     let failed = |path: PathBuf, why: String| NodeError::StateFolder { path, why };
     let Some(folder) = find(config.state_dir.as_deref()) else {
-        let why = "this user has no home folder: name one with --state-dir DIR (state_dir)";
+        let why =
+            "this user has no home folder: choose a state folder with --state-dir DIR (state_dir)";
         return Err(failed(PathBuf::new(), why.to_owned()));
     };
     require_apart(&folder, &config.data)?;
@@ -140,7 +141,7 @@ pub fn handle_key(folder: &Path, pool: PoolId) -> std::io::Result<Option<HandleK
     file.take(HANDLE_KEY_LEN_BYTES_MAX)
         .read_to_string(&mut text)?;
     let key = HandleKey::from_text(text.trim_end());
-    let damaged = || std::io::Error::new(ErrorKind::InvalidData, "it is no key");
+    let damaged = || std::io::Error::new(ErrorKind::InvalidData, "it is not a key");
     key.ok_or_else(damaged).map(Some)
 }
 

@@ -236,7 +236,7 @@ impl Controller {
             _ => {
                 let why = match self.inner.owner_name(*store) {
                     Some(Ok(node)) => {
-                        format!("volume \"{name}\" is of node {node}: ask that one, with --server")
+                        format!("node {node} owns volume \"{name}\": ask that node, with --server")
                     }
                     Some(Err(why)) => format!("volume \"{name}\" is not served: {why}"),
                     None => format!("volume \"{name}\" is not served"),
@@ -285,7 +285,7 @@ impl TierControl for Controller {
                 && (!file.starts_with('/') || file.len() > cairn_config::TIER_URL_LEN_BYTES_MAX)
             {
                 return Err(invalid(
-                    &"the file with credentials is an absolute path on the server",
+                    &"the path of the credentials file must be absolute, on the server",
                 ));
             }
             // As it is kept: one address is written in one way.

@@ -68,7 +68,7 @@ pub fn read(path: &Path) -> Result<Token, NodeError> {
         why,
     };
     if len_bytes > len_bytes_max {
-        let why = format!("it has more than {len_bytes_max} bytes, which is no token");
+        let why = format!("it has more than {len_bytes_max} bytes, so it is not a token");
         return Err(wrong(why));
     }
     Token::parse(&text).map_err(|error| wrong(error.to_string()))
@@ -86,7 +86,7 @@ fn warn_if_open(path: &Path) {
         tracing::warn!(
             path = %path.display(),
             mode = format!("{mode:o}"),
-            "other users of this machine can use the file of the admin token"
+            "other users of this machine can access the admin token file"
         );
     }
 }

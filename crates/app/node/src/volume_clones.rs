@@ -39,7 +39,7 @@ impl Controller {
                             ErrorKind::Unavailable,
                             format!("volume {source}: {message}"),
                         )
-                        .hint("`cairn volume show` says why; try again when it is"),
+                        .hint("`cairn volume show` shows why; try again once it is served"),
                     }
                 }
             }

@@ -139,7 +139,7 @@ impl FakeServer {
         });
     }
 
-    /// The same server under another address.
+    /// This server under another address.
     pub async fn other_address(&self) -> Self {
         let listener = TcpListener::bind("127.0.0.2:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");

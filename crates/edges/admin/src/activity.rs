@@ -35,24 +35,24 @@ pub struct OperationActivity {
     pub operations_per_second: f64,
     pub read_bytes_per_second: u64,
     pub written_bytes_per_second: u64,
-    /// From the request to its reply; of SCSI commands, from when they began; of S3, to the beginning of the answer. `null`: none
-    /// was answered yet.
+    /// Mean time from request to reply; for SCSI from the start of the command; for S3 to the start of the answer. `null`: no
+    /// answer yet.
     pub latency_mean_microseconds: Option<f64>,
-    /// The longest of this time.
+    /// The longest such time.
     pub latency_max_microseconds: Option<f64>,
 }
 
-/// One of the clients that do most.
+/// One of the busiest clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClientActivity {
-    /// An address; of iSCSI, the initiator's name.
+    /// The client's address; for iSCSI, the initiator's name.
     #[schema(example = "10.0.0.7")]
     pub client: String,
     pub protocol: ActivityProtocol,
     pub operations_per_second: f64,
     pub read_bytes_per_second: u64,
     pub written_bytes_per_second: u64,
-    /// It may do more: what it did before it was among those that do most was not counted.
+    /// Whether the figures are lower bounds: operations from before the client was among the busiest are not counted.
     pub lower_bound: bool,
 }
 
@@ -61,51 +61,51 @@ pub struct ClientActivity {
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
     File,
-    /// What is done with names in it, and its listing.
+    /// A directory: operations on its names, and listings.
     Directory,
     Lun,
     /// An object, or a bucket.
     Object,
 }
 
-/// One of the files, LUNs and objects for which most is done.
+/// One of the busiest files, LUNs and objects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileActivity {
     pub kind: FileKind,
-    /// The path from the root of the volume; the LUN's name; bucket and key. `null`: it has no name any more.
+    /// The path from the root of the volume, the LUN's name, or bucket and key. `null`: the file has no name now.
     #[schema(example = "/home/ann/video.mkv")]
     pub name: Option<String>,
-    /// Its number, unless it is an object.
+    /// The inode number; left out for objects.
     pub inode: Option<u64>,
     pub operations_per_second: f64,
     pub read_bytes_per_second: u64,
     pub written_bytes_per_second: u64,
-    /// There may be more: what was done before it was among these was not counted.
+    /// Whether the figures are lower bounds: operations from before the file was among the busiest are not counted.
     pub lower_bound: bool,
 }
 
-/// What clients do with a volume now.
+/// Live metrics of a volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActivityView {
     #[schema(example = "main")]
     pub volume: String,
-    /// Over how long the rates are: the last 5 to 10 seconds.
+    /// Period of the rates: the last 5 to 10 seconds.
     pub seconds: f64,
     pub operations_per_second: f64,
     pub read_bytes_per_second: u64,
     pub written_bytes_per_second: u64,
-    /// All kinds that there were, the most frequent first.
+    /// Operations by kind, the most frequent first.
     pub operations: Vec<OperationActivity>,
-    /// Up to 20, those that move most first. An operation counts as 4 KiB at least.
+    /// Up to 20 clients, those with most bytes first. An operation counts as at least 4 KiB.
     pub clients: Vec<ClientActivity>,
-    /// There are others, which do less.
+    /// Whether there are further, less busy clients.
     pub has_more_clients: bool,
-    /// Up to 20, in the same order.
+    /// Up to 20 files, in the order of clients.
     pub files: Vec<FileActivity>,
     pub has_more_files: bool,
 }
 
-/// What clients do with one volume, all together.
+/// Live metrics of a volume, as totals of all clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeActivity {
     #[schema(example = "main")]

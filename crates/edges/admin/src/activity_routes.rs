@@ -19,13 +19,13 @@ fn control(shared: &Shared) -> Result<&dyn ActivityControl, ControlError> {
     shared.control.activity().ok_or_else(absent)
 }
 
-/// What clients do with each volume, all together. In a cluster those of all nodes are in it.
+/// Live metrics of each volume; in a cluster, the volumes of all nodes.
 #[utoipa::path(get, path = "/api/v1/activity", responses((status = 200, body = ActivityList)))]
 pub(super) async fn activity_list(State(shared): Api) -> Result<Json<ActivityList>, ControlError> {
     Ok(Json(control(&shared)?.activities().await?))
 }
 
-/// What clients do with a volume now: by operation, and the clients and files with the most.
+/// Live metrics of a volume: by operation, and for the busiest clients and files.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/activity", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ActivityView), (status = 404, body = ErrorBody)))]
 pub(super) async fn activity_show(

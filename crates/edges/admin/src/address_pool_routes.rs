@@ -13,15 +13,16 @@ use crate::control::ControlError;
 
 fn control(shared: &Shared) -> Result<&dyn AddressPoolControl, ControlError> {
     let absent = || {
-        let message = "this server is in no cluster, and has no nodes that could share addresses";
+        let message =
+            "this server is not in a cluster, so it has no nodes that could share addresses";
         ControlError::new(ErrorKind::NotFound, message)
     };
     shared.control.address_pools().ok_or_else(absent)
 }
 
-/// Addresses that nodes share: where each has its home, and which node has it now.
+/// Lists address pools: each address with its home and its holder.
 #[utoipa::path(get, path = "/api/v1/cluster/address-pools", responses((status = 200, body = AddressPoolList),
-    (status = 404, description = "The server is in no cluster", body = ErrorBody)))]
+    (status = 404, description = "The server is not in a cluster", body = ErrorBody)))]
 pub(super) async fn address_pool_list(
     State(shared): Api,
 ) -> Result<Json<AddressPoolList>, ControlError> {
@@ -29,7 +30,7 @@ pub(super) async fn address_pool_list(
     Ok(Json(AddressPoolList { pools }))
 }
 
-/// Has the nodes share addresses. They take them within a second.
+/// Creates an address pool. The nodes take its addresses within a second.
 #[utoipa::path(post, path = "/api/v1/cluster/address-pools", request_body = AddressPoolCreate, responses(
     (status = 201, body = AddressPoolView), (status = 400, body = ErrorBody),
     (status = 409, description = "Something else has the name or an address", body = ErrorBody)))]
@@ -41,7 +42,7 @@ pub(super) async fn address_pool_create(
     Ok((StatusCode::CREATED, Json(to_the_end(creating).await?)))
 }
 
-/// One pool.
+/// Shows one address pool.
 #[utoipa::path(get, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = AddressPoolView), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_show(
@@ -51,7 +52,7 @@ pub(super) async fn address_pool_show(
     control(&shared)?.address_pool(name).await.map(Json)
 }
 
-/// Adds addresses to a pool, and removes some. Clients of one that goes are cut off when the node that has it sees the change.
+/// Adds and removes addresses of an address pool. The holder of a removed address drops it, which disconnects its clients.
 #[utoipa::path(patch, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = AddressPoolChange, responses((status = 200, body = AddressPoolView),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -65,7 +66,7 @@ pub(super) async fn address_pool_change(
         .map(Json)
 }
 
-/// Removes a pool: no node has its addresses any more.
+/// Deletes an address pool; its nodes drop the addresses.
 #[utoipa::path(delete, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn address_pool_delete(

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 
-/// A pool to make: addresses of one network, which the nodes share.
+/// An address pool to create: addresses of one network, which the nodes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddressPoolCreate {
@@ -16,21 +16,20 @@ pub struct AddressPoolCreate {
         pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )]
     pub name: String,
-    /// Each with the length of its prefix, which is the same for all: `10.0.0.20/24`; or from the first to the last:
-    /// `10.0.0.20-10.0.0.25/24`.
+    /// Addresses with a common prefix length, `10.0.0.20/24`, or ranges, `10.0.0.20-10.0.0.25/24`.
     #[schema(example = json!(["10.0.0.20-10.0.0.25/24"]), min_items = 1, max_items = 256, max_length = 128)]
     pub addresses: Vec<String>,
-    /// The interface that they are put on, of this name on each node; left out: that in their network.
+    /// The network interface, which has this name on each node; left out: the one in the addresses' network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 15)]
     pub interface: Option<String>,
-    /// The name by which the DNS responders of the nodes tell of the addresses that nodes have now.
+    /// DNS name that the nodes' DNS responders resolve to the addresses that nodes hold now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "files.example.com", min_length = 1, max_length = 253)]
     pub dns_name: Option<String>,
 }
 
-/// Addresses that come to a pool, and such that go. Written as in a new pool; those that go also without a prefix.
+/// Addresses to add to and remove from an address pool, written as in a new pool; removed ones also without a prefix length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddressPoolChange {
@@ -42,7 +41,7 @@ pub struct AddressPoolChange {
     pub remove: Vec<String>,
 }
 
-/// A pool of addresses, as the node that answers sees it.
+/// An address pool, as the answering node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressPoolView {
     #[schema(example = "lan")]
@@ -56,16 +55,16 @@ pub struct AddressPoolView {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolAddressView {
-    /// With the length of its prefix.
+    /// Address with prefix length.
     #[schema(example = "10.0.0.20/24")]
     pub address: String,
-    /// The node that has it while that node lives and stays; left out while all nodes are to leave.
+    /// The home: the node that holds the address while that node is up; left out while all nodes are being drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<String>,
-    /// The node that has it now; left out: none has.
+    /// The node that holds the address now; left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Why a node that should have it has not.
+    /// Why the node that should hold the address does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -10,25 +10,25 @@ use utoipa::ToSchema;
 
 use crate::warnings::WarningView;
 
-/// Why a request was not done, for programs. The text beside it is for people.
+/// Why a request failed, for programs. The message is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The request makes no sense: fix it.
+    /// The request is not valid: fix it.
     Invalid,
-    /// No token, or not this server's.
+    /// The token is missing or wrong.
     Unauthorized,
-    /// Known, but without the right to do it.
+    /// The user lacks the right to do this.
     Forbidden,
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound,
-    /// The state of things forbids it; the hint says what to do first.
+    /// The current state does not allow the request; the hint says what to do first.
     Conflict,
-    /// Too often: wait for as long as `Retry-After` says.
+    /// Too many requests: wait as long as `Retry-After` says.
     TooMany,
-    /// Not now: try again.
+    /// Temporarily not possible: try again.
     Unavailable,
-    /// A disk failed or Cairn has a bug; the server's log says more.
+    /// A disk failed, or Cairn has a bug; the server's log has details.
     Internal,
 }
 
@@ -41,23 +41,23 @@ pub struct ErrorDetail {
     pub hint: Option<String>,
 }
 
-/// The body of every answer that is not a success.
+/// The body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
-/// How the pool is.
+/// The health of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// All disks serve and data is protected as set.
+    /// All disks serve, and all data has its protection.
     Healthy,
-    /// All is well, but a lost disk would be lost data: there is only one, or one copy.
+    /// Everything works, but the loss of a disk loses data: there is one disk, or one copy.
     NoRedundancy,
-    /// Everything is served; some protection is lost.
+    /// Everything is served with less protection than it should have.
     Degraded,
-    /// Something cannot be served.
+    /// Some data cannot be served.
     Failed,
 }
 
@@ -78,9 +78,9 @@ pub struct Status {
     pub pid: u32,
     pub uptime_seconds: u64,
     pub health: Health,
-    /// One line for people: how data is protected, and what is wrong.
+    /// One line for people: the protection of data, and the problems.
     pub summary: String,
-    /// What needs attention, the worst first. Empty: nothing needs to be done.
+    /// Problems that need attention, the worst first. Empty: nothing needs to be done.
     pub warnings: Vec<WarningView>,
     pub pool: PoolView,
     pub nfs: NfsView,
@@ -94,24 +94,24 @@ pub struct Status {
 pub struct PoolView {
     pub id: String,
     pub created_seconds: i64,
-    /// How new data of a volume with the default protection is stored: "4+2", "3 mirrors".
+    /// Layout of new data with the default protection: "4+2", "3 mirrors".
     pub protection: String,
-    /// Disks that can be lost now without losing such data: those that are lost already are not among them.
+    /// How many more disks can be lost now without loss of such data.
     pub disk_failures_tolerated: u32,
-    /// Nodes that can be lost, instead of those disks, without losing such data or a volume's metadata. Only if the pool
-    /// has disks on several nodes.
+    /// How many nodes can be lost, instead of those disks, without loss of such data or of a volume's metadata. Only if the
+    /// pool has disks on several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_failures_tolerated: Option<u32>,
-    /// Drives that bear the disks, and how many of them can be lost now without losing such data. Only where several disks are on
-    /// one drive, which are lost together.
+    /// Number of drives under the disks, and how many of them can be lost now without loss of such data. Only if several disks
+    /// share a drive, and so are lost together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_failures_tolerated: Option<u32>,
-    /// Raw bytes of the disks that are there. Disks on one file system have its space once.
+    /// Raw bytes of all present disks. Disks that share a file system count its space once.
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Raw bytes kept back, so that deleting and rebuilding work on a full pool.
+    /// Raw bytes reserved so that deletions and rebuilds work on a full pool.
     pub reserve_bytes: u64,
 }
 
@@ -131,7 +131,7 @@ pub struct AdminView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryView {
     pub limit_bytes: u64,
-    /// What the process has now.
+    /// Memory that the process uses now.
     pub resident_bytes: u64,
     pub record_cache_limit_bytes: u64,
     pub record_cache_bytes: u64,
@@ -145,24 +145,24 @@ pub struct MemoryView {
 #[serde(rename_all = "snake_case")]
 pub enum DiskState {
     Ok,
-    /// It does not answer, or did not a moment ago: nothing new is put on it where others are enough, and it counts as lost.
+    /// Operations get no answer, now or a moment ago. The disk gets no new data if other disks are enough, and counts as lost.
     Unresponsive,
-    /// Writes to it fail, as on a file system that is read-only, or failed a moment ago. It counts as lost; what is on it is read.
+    /// Writes fail, now or a moment ago, as on a read-only file system. The disk counts as lost; its data is still read.
     Failing,
-    /// It works again, and is given what it missed. It counts as lost until it has that.
+    /// The disk works again and receives the writes that it missed. It counts as lost until it has them.
     Returning,
-    /// Not there at start.
+    /// The disk was not found at the start.
     Missing,
-    /// There, but it failed too often, hung or was too slow: no longer used.
+    /// The disk is out of use: it failed too often, hung, or was too slow.
     Failed,
-    /// It leaves: its data is moved to other disks.
+    /// Its data is being moved to other disks, so that it can be removed.
     Draining,
-    /// Nothing is on it any more; it can be removed.
+    /// The disk is empty, and can be removed.
     Drained,
 }
 
 impl DiskState {
-    /// Whether it is not counted on: as far as protection goes it is not there.
+    /// Whether protection counts the disk as lost.
     pub fn is_lost(self) -> bool {
         match self {
             Self::Ok | Self::Draining | Self::Drained => false,
@@ -194,7 +194,7 @@ pub struct DiskView {
     /// Its folder.
     pub label: String,
     pub role: DiskRole,
-    /// What kind of device it is, as far as somebody said: hdd, ssd or nvme; else any.
+    /// Device class: hdd, ssd or nvme; any if none is set.
     #[schema(value_type = String, example = "nvme")]
     #[serde(default)]
     pub media: MediaChoice,
@@ -205,25 +205,25 @@ pub struct DiskView {
     pub write_errors: u64,
     pub full_errors: u64,
     pub checksum_errors: u64,
-    /// Shards that the volumes have on it.
+    /// Shards of all volumes on it.
     pub shards: u64,
-    /// Volumes whose log is written to it, of those that this server serves.
+    /// Volumes of this server whose log is written to it.
     pub logs: u64,
-    /// Volumes whose metadata is worked with on it, of those that this server serves.
+    /// Volumes of this server whose metadata state is in use on it.
     pub states: u64,
-    /// What is wrong with it, if anything is.
+    /// The problem of the disk, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// What a disk of the pool is for.
+/// The role of a disk in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskRole {
-    /// Data; and metadata, where there are too few journal disks.
+    /// Data; also metadata if the pool has too few journal disks.
     #[default]
     Data,
-    /// Logs and metadata of volumes, and nothing else: for disks that are faster than the others.
+    /// Log device: only logs and metadata of volumes, for a disk that is faster than the others.
     Journal,
 }
 
@@ -244,61 +244,61 @@ pub struct DiskAdd {
     pub path: String,
     #[serde(default)]
     pub role: DiskRole,
-    /// What kind of device it is: hdd, ssd or nvme; any says nothing.
+    /// Device class: hdd, ssd, nvme, or any for none.
     #[schema(value_type = String, example = "nvme", pattern = "^(any|hdd|ssd|nvme)$")]
     #[serde(default)]
     pub media: MediaChoice,
-    /// Take it although it was a disk of Cairn's, and delete what is on it.
+    /// Accept a folder that was a Cairn disk, and delete its content.
     #[serde(default)]
     pub wipe: bool,
-    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    /// Create the folder if it does not exist. Its parent folder must exist.
     #[serde(default)]
     pub create: bool,
 }
 
-/// What a folder of the server's machine is on, which is to become a disk: to be looked at before it does.
+/// The device of a folder on the server, for a check before the folder becomes a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskPlace {
-    /// Where it is, with links followed.
+    /// The path, with links resolved.
     pub path: String,
-    /// Whether the folder is there. What else is said of it is of the folder that it would be in then.
+    /// Whether the folder exists. If not, the other fields describe its parent folder.
     pub exists: bool,
-    /// What is mounted there: "/dev/sdb1".
+    /// The mounted device: "/dev/sdb1".
     pub device: String,
-    /// The kind of file system: "xfs".
+    /// The type of the file system: "xfs".
     pub file_system: String,
-    /// Where that is mounted; "/" is the file system of the machine itself.
+    /// The mount point; "/" is the root file system of the machine.
     pub mount_point: String,
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Disks of the pool on this server that are on the same drive: they are lost together.
+    /// Disks of this server on the same drive, which are lost together.
     pub shares_with: Vec<String>,
 }
 
-/// A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server.
+/// The replacement of a disk, with the same role and device class: an empty folder, by its path on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskReplace {
     #[schema(min_length = 1, max_length = 4096, pattern = r"^/")]
     pub path: String,
-    /// Take it although it was a disk of Cairn's, and delete what is on it.
+    /// Accept a folder that was a Cairn disk, and delete its content.
     #[serde(default)]
     pub wipe: bool,
-    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    /// Create the folder if it does not exist. Its parent folder must exist.
     #[serde(default)]
     pub create: bool,
 }
 
-/// How a read cache is.
+/// The state of a read cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
     Ok,
-    /// It is used once it is open.
+    /// The cache is being opened, and is in use once that is done.
     Opening,
-    /// It could not be opened, and is not used.
+    /// The cache could not be opened, and is not in use.
     NotOpen,
-    /// It failed, and is tried again within a minute.
+    /// The cache failed; the server retries it within a minute.
     LetAlone,
 }
 
@@ -313,17 +313,17 @@ impl std::fmt::Display for CacheState {
     }
 }
 
-/// A folder on a faster disk, in which a server keeps what is read often. Nothing is lost with it.
+/// A read cache: a folder on a faster disk for data that is read often. Its loss loses no data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CacheView {
     pub id: String,
     pub path: String,
-    /// What it takes of its disk at most.
+    /// Maximum size of the cache.
     pub size_bytes: u64,
     pub state: CacheState,
-    /// Pieces that could not be read since the server started.
+    /// Failed reads of the cache since the server started.
     pub errors: u64,
-    /// Why it is not open, if it is not.
+    /// Why the cache could not be opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -331,93 +331,92 @@ pub struct CacheView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CacheList {
     pub caches: Vec<CacheView>,
-    /// Where the server had what was read from, since it started.
+    /// Sources of reads since the server started.
     #[serde(default)]
     pub reads: CacheReads,
 }
 
-/// Where reads of all volumes that a server serves came from, since it started.
+/// Sources of the reads of all volumes of a server, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CacheReads {
-    /// Bytes that a read cache had.
+    /// Bytes from a read cache.
     pub cache_bytes: u64,
-    /// Bytes that were read from disks of the pool.
+    /// Bytes from disks of the pool.
     pub disk_bytes: u64,
-    /// Records that were in memory, and those that were not.
+    /// Records found in memory, and records not found there.
     pub memory_hits: u64,
     pub memory_misses: u64,
 }
 
-/// A read cache to make, in a folder by its path on the server.
+/// A read cache to create, in a folder by its path on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheAdd {
     #[schema(min_length = 1, max_length = 4096, pattern = r"^/")]
     pub path: String,
-    /// What it may take of that disk, at least 256 MiB.
+    /// Maximum size of the cache, at least 256 MiB.
     #[schema(minimum = 268435456)]
     pub size_bytes: u64,
-    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    /// Create the folder if it does not exist. Its parent folder must exist.
     #[serde(default)]
     pub create: bool,
 }
 
-/// Bytes of a volume on disks, protection included, that are to live on one kind of disks.
+/// Bytes of a volume on disks, protection included, whose policy asks for a device class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MediaBytes {
-    /// The kind that is asked for.
+    /// The device class that the policy asks for.
     #[schema(value_type = String, example = "ssd")]
     pub wanted: MediaChoice,
-    /// The kind that they are on now. What is elsewhere moves as soon as there is room.
+    /// The device class of the disks that hold the bytes now. Bytes in another class move as soon as the wanted class has room.
     #[schema(value_type = String, example = "ssd")]
     pub on: MediaChoice,
     pub bytes: u64,
 }
 
-/// What to change about a disk.
+/// Changes of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
-    /// Move its data to the other disks, or stop doing that.
+    /// Drain the disk, or cancel its drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draining: Option<bool>,
-    /// What kind of device it is: hdd, ssd or nvme; any says nothing.
+    /// Device class: hdd, ssd, nvme, or any for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "nvme", pattern = "^(any|hdd|ssd|nvme)$")]
     pub media: Option<MediaChoice>,
 }
 
-/// Moving and rebuilding of shards from draining disks or are lost.
+/// Moves and rebuilds of shards of draining and lost disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RebuildView {
-    /// Whether something is being moved now.
+    /// Whether data is being moved or rebuilt now.
     pub running: bool,
-    /// Bytes per second that are moved at most; 0: no limit.
+    /// Rate limit in bytes per second; 0: no limit.
     pub rate_bytes_per_second: u64,
-    /// Shards that still are on draining disks, or were on disks that are given up.
+    /// Shards still to be moved from draining disks, or rebuilt from disks that are given up.
     pub shards_left: u64,
     pub bytes_left: u64,
-    /// Done since the server started.
+    /// Work done since the server started.
     pub shards_moved: u64,
     pub segments_rewritten: u64,
     pub moved_bytes: u64,
-    /// Bytes that were begun with, part by part: also those of shards that are not whole yet, or are made anew.
+    /// Processed bytes, including those of shards that are incomplete or being rebuilt.
     #[serde(default)]
     pub worked_bytes: u64,
-    /// Bytes that could not be had from anywhere.
+    /// Bytes that could not be recovered from any disk.
     pub lost_bytes: u64,
     pub errors: u64,
-    /// Time that the rest takes at the speed of the last minute.
+    /// Estimate at the rate of the last minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
-    /// Shards that cannot be read where they should be, by how many more their segment can lose: those
-    /// with the least come first.
+    /// Shards that are missing from their disks. Those whose segments survive the fewest further losses are rebuilt first.
     pub shards_missing: u64,
-    /// Why it does not go on, if it does not.
+    /// Why there is no progress.
     pub problems: Vec<String>,
 }
 
-/// How fast shards are moved and rebuilt.
+/// The rate limit of moves and rebuilds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RebuildRate {
@@ -425,59 +424,59 @@ pub struct RebuildRate {
     pub rate_bytes_per_second: u64,
 }
 
-/// Where the moving of data to emptier disks stands.
+/// The stage of the spread of data to emptier disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SpreadStage {
-    /// All disks of a kind are about equally full.
+    /// All disks of a device class are about equally full.
     #[default]
     Even,
     Moving,
     /// An operator paused it.
     Paused,
-    /// It waits for the maintenance window.
+    /// The spread waits for the maintenance window.
     Resting,
-    /// Disks are away, or data has to move for other reasons first.
+    /// Disks are missing, or other data has to move first.
     Waiting,
-    /// Disks are not equally full, and the node that answers has no shard that would be as safe elsewhere.
+    /// Disks are not equally full, but no shard of the answering node would be as safe elsewhere.
     Settled,
 }
 
-/// Data that moves to emptier disks, after disks or nodes were added.
+/// The spread of data to emptier disks, after disks or nodes were added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SpreadView {
     pub stage: SpreadStage,
-    /// Whether an operator paused it, on all nodes of a cluster.
+    /// Whether an operator paused the spread, on all nodes of a cluster.
     pub paused: bool,
-    /// When the maintenance window opens that it waits for. Left out: it does not wait for one.
+    /// When the awaited maintenance window opens. Left out: the spread waits for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rests_until_seconds: Option<i64>,
-    /// The share in use of the emptiest disk and of the fullest, in thousandths: of the kind of disks that are furthest apart.
+    /// How full the emptiest and the fullest disk are, in thousandths, for the device class with the largest difference.
     pub least_permille: u64,
     pub most_permille: u64,
-    /// Bytes that disks have above the mean share of their kind.
+    /// Bytes on disks above the mean of their device class.
     pub excess_bytes: u64,
-    /// Moved since the server started, of the volumes that the node that answers serves.
+    /// Bytes that the answering node moved since its server started.
     pub moved_bytes: u64,
 }
 
-/// Whether data moves to emptier disks.
+/// A request to pause or resume the spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpreadSet {
-    /// In a cluster on all nodes. Shards that are just moving are moved to their end.
+    /// Applies to all nodes of a cluster. Moves in progress are completed.
     pub paused: bool,
 }
 
-/// Where a scrub stands.
+/// The stage of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScrubStage {
-    /// None was ever started.
+    /// No scrub was ever started.
     #[default]
     Never,
     Running,
-    /// Stopped by `pause`; goes on with `start`.
+    /// Paused by an operator; `start` resumes it.
     Paused,
     Done,
 }
@@ -493,20 +492,20 @@ impl std::fmt::Display for ScrubStage {
     }
 }
 
-/// A cluster, as one of its nodes sees it.
+/// A cluster, as seen by one of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterView {
     pub cluster: String,
     pub id: String,
     /// The node that answers.
     pub node: String,
-    /// Whether that one has a lease, without which it owns no volume.
+    /// Whether the answering node has a lease. Without a lease it owns no volume.
     pub has_lease: bool,
     pub nodes: Vec<ClusterNodeView>,
     pub volumes: Vec<ClusterVolumeView>,
     pub survives: ClusterSurvives,
     pub etcd: ClusterEtcdView,
-    /// What needs attention, as in the status of the node that answers: the worst first. Empty: nothing needs to be done.
+    /// Problems that need attention, as in the answering node's status, the worst first. Empty: nothing needs to be done.
     pub warnings: Vec<WarningView>,
 }
 
@@ -514,37 +513,37 @@ pub struct ClusterView {
 pub struct ClusterNodeView {
     pub id: String,
     pub name: String,
-    /// Where other nodes reach it.
+    /// Address for other nodes.
     pub internal: String,
-    /// Where clients reach it.
+    /// Address for clients.
     pub external: String,
-    /// Whether its lease lives.
+    /// Whether the node has a lease.
     pub alive: bool,
-    /// Whether the node that answers reaches it.
+    /// Whether the answering node reaches it.
     pub connected: bool,
-    /// Whether it insists on encryption between nodes. Two nodes that do not have none between them.
+    /// Whether the node requires encryption between nodes. Traffic between two nodes without this setting is not encrypted.
     pub internal_encryption: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub disks: Vec<ClusterDiskView>,
-    /// How far it is on its way out of the cluster, if it is to leave.
+    /// Progress of the node's drain, if it is being drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<NodeDrainView>,
-    /// For how much longer it is meant to be away, if it is in maintenance.
+    /// Remaining seconds of the node's maintenance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance_seconds: Option<u64>,
-    /// Its part of the load beside others; left out: 100, as usual. With 0 it owns no volume.
+    /// The node's share of the load; left out: 100, the default. A node with 0 owns no volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
 }
 
-/// Who owns how much of the cluster's load, and which volumes should move.
+/// The load of each node, and the moves that balance it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BalanceView {
     pub nodes: Vec<BalanceNode>,
-    /// In the order in which they would be made. Empty: the load is spread as evenly as it gets.
+    /// Moves in the order in which they would be made. Empty: the load is balanced.
     pub moves: Vec<BalanceMove>,
-    /// The move that was made just now.
+    /// The move that was just made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<BalanceMove>,
 }
@@ -553,17 +552,16 @@ pub struct BalanceView {
 pub struct BalanceNode {
     pub name: String,
     pub weight: u32,
-    /// Whether it takes volumes now: it is there, stays, is not in maintenance, has disks and a weight.
+    /// Whether the node takes volumes now: it is up, not draining, not in maintenance, and has disks and a weight above 0.
     pub takes: bool,
     /// Volumes that it owns.
     pub volumes: usize,
-    /// Open volumes that its memory limit holds, if it is there and tells.
+    /// How many open volumes the node's memory limit has room for, if the node reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes_max: Option<u32>,
-    /// Its load, in percent of what it would be if all was spread by weights alone. An open volume is load, and so is what clients
-    /// do.
+    /// The node's load, in percent of its share by weight. Open volumes and the work of clients are load.
     pub load_percent: u64,
-    /// What clients do with its volumes, on average over some minutes, as owners told last.
+    /// Work of clients on the node's volumes, averaged over some minutes.
     pub operations_per_second: u64,
     pub bytes_per_second: u64,
 }
@@ -576,14 +574,14 @@ pub enum BalanceReason {
     Memory,
     /// Its owner has more volumes, by the nodes' weights.
     Count,
-    /// Its owner does more work.
+    /// Its owner has more work of clients.
     Work,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BalanceShare {
     pub volumes: usize,
-    /// In percent of what it would be if all was spread by weights alone.
+    /// The node's load, in percent of its share by weight.
     pub load_percent: u64,
 }
 
@@ -594,7 +592,7 @@ pub struct BalanceMove {
     pub from: String,
     pub to: String,
     pub reason: BalanceReason,
-    /// What clients do with it.
+    /// Work of clients on the volume.
     pub operations_per_second: u64,
     pub bytes_per_second: u64,
     pub from_before: BalanceShare,
@@ -603,28 +601,28 @@ pub struct BalanceMove {
     pub to_after: BalanceShare,
 }
 
-/// What keeps a node that is to leave.
+/// What a draining node still has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeDrainView {
-    /// Nothing is on it any more: it can be removed.
+    /// The node is empty, and can be removed.
     pub done: bool,
-    /// The name of the node that takes its place. It is removed by itself then.
+    /// The name of the replacement. The cluster then removes the drained node by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
-    /// Segments with data on its disks, as owners of volumes told last.
+    /// Segments with data on its disks, by the last reports of the volumes' owners.
     pub segments_left: u64,
-    /// Of these, what is on its disks.
+    /// Bytes of these segments on its disks.
     pub bytes_left: u64,
-    /// Left out as long as nobody can tell.
+    /// Left out while there is no estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
-    /// Volumes that it owns still.
+    /// Volumes that it still owns.
     pub volumes_owned: Vec<String>,
-    /// Volumes that have something on its disks still, be it only a part of their log.
+    /// Volumes with data, metadata or log files on its disks.
     pub volumes_left: Vec<String>,
-    /// Whether it runs a member of etcd still.
+    /// Whether it still runs an etcd member.
     pub etcd_member: bool,
-    /// Why it does not go on, if it does not.
+    /// Why there is no progress.
     pub problems: Vec<String>,
 }
 
@@ -640,33 +638,33 @@ pub struct ClusterDiskView {
 pub struct ClusterVolumeView {
     pub id: u32,
     pub name: String,
-    /// The name of the node that owns it; nobody does while it is taken over.
+    /// The name of the owner; left out while the volume is being taken over.
     pub owner: Option<String>,
     pub epoch: u64,
-    /// Copies of the changes and the metadata that a new owner needs, on nodes that are there: one less than that many nodes may
-    /// go without a loss.
+    /// Copies of the log and metadata that a new owner needs, on nodes that are up. The volume survives the loss of one node less
+    /// than this number.
     pub log_copies: usize,
-    /// Copies that it should have.
+    /// Copies that the log should have.
     #[serde(default)]
     pub log_copies_wanted: usize,
-    /// Why nodes that tried could not take it over, while nobody owns it.
+    /// While the volume has no owner: why nodes that tried could not take it over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
-    /// Copies of the metadata's state on other nodes than the owner.
+    /// Copies of the metadata state on nodes other than the owner.
     pub state_copies: usize,
-    /// The address that follows its owner, if it has one.
+    /// The address that follows the owner, if the volume has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<VolumeAddressView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeAddressView {
-    /// With the length of its prefix: 10.0.0.9/24.
+    /// Address with prefix length: 10.0.0.9/24.
     pub address: String,
-    /// The interface that it is put on; left out: that in its network.
+    /// The network interface; left out: the one in the address's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Why the owner does not have it; only the owner knows.
+    /// Why the owner does not hold the address; only the owner reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -674,27 +672,27 @@ pub struct VolumeAddressView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeAddressSet {
-    /// With the length of its prefix: 10.0.0.9/24.
+    /// Address with prefix length: 10.0.0.9/24.
     #[schema(min_length = 9, max_length = 64)]
     pub address: String,
-    /// The interface that it is put on, of this name on each node; left out: that in its network.
+    /// The network interface, which has this name on each node; left out: the one in the address's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 15, pattern = r"^[!-.0-~]+$")]
     pub interface: Option<String>,
 }
 
-/// What may be lost next, whichever it is.
+/// Further losses that the cluster survives, whichever nodes they hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterSurvives {
-    /// Nodes that may go without a loss of data.
+    /// How many nodes can be lost without loss of data.
     pub data_nodes: usize,
-    /// Nodes that may go so that the others go on serving all volumes.
+    /// How many nodes can be lost while the others still serve all volumes.
     pub service_nodes: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterEtcdView {
-    /// Whether the nodes run it themselves.
+    /// Whether nodes of the cluster run etcd.
     pub own: bool,
     pub members: Vec<ClusterEtcdMember>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -705,7 +703,7 @@ pub struct ClusterEtcdView {
 pub struct ClusterEtcdMember {
     pub name: String,
     pub url: String,
-    /// Why it does not count: it does not answer, or says that it is not well.
+    /// Why the member is not healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -713,14 +711,14 @@ pub struct ClusterEtcdMember {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeChange {
-    /// Whether all that it has moves to other nodes.
+    /// Whether the node is drained.
     pub draining: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeMaintenance {
-    /// For so many seconds from now on the node is meant to be away. 0: it is back.
+    /// Seconds of maintenance from now on. 0: maintenance ends.
     #[schema(maximum = 604800)]
     pub seconds: u64,
 }
@@ -728,7 +726,7 @@ pub struct NodeMaintenance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeWeight {
-    /// Its part of the load beside others: 100 is usual, 1000 the most. With 0 it owns no volume.
+    /// The node's share of the load: 0 to 1000, by default 100. A node with 0 owns no volume.
     #[schema(maximum = 1000)]
     pub weight: u32,
 }
@@ -736,7 +734,7 @@ pub struct NodeWeight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeReplace {
-    /// The name of the node that takes its place: one that has joined.
+    /// The name of the replacement, a node that has joined.
     #[schema(min_length = 1, max_length = 255)]
     pub by: String,
 }
@@ -744,7 +742,7 @@ pub struct NodeReplace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeMove {
-    /// The name of the node that is to own the volume; left out: whichever.
+    /// The name of the new owner; left out: the cluster chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
     pub to: Option<String>,
@@ -753,29 +751,29 @@ pub struct VolumeMove {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TicketCreate {
-    /// How long it can be used: 1 to 86,400.
+    /// Validity in seconds: 1 to 86,400.
     pub valid_seconds: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterBackup {
-    /// The copy, to be written to a file as it is. It has hashes of passwords and tokens: keep it where nobody else can read it.
+    /// The content of the copy, for a file. It contains hashes of passwords and tokens: keep it private.
     pub copy: String,
 }
 
-/// Shows none of it.
+/// Hides the content.
 impl std::fmt::Debug for ClusterBackup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ClusterBackup(..)")
     }
 }
 
-/// Which authority certificates of nodes are of, and how far another one has taken its place.
+/// The CA of the nodes' certificates, and the progress of its rotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuthorityView {
-    /// The authority of the certificate of the node that answers: SHA-256 of its own certificate, as hexadecimal digits.
+    /// The CA of the answering node's certificate: SHA-256 of the CA certificate, in hexadecimal digits.
     pub authority: String,
-    /// The rotation that runs, or the last one; none was ever begun if it is left out.
+    /// The current rotation or the last one; left out if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<AuthorityRotation>,
 }
@@ -786,29 +784,29 @@ pub struct AuthorityRotation {
     pub begun_seconds: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_seconds: Option<i64>,
-    /// The authority that goes, as above.
+    /// Fingerprint of the old CA.
     pub old: String,
-    /// The one that takes its place, once it is made.
+    /// Fingerprint of the new CA, once it is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
     /// The nodes that this phase waits for.
     pub waits_for: Vec<AuthorityWait>,
-    /// What keeps the node that answers from its next step.
+    /// Why the answering node cannot do its next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// What all nodes do now, in this order.
+/// The phases of a rotation, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthorityPhase {
-    /// A node makes the new authority.
+    /// A node creates the new CA.
     Make,
-    /// All nodes come to trust both.
+    /// All nodes begin to trust both CAs.
     Trust,
-    /// All nodes get certificates of the new one.
+    /// All nodes get certificates from the new CA.
     Renew,
-    /// All nodes drop the old one.
+    /// All nodes drop the old CA.
     Drop,
     Done,
 }
@@ -817,19 +815,19 @@ pub enum AuthorityPhase {
 pub struct AuthorityWait {
     /// The node's name.
     pub node: String,
-    /// It is not there, and nothing goes on without it until it is, or is removed.
+    /// The node is away. The rotation waits until it is back or removed.
     pub away: bool,
-    /// What it has to do.
+    /// The step that the node has to do.
     pub what: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TicketView {
-    /// Lets one node join. A secret.
+    /// The ticket, a secret with which one node can join.
     pub ticket: String,
 }
 
-/// Shows no secret.
+/// Hides the ticket.
 impl std::fmt::Debug for TicketView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("TicketView(..)")
@@ -839,45 +837,45 @@ impl std::fmt::Debug for TicketView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubStart {
-    /// Bytes per second from now on; 0: no limit. What is left out stays.
+    /// Rate limit in bytes per second; 0: no limit; left out: unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bytes_per_second: Option<u64>,
-    /// Begin anew also when one is under way.
+    /// Restart from the beginning, even if a scrub is in progress.
     #[serde(default)]
     pub restart: bool,
 }
 
-/// The timer of scrubs and the maintenance window: what is left out is not there any more.
+/// The scrub schedule and the maintenance window; a field that is left out is cleared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubScheduleSet {
-    /// How long after the beginning of a scrub the next one begins by itself: hours or days.
+    /// Time from the start of one scrub to the start of the next, in hours or days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30d", pattern = "^(([1-9][0-9]{0,3}|[1-3][0-9]{4}|4[0-2][0-9]{3}|43[0-8][0-9]{2}|439[01][0-9]|43920)h|([1-9][0-9]{0,2}|1[0-7][0-9]{2}|18[0-2][0-9]|1830)d)$")]
     pub every: Option<ScrubEvery>,
-    /// Days and times of the week, in UTC.
+    /// Maintenance window: days and times of the week, in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "sat:22:00-06:00", max_length = 1024, pattern = "^((daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?),)*(daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?):([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)(,((daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?),)*(daily|(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?):([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00))*$")]
     pub window: Option<MaintenanceWindow>,
 }
 
-/// The timer of scrubs and the maintenance window, of a server or of all nodes of a cluster.
+/// The scrub schedule and the maintenance window of a server, or of all nodes of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubSchedule {
-    /// Left out: no scrub begins by itself.
+    /// Left out: there is no schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30d")]
     pub every: Option<ScrubEvery>,
-    /// Left out: there is none, and nothing waits for one.
+    /// Left out: there is no maintenance window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "sat:22:00-06:00")]
     pub window: Option<MaintenanceWindow>,
-    /// Whether the window is open now; also without one.
+    /// Whether the window is open now; true without a window.
     pub is_open: bool,
-    /// When it opens. Left out: it is open.
+    /// When the window opens. Left out: it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opens_seconds: Option<i64>,
-    /// When it closes. Left out: it is closed, or never closes.
+    /// When the window closes. Left out: it is closed, or never closes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closes_seconds: Option<i64>,
 }
@@ -885,50 +883,50 @@ pub struct ScrubSchedule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubView {
     pub stage: ScrubStage,
-    /// It began by itself, as its schedule says.
+    /// Whether the schedule started this scrub.
     #[serde(default)]
     pub by_schedule: bool,
-    /// It waits for the maintenance window, which opens then. Left out: it does not wait.
+    /// When the awaited maintenance window opens. Left out: the scrub waits for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rests_until_seconds: Option<i64>,
-    /// When the next one begins by itself: in a cluster the first of its nodes. Left out: none does.
+    /// When the schedule starts the next scrub, in a cluster on the first node. Left out: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_seconds: Option<i64>,
     pub started_seconds: i64,
-    /// 0 while it is not done.
+    /// 0 until the scrub is done.
     pub finished_seconds: i64,
     pub rate_bytes_per_second: u64,
-    /// Bytes read so far, and about how many it will be.
+    /// Bytes read so far, and an estimate of the total.
     pub done_bytes: u64,
     pub total_bytes: u64,
-    /// At the speed so far.
+    /// Estimate at the rate so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
     pub shards: u64,
     pub records: u64,
-    /// Bytes of shards that were wrong or could not be read, and those of them that were written anew.
+    /// Bytes of shards that were damaged or unreadable, and how many of them were repaired.
     pub wrong_bytes: u64,
     pub repaired_bytes: u64,
     pub shards_rebuilt: u64,
     pub shards_sealed: u64,
-    /// Shards on disks that are away, which were not looked at.
+    /// Shards on missing disks, which were not checked.
     pub shards_away: u64,
-    /// Places in files that cannot be read any more; `report` names them.
+    /// Unreadable places in files; `report` lists them.
     pub damaged: u64,
     /// Failures of the scrub itself.
     pub errors: u64,
-    /// Nodes of the cluster that do not answer: what they read is not in these numbers.
+    /// Nodes that do not answer; these numbers lack their part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<crate::joined::SilentNode>,
 }
 
-/// Bytes of a file that cannot be read any more.
+/// Unreadable bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubDamage {
     pub volume: String,
     pub inode: u64,
-    /// All its names, from the root of the volume; none if it has none any more. Bytes that are not
-    /// UTF-8 are shown as U+FFFD.
+    /// All paths of the file from the root of the volume; empty if it has no name. Bytes that are not UTF-8 are shown as
+    /// U+FFFD.
     pub paths: Vec<String>,
     pub start: u64,
     pub end: u64,
@@ -938,9 +936,9 @@ pub struct ScrubDamage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubReport {
     pub scrub: ScrubView,
-    /// What was found and is still there, by volume and file.
+    /// Damage that was found and still exists, by volume and file.
     pub damaged: Vec<ScrubDamage>,
-    /// Places beyond those, for which there was no room in the list.
+    /// Number of further places, beyond the list's limit.
     pub damaged_more: u64,
 }
 
@@ -951,16 +949,16 @@ pub struct VolumeView {
     pub name: VolumeName,
     #[schema(value_type = String, example = "+2n")]
     pub protection: Protection,
-    /// What the protection means on this pool now: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY".
+    /// Layout of the protection on the current pool: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY".
     pub layout: String,
     pub disk_failures_tolerated: u32,
-    /// Nodes that can be lost, instead of those disks, without losing its data or metadata. Only if the pool has disks on
-    /// several nodes.
+    /// How many nodes can be lost, instead of those disks, without loss of its data or metadata. Only if the pool has disks
+    /// on several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_failures_tolerated: Option<u32>,
     #[schema(value_type = String, example = "500 GiB")]
     pub size_limit: SizeLimit,
-    /// Up to where the size limit grows by itself as the volume fills.
+    /// Largest size to which the size limit grows automatically as the volume fills.
     #[schema(value_type = String, example = "2 TiB")]
     #[serde(default)]
     pub autogrow: SizeLimit,
@@ -971,73 +969,73 @@ pub struct VolumeView {
     #[schema(value_type = String, example = "off")]
     #[serde(default)]
     pub dedupe: Dedupe,
-    /// The kind of disks that its data is to live on, unless a directory says another.
+    /// Device class of its data, unless a directory's policy has another.
     #[schema(value_type = String, example = "ssd")]
     #[serde(default)]
     pub media: MediaChoice,
-    /// Where data is that is to live on a kind of disks, if there is such. Not in lists.
+    /// Bytes whose policy asks for a device class, by the class that holds them. Not in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media_bytes: Vec<MediaBytes>,
-    /// Other protections that directories have, or data that was written there.
+    /// Different protections of directories, or of data written there earlier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directory_protections: Vec<DirectoryProtection>,
     /// The class of service, or none.
     #[schema(value_type = String, example = "gold")]
     #[serde(default)]
     pub class: ClassChoice,
-    /// Where its cold data goes, if it goes anywhere.
+    /// The tier to which its cold data is offloaded, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiering: Option<VolumeTieringView>,
-    /// What it uses of its class, if it has one and is served.
+    /// Its use of its class, if it has a class and is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<crate::classes::RatesView>,
     pub created_seconds: i64,
-    /// Whether it is served; if not, `problem` says why.
+    /// Whether it is served; otherwise `problem` says why.
     pub serving: bool,
-    /// In a cluster, the name of the node that owns it, if that is another one than was asked. What it uses that one tells; if it
-    /// does not, `problem` says so.
+    /// In a cluster: the name of the owner, if it is not the answering node. Usage comes from the owner; `problem` says if the
+    /// owner does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Bytes that its files hold.
+    /// Bytes of its files.
     pub used_bytes: u64,
     /// Bytes that its files could hold, as `df` shows.
     pub total_bytes: u64,
     pub free_bytes: u64,
     pub inodes: u64,
-    /// Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
+    /// Number of visible snapshots, and the bytes (as stored, before parity) that only snapshots hold.
     pub snapshots: u64,
     pub snapshot_bytes: u64,
-    /// Room, as stored and before parity, that nothing lives in any more: of data that was overwritten or deleted,
+    /// Garbage: bytes (as stored, before parity) of data that was overwritten or deleted.
     #[serde(default)]
     pub garbage_bytes: u64,
-    /// and what of it is being given back now. When nobody has written for a minute that is more.
+    /// The part of the garbage that is being freed now; larger when no client has written for a minute.
     #[serde(default)]
     pub freeing_bytes: u64,
-    /// Bytes of files that were in records already and were not written again, since the node that owns it was started.
+    /// Bytes that deduplication saved from being written, since the owner's server started.
     #[serde(default)]
     pub deduplicated_bytes: u64,
     pub exported: bool,
-    /// Whether its bytes are encrypted.
+    /// The encryption of the volume.
     #[serde(default)]
     pub encryption: crate::keys::EncryptionView,
-    /// What it began from, if it is a clone.
+    /// The source of the volume, if it is a clone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone_of: Option<VolumeOrigin>,
 }
 
-/// A protection that directories of a volume have, or data that was written below them when they had it.
+/// A protection of directories of a volume, or of data that was written below them earlier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DirectoryProtection {
     #[schema(value_type = String, example = "3x")]
     pub protection: Protection,
-    /// What it means on this pool now.
+    /// Layout of the protection on the current pool.
     pub layout: String,
     pub disk_failures_tolerated: u32,
 }
 
-/// What of a volume goes to a tier.
+/// Which data of a volume is offloaded to a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeTieringView {
     /// The name of the tier.
@@ -1046,30 +1044,30 @@ pub struct VolumeTieringView {
     pub policy: Tiering,
     #[schema(value_type = String, example = "31")]
     pub cooling_days: CoolingDays,
-    /// Of files with such names,
+    /// Only data of files whose names match,
     #[schema(value_type = String, example = "*.mp4,*.fastq.gz")]
     #[serde(default)]
     pub files: FilePatterns,
-    /// of this size or more,
+    /// that have at least this size,
     #[schema(value_type = String, example = "1 MiB")]
     #[serde(default)]
     pub min_size: SizeLimit,
-    /// that were not changed for so long.
+    /// and were not changed for this long.
     #[schema(value_type = String, example = "30d")]
     #[serde(default)]
     pub min_age: MinAge,
-    /// Bytes of its data that are there.
+    /// Bytes of the volume in the tier.
     pub remote_bytes: u64,
 }
 
-/// What a clone of a volume began from.
+/// The source of a cloned volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeOrigin {
     #[schema(value_type = String, example = "main")]
     pub volume: VolumeName,
-    /// A snapshot of that volume, which stays as long as there are clones of it.
+    /// The snapshot of that volume, which is kept while it has clones.
     pub snapshot: String,
-    /// That volume is deleted: only what its clones need is left of it. There may be another of its name.
+    /// The source volume is deleted, except for data that its clones need. Its name may be in use again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
 }
@@ -1081,13 +1079,13 @@ impl std::fmt::Display for VolumeOrigin {
     }
 }
 
-/// A clone of a whole volume to make.
+/// A volume clone to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCloneCreate {
     #[schema(value_type = String, example = "projects-test", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: VolumeName,
-    /// The snapshot that it begins with; left out: the volume as it is now.
+    /// The snapshot to clone; left out: the current state of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
         min_length = 1,
@@ -1097,24 +1095,24 @@ pub struct VolumeCloneCreate {
     pub snapshot: Option<String>,
 }
 
-/// A volume to make; what is left out has its default.
+/// A volume to create; a field that is left out has its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCreate {
     #[schema(value_type = String, example = "projects", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: VolumeName,
-    /// Encrypt its bytes, which can never be changed.
+    /// Encrypt the volume's data; this cannot be changed later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub encrypt: bool,
     #[serde(flatten)]
     pub settings: VolumeChange,
 }
 
-/// Settings of a volume to change; what is left out stays.
+/// Settings of a volume to change; a field that is left out stays unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
-    /// default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
+    /// default, none, +1n to +4n, 2x to 5x. A change applies to data written from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "+2n", pattern = r"^(default|none|\+[1-4]n|[2-5]x)$")]
     pub protection: Option<Protection>,
@@ -1122,7 +1120,7 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "500GiB", min_length = 1, max_length = 64, pattern = r"^(none|[1-9][0-9]{0,5}(\.[0-9]{1,6})?( ?([KMGTkmgt][Ii]?)?[Bb])?)$")]
     pub size_limit: Option<SizeLimit>,
-    /// none, or the size up to which the size limit grows by itself as the volume fills.
+    /// none, or the largest size to which the size limit grows automatically as the volume fills.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "2TiB", min_length = 1, max_length = 64, pattern = r"^(none|[1-9][0-9]{0,5}(\.[0-9]{1,6})?( ?([KMGTkmgt][Ii]?)?[Bb])?)$")]
     pub autogrow: Option<SizeLimit>,
@@ -1130,16 +1128,15 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "streaming", pattern = "^(concurrent|streaming|random)$")]
     pub access_pattern: Option<AccessPattern>,
-    /// none, lz4, zstd or zstd:LEVEL. A change is for data written from then on.
+    /// none, lz4, zstd or zstd:LEVEL. A change applies to data written from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "lz4", pattern = "^(none|off|lz4|auto|zstd(:(1[0-9]|[1-9]))?)$")]
     pub compression: Option<Compression>,
-    /// off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
-    /// from then on.
+    /// off, on (trust a 256-bit hash) or verify (read and compare first). A change applies to data written from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "on", pattern = "^(off|on|verify)$")]
     pub dedupe: Option<Dedupe>,
-    /// any, or hdd, ssd, nvme: the kind of disks that data written from then on is to live on.
+    /// Device class for data written from then on: any, hdd, ssd or nvme.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "ssd", pattern = "^(any|hdd|ssd|nvme)$")]
     pub media: Option<MediaChoice>,
@@ -1151,24 +1148,24 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "cold", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub tier: Option<TierName>,
-    /// none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
+    /// none (data in the tier is promoted back), snapshot-only (cold data that only snapshots have is offloaded), auto (all cold
+    /// data) or all (all data).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "auto", pattern = "^(none|snapshot-only|auto|all)$")]
     pub tiering: Option<Tiering>,
-    /// 2 to 183.
+    /// Days without use after which data is cold, 2 to 183.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "31", pattern = "^([2-9]|[1-9][0-9]|1[0-7][0-9]|18[0-3])$")]
     pub cooling_days: Option<CoolingDays>,
-    /// any, or patterns with commas between them: data of files goes to the tier one of which matches their names. With
-    /// `tiering` auto or all.
+    /// any, or name patterns separated by commas: with `tiering` auto or all, only data of matching files is offloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "*.mp4,*.fastq.gz", min_length = 1, max_length = 1024)]
     pub tier_files: Option<FilePatterns>,
-    /// none, or the least size of such files.
+    /// none, or the minimum size of such files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1MiB", min_length = 1, max_length = 64, pattern = r"^(none|[1-9][0-9]{0,5}(\.[0-9]{1,6})?( ?([KMGTkmgt][Ii]?)?[Bb])?)$")]
     pub tier_min_size: Option<SizeLimit>,
-    /// none, or for how long such files must not have been changed, such as 12h or 30d.
+    /// none, or the minimum time since such files were changed, such as 12h or 30d.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30d", pattern = "^(none|([1-9][0-9]{0,4}|[1-7][0-9]{5}|8[0-6][0-9]{4}|87[0-7][0-9]{3}|878[0-3][0-9]{2}|878400)h|([1-9][0-9]{0,3}|[12][0-9]{4}|3[0-5][0-9]{3}|36[0-5][0-9]{2}|36600)d)$")]
     pub tier_min_age: Option<MinAge>,
@@ -1178,9 +1175,9 @@ pub struct VolumeChange {
 pub struct VolumeList {
     /// By name.
     pub volumes: Vec<VolumeView>,
-    /// How many there are with such names, on all pages.
+    /// Number of matching volumes on all pages.
     pub total: usize,
-    /// The `after` of the next page; left out with the last one.
+    /// The `after` of the next page; left out on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<String>,
 }
@@ -1190,7 +1187,7 @@ pub struct DiskList {
     pub disks: Vec<DiskView>,
 }
 
-/// Who may mount a volume. Without rules nobody may.
+/// The clients that may mount a volume. Without rules no client may.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportView {
     #[schema(value_type = String, example = "main")]
@@ -1203,14 +1200,14 @@ pub struct ExportList {
     pub exports: Vec<ExportView>,
 }
 
-/// Rules to put in force: each replaces the rule that has the same client, if there is one.
+/// Rules to set: each replaces the rule for the same client, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportSet {
     pub rules: Vec<ExportRule>,
 }
 
-/// What a server writes to its ready file, for scripts and for `cairn` commands on its machine.
+/// The content of a server's ready file, for scripts and for `cairn` commands on its machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyFile {
     pub pid: u32,
@@ -1223,7 +1220,7 @@ pub struct ReadyFile {
     pub admin: AdminView,
     /// The file with the token for the admin API.
     pub token_file: String,
-    /// With HTTPS: the certificates by which the server is known, as PEM.
+    /// With HTTPS: the certificates to trust, in PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
     pub volumes: Vec<VolumeName>,

@@ -33,35 +33,35 @@ const RECALLED_SECONDS: i64 = 300;
 /// What an entry calls somebody of whom nothing is known.
 const UNKNOWN: &str = "?";
 
-/// A change, or a try of one.
+/// A change, or an attempt at one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditEntry {
     /// Grows with each entry.
     pub id: u64,
-    /// When it was answered, in seconds since 1970 UTC.
+    /// Time of the answer, in seconds since 1970 UTC.
     pub at_seconds: i64,
-    /// Who: a user, `token`, or `?` if it was not said, or not believed. Of a failed log-in: who it was to be.
+    /// The user, `token`, or `?` if unknown. For a failed log-in: the claimed user.
     #[schema(example = "alice")]
     pub user: String,
-    /// How they showed it: `token`, `session`, `password`, `oidc` for the word of an OpenID provider or a session that it
-    /// began, or `nothing`.
+    /// The way of authentication: `token`, `session`, `password`, `oidc` (an OpenID provider, or a session that it started), or
+    /// `nothing`.
     #[schema(example = "session")]
     pub via: String,
-    /// From where.
+    /// Address of the client.
     #[schema(example = "10.1.2.3")]
     pub address: String,
     #[schema(example = "POST")]
     pub method: String,
     #[schema(example = "/api/v1/volumes")]
     pub path: String,
-    /// How it was answered: from 400 on it was refused, or failed.
+    /// HTTP status of the answer; 400 and above mean refused or failed.
     #[schema(example = 201)]
     pub status: u16,
-    /// How many failed log-ins the entry is for, if it is for several: those of a minute. User and address are of most of them.
+    /// Number of failed log-ins, if the entry summarizes those of a minute. User and address are the most frequent ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The node that was asked, in an answer of a cluster; not kept.
+    /// In answers of a cluster: the node that got the request. Not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
@@ -96,16 +96,16 @@ impl OfNode for AuditEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditPage {
     pub entries: Vec<AuditEntry>,
-    /// The `before` of the next page; left out with the last one.
+    /// The `before` of the next page; left out on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_before: Option<u64>,
-    /// When the oldest entry is of that is kept, whatever was asked for.
+    /// Time of the oldest stored entry, whatever the filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_seconds: Option<i64>,
-    /// Why entries are not written at the moment, if they are not.
+    /// Why entries cannot be written to disk now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Nodes that did not answer, and why: what was asked of them is not here.
+    /// Nodes that did not answer, and why. The answer lacks requests to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentNode>,
 }
@@ -125,14 +125,14 @@ impl LogPage for AuditPage {
     }
 }
 
-/// Which entries are asked for.
+/// A filter of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditQuery {
     pub user: Option<String>,
     /// A part of the path.
     pub path: Option<String>,
     pub method: Option<String>,
-    /// Only those that were refused, or only the others.
+    /// Only refused and failed requests, or only the others.
     pub refused: Option<bool>,
     pub part: Part,
 }
@@ -160,7 +160,7 @@ impl AuditQuery {
         })
     }
 
-    /// As a query of the path.
+    /// The filter as a query string.
     pub fn to_query(&self) -> String {
         let refused = self.refused.map(|refused| refused.to_string());
         self.part.to_query(&[
@@ -184,7 +184,7 @@ impl AuditQuery {
             && self.part.has(entry)
     }
 
-    /// The page of these entries, which come newest first.
+    /// The page of these entries, which are given newest first.
     pub fn page<'a>(&self, newest_first: impl Iterator<Item = &'a AuditEntry>) -> AuditPage {
         let (entries, next_before) = self
             .part
@@ -199,7 +199,7 @@ impl AuditQuery {
 
 /// What a node does about the audit log.
 pub trait AuditControl: Send + Sync {
-    /// Keeps an entry, which gets its id there; durable when it is answered.
+    /// Stores an entry and assigns its id; durable once this returns.
     fn note(&self, entry: AuditEntry) -> Answer<'_, ()>;
     fn audit(&self, query: AuditQuery) -> Answer<'_, AuditPage>;
 }
@@ -235,7 +235,7 @@ impl Tried {
     }
 }
 
-/// Notes a request, and how it was answered. Bodies and queries are left out: there may be secrets in them.
+/// Records a request and its status, without body and query, which may contain secrets.
 pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
     if reads.contains(request.method()) {
@@ -245,8 +245,8 @@ pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Re
     match tokio::spawn(noted(shared, request, next, false)).await {
         Ok(response) => response,
         Err(error) => {
-            tracing::error!(%error, "a request of the admin API broke off");
-            let message = "the request broke off; see the server's log";
+            tracing::error!(%error, "a request of the admin API was interrupted");
+            let message = "the request was interrupted; see the server's log";
             ControlError::new(ErrorKind::Internal, message).into_response()
         }
     }
@@ -311,7 +311,7 @@ async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool)
     response
 }
 
-/// Keeps a failed log-in, or counts it for the next summary.
+/// Stores a failed log-in, or counts it for the next summary.
 async fn keep_failure(shared: &Arc<Shared>, entry: AuditEntry) {
     let noted = shared.failures().add(entry);
     let Noted::Now(entry) = noted else {
@@ -333,7 +333,7 @@ async fn keep_failure(shared: &Arc<Shared>, entry: AuditEntry) {
     keep(shared, *entry).await;
 }
 
-/// Keeps the summary of the failed log-ins that were counted; false: there were none.
+/// Stores the summary of the counted failed log-ins; returns false if there were none.
 pub(crate) async fn keep_failures(shared: &Shared) -> bool {
     let summary = shared.failures().summary();
     let Some(mut summary) = summary else {
@@ -361,7 +361,7 @@ pub(crate) async fn recall(shared: &Shared) {
     let page = match audit.audit(query).await {
         Ok(page) => page,
         Err(error) => {
-            tracing::warn!(%error, "it is not known who logged in before this server was started");
+            tracing::warn!(%error, "earlier log-ins cannot be read from the audit log");
             return;
         }
     };
@@ -392,7 +392,7 @@ async fn keep(shared: &Shared, entry: AuditEntry) {
     };
     let shown = format!("{} {} by {}", entry.method, entry.path, entry.user);
     if let Err(error) = audit.note(entry).await {
-        tracing::error!(%error, change = shown, "the audit log does not have this change");
+        tracing::error!(%error, change = shown, "the audit log could not record this change");
     }
 }
 

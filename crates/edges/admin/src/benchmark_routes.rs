@@ -22,14 +22,14 @@ fn control(shared: &Shared) -> Result<&dyn BenchmarkControl, ControlError> {
 
 fn id(text: &str) -> Result<u64, ControlError> {
     let absent = |_| {
-        let message = format!("there is no run \"{text}\"");
+        let message = format!("run \"{text}\" does not exist");
         ControlError::new(ErrorKind::NotFound, message)
-            .hint("GET /api/v1/benchmarks lists those that are kept")
+            .hint("GET /api/v1/benchmarks lists the runs that are kept")
     };
     text.parse().map_err(absent)
 }
 
-/// The benchmark that runs, and those that are kept, newest first.
+/// Shows the running benchmark and the stored runs, newest first.
 #[utoipa::path(get, path = "/api/v1/benchmarks", responses((status = 200, body = BenchmarkList)))]
 pub(super) async fn benchmark_list(
     State(shared): Api,
@@ -37,9 +37,9 @@ pub(super) async fn benchmark_list(
     control(&shared)?.benchmarks().await.map(Json)
 }
 
-/// Runs the four corners for about a minute on a volume of this server, by its own NFS client. One at a time. Its files are in
-/// the folder `cairn-bench` of the volume, and are removed at the end. Refused when the volume, or the pool, has too little
-/// room.
+/// Runs the four corners for about a minute on a volume of this server, with the server's own NFS client. One run at a time. The
+/// files are in the folder `cairn-bench` of the volume, and are removed at the end. The run is refused if the volume or the pool
+/// has too little space.
 #[utoipa::path(post, path = "/api/v1/benchmarks", request_body = BenchmarkStart, responses(
     (status = 201, body = BenchmarkProgress), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn benchmark_start(
@@ -50,14 +50,14 @@ pub(super) async fn benchmark_start(
     Ok((StatusCode::CREATED, Json(to_the_end(begun).await?)))
 }
 
-/// Stops the benchmark that runs. It ends when its files are removed; what was measured until then is kept.
+/// Stops the running benchmark. The run ends once its files are removed; finished measurements are kept.
 #[utoipa::path(post, path = "/api/v1/benchmarks/stop", responses((status = 204), (status = 409, body = ErrorBody)))]
 pub(super) async fn benchmark_stop(State(shared): Api) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.benchmark_stop().await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What others published of their systems: other hardware, other clients, other times.
+/// Lists published figures of other systems, with other hardware, clients and dates.
 #[utoipa::path(get, path = "/api/v1/benchmarks/published", responses((status = 200, body = BenchmarkPublishedList)))]
 pub(super) async fn benchmark_published(
     State(shared): Api,
@@ -65,7 +65,7 @@ pub(super) async fn benchmark_published(
     control(&shared)?.benchmarks_published().await.map(Json)
 }
 
-/// The result of a run, to download: a file for `cairn bench show` and `cairn bench report`.
+/// Downloads the result of a run, for `cairn bench show` and `cairn bench report`.
 #[utoipa::path(get, path = "/api/v1/benchmarks/{id}", params(("id" = u64, Path)),
     responses((status = 200, body = serde_json::Value, content_type = "application/json"), (status = 404, body = ErrorBody)))]
 pub(super) async fn benchmark_result(
@@ -76,7 +76,7 @@ pub(super) async fn benchmark_result(
     Ok(download(result))
 }
 
-/// A page with charts of 1 to 8 runs (`run`, given once for each) beside each other and beside published figures, to download.
+/// Downloads a page that compares 1 to 8 runs (one `run` parameter each) with each other and with published figures.
 #[utoipa::path(get, path = "/api/v1/benchmarks/report", params(("run" = Vec<u64>, Query, min_items = 1, max_items = 8)), responses(
     (status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]

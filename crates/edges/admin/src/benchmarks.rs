@@ -17,14 +17,14 @@ pub const BENCHMARK_REPORT_RUNS_MAX: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkStart {
-    /// The volume that files are written to; they are removed again.
+    /// The volume for the benchmark's files, which are removed at the end.
     #[schema(value_type = String, example = "main", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volume: VolumeName,
-    /// Bytes of all files together, 16 MiB to 4 GiB; 256 MiB if left out.
+    /// Total size of all files in bytes, 16 MiB to 4 GiB; by default 256 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 16777216, maximum = 4294967296u64)]
     pub working_set_bytes: Option<u64>,
-    /// How long each of the four corners is measured, 1 to 60; 11 if left out.
+    /// Seconds for each of the four corners, 1 to 60; by default 11.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 60)]
     pub phase_seconds: Option<u64>,
@@ -40,10 +40,10 @@ pub struct BenchmarkFigure {
     /// `MB/s` (10^6) or `ops/s`.
     #[schema(example = "MB/s")]
     pub unit: String,
-    /// The same until everything written was stable; left out for reads.
+    /// The rate until all written data was stable; left out for reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained: Option<f64>,
-    /// Of single requests: half are faster than this, and 99 of 100.
+    /// Median and 99th percentile of the latency of single requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_p50_microseconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct BenchmarkFigure {
     pub errors: u64,
 }
 
-/// A run that is over.
+/// A finished run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkView {
@@ -62,53 +62,53 @@ pub struct BenchmarkView {
     #[schema(example = "main")]
     pub volume: String,
     pub working_set_bytes: u64,
-    /// Why this is not all that was asked for; left out when it is.
+    /// Why the result is partial; left out for a complete result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
-    /// None if it ended before anything was measured.
+    /// Empty if the run ended before it measured anything.
     pub figures: Vec<BenchmarkFigure>,
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BenchmarkProgress {
     #[schema(example = "main")]
     pub volume: String,
     pub started_seconds: i64,
     pub working_set_bytes: u64,
-    /// What is measured now.
+    /// Name of the current phase.
     #[schema(example = "random read, depth 16")]
     pub phase: String,
-    /// From 1 on.
+    /// Number of the current phase, from 1.
     pub phase_number: u64,
     pub phase_count: u64,
-    /// Files are written that the phase needs; its clock does not run yet.
+    /// Whether the run is still writing files for the phase, which is not yet timed.
     pub is_preparing: bool,
-    /// How much of the phase is done, as far as that is known.
+    /// Completed share of the phase, if known.
     pub phase_percent: u64,
-    /// Of the last two seconds.
+    /// Rates over the last two seconds.
     pub bytes_per_second: f64,
     pub operations_per_second: f64,
-    /// The mean of requests of the last two seconds; left out without any.
+    /// Mean latency over the last two seconds; left out without requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_microseconds: Option<f64>,
-    /// It ends as soon as its files are removed.
+    /// Whether the run is stopping: it ends once its files are removed.
     pub is_stopping: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BenchmarkList {
-    /// The one that runs now.
+    /// The running benchmark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<BenchmarkProgress>,
-    /// Those that are kept, newest first.
+    /// Stored runs, newest first.
     pub runs: Vec<BenchmarkView>,
-    /// Why runs are not written at the moment, if they are not.
+    /// Why runs cannot be written to disk now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// A figure that somebody published of another system, on hardware of their own.
+/// A published figure of another system on other hardware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BenchmarkPublished {
     #[schema(example = "sequential read")]
@@ -126,7 +126,7 @@ pub struct BenchmarkPublished {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BenchmarkPublishedList {
-    /// Those of one figure after the other, the highest first.
+    /// Grouped by figure, the highest first.
     pub figures: Vec<BenchmarkPublished>,
 }
 

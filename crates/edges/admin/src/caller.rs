@@ -113,13 +113,13 @@ impl Caller {
             Role::Viewer => {
                 let name = self.name();
                 let message =
-                    format!("user {name} is a viewer, who may see everything and change nothing");
+                    format!("user {name} is a viewer, who can see everything and change nothing");
                 let hint = match self.who {
                     Who::Person(_) => format!(
-                        "an admin can do this; the OpenID provider makes {name} one with a value that is in oidc_admin"
+                        "an admin can do this; {name} becomes an admin with a role or group of the OpenID provider that oidc_admin lists"
                     ),
                     Who::Token | Who::User(_) => format!(
-                        "an admin can do this, or make {name} one with `cairn user set {name} --role admin`"
+                        "an admin can do this, or make {name} an admin with `cairn user set {name} --role admin`"
                     ),
                 };
                 Some(ControlError::new(ErrorKind::Forbidden, message).hint(hint))
@@ -306,7 +306,7 @@ async fn caller_of(shared: &Shared, asked: &Asked) -> Result<(Caller, Option<Ses
             .any(|name| asked.headers.contains_key(*name))
         {
             return Err(unauthorized(
-                "name and password are not taken from a browser's header: log in at /console/",
+                "a browser cannot send name and password in a header: log in at /console/",
             ));
         }
         let found = verified(shared, &user, password, asked.address).await;
@@ -378,14 +378,14 @@ impl NotLetIn {
 impl IntoResponse for NotLetIn {
     fn into_response(self) -> Response {
         match self {
-            Self::Wrong => ControlError::new(ErrorKind::Unauthorized, "there is no user of this name with this password")
-                .hint("`cairn user list` shows all users; an admin can set another password with `cairn user password NAME`")
+            Self::Wrong => ControlError::new(ErrorKind::Unauthorized, "user name or password is wrong")
+                .hint("`cairn user list` shows all users; an admin can set a new password with `cairn user password NAME`")
                 .into_response(),
             Self::TooOften(wait) => {
                 let seconds = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1);
                 let message = format!("too many tries to log in: try again in {seconds} s");
                 let mut response = ControlError::new(ErrorKind::TooMany, message)
-                    .hint("the admin token is let in meanwhile, and so are sessions that are open")
+                    .hint("the admin token and open sessions work meanwhile")
                     .into_response();
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
                 response
@@ -460,7 +460,7 @@ pub(super) fn logged_in(
     let session = shared.sessions.begin(whose, now_seconds, nonce);
     if shared.is_logged_out(&session) {
         // Its last second is that of those which were ended.
-        let message = "all sessions of this name are just being ended";
+        let message = "all sessions of this user are being ended right now";
         let error = ControlError::new(ErrorKind::Unavailable, message).hint("log in again");
         return error.into_response();
     }
@@ -482,7 +482,7 @@ pub(super) fn refuse_foreign(headers: &HeaderMap) -> Result<(), ControlError> {
         ErrorKind::Forbidden,
         "this log-in comes from a page of another site",
     );
-    let hint = "log in at /console/ of this server; a proxy in front has to keep the header Host";
+    let hint = "log in at /console/ of this server; a proxy in front must keep the Host header";
     Err(error.hint(hint))
 }
 
@@ -606,14 +606,16 @@ pub(super) async fn password_change(
     let user = match extensions.get::<Caller>().map(|caller| &caller.who) {
         Some(Who::User(user)) => user.clone(),
         Some(Who::Person(_)) => {
-            let message = "whoever logs in by an OpenID provider has no password here";
+            let message = "users of an OpenID provider have no password on this server";
             let error = ControlError::new(ErrorKind::Conflict, message);
-            return error.hint("the provider has it").into_response();
+            return error
+                .hint("change the password at the provider")
+                .into_response();
         }
         Some(Who::Token) | None => {
             let error = ControlError::new(ErrorKind::Conflict, "the admin token has no password");
             return error
-                .hint("`cairn user password NAME` sets that of a user")
+                .hint("`cairn user password NAME` sets the password of a user")
                 .into_response();
         }
     };

@@ -25,14 +25,14 @@ fn named(text: &str) -> Result<ClassName, ControlError> {
     text.parse().map_err(absent)
 }
 
-/// All classes, also those that are built in, with the volumes that are in them.
+/// Lists all classes, including built-in ones, with their volumes.
 #[utoipa::path(get, path = "/api/v1/classes", responses((status = 200, body = ClassList)))]
 pub(super) async fn class_list(State(shared): Api) -> Result<Json<ClassList>, ControlError> {
     let classes = control(&shared)?.classes().await?;
     Ok(Json(ClassList { classes }))
 }
 
-/// Makes a class. Volumes come into it with `PATCH /api/v1/volumes/{name}`.
+/// Creates a class. `PATCH /api/v1/volumes/{name}` puts volumes into it.
 #[utoipa::path(post, path = "/api/v1/classes", request_body = ClassCreate, responses(
     (status = 201, body = ClassView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn class_create(
@@ -43,7 +43,7 @@ pub(super) async fn class_create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// One class.
+/// Shows one class.
 #[utoipa::path(get, path = "/api/v1/classes/{class}", params(("class" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ClassView), (status = 404, body = ErrorBody)))]
 pub(super) async fn class_show(
@@ -53,7 +53,7 @@ pub(super) async fn class_show(
     Ok(Json(control(&shared)?.class(named(&name)?).await?))
 }
 
-/// Puts other limits in the place of those of a class. Volumes that are in it have them at once.
+/// Replaces the limits of a class. They apply to its volumes at once.
 #[utoipa::path(put, path = "/api/v1/classes/{class}", params(("class" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = ClassSet,
     responses((status = 200, body = ClassView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -67,7 +67,7 @@ pub(super) async fn class_set(
     Ok(Json(to_the_end(set).await?))
 }
 
-/// Deletes a class that no volume is in.
+/// Deletes a class without volumes.
 #[utoipa::path(delete, path = "/api/v1/classes/{class}", params(("class" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn class_delete(
@@ -79,7 +79,7 @@ pub(super) async fn class_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The parts of a volume that have rates of their own, with what they use.
+/// Lists the parts of a volume that have limits, with their use.
 #[utoipa::path(get, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = PartList), (status = 404, body = ErrorBody)))]
 pub(super) async fn limit_list(
@@ -89,7 +89,7 @@ pub(super) async fn limit_list(
     control(&shared)?.limits(volume).await.map(Json)
 }
 
-/// Gives a part of a volume rates of its own, in the place of those that it had.
+/// Replaces the limits of a part of a volume.
 #[utoipa::path(put, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = PartLimit, responses((status = 200, body = PartList), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -102,7 +102,7 @@ pub(super) async fn limit_set(
     to_the_end(set).await.map(Json)
 }
 
-/// Takes the rates of the part that `part` names away.
+/// Removes the limits of the part that `part` names.
 #[utoipa::path(delete, path = "/api/v1/volumes/{volume}/limits",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("part" = String, Query, min_length = 5, max_length = 135, pattern = "^(lun|bucket|clients)/.+$")), responses(
     (status = 200, body = PartList), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]

@@ -14,15 +14,15 @@ pub struct RateView {
     #[serde(default)]
     #[schema(maximum = 1125899906842624u64)]
     pub per_tib: u64,
-    /// Beside that, whatever the size.
+    /// A fixed rate in addition, whatever the size.
     #[serde(default)]
     #[schema(maximum = 1125899906842624u64)]
     pub fixed: u64,
-    /// The rate while there is credit, in thousandths of the rate; 1000 is no burst.
+    /// The burst rate, in thousandths of the rate; 1000 means no burst.
     #[serde(default = "no_burst")]
     #[schema(example = 4000, minimum = 1000, maximum = 1000000)]
     pub burst_permille: u32,
-    /// How long a full credit lasts at the full burst.
+    /// How long a full credit lasts at full burst.
     #[serde(default)]
     #[schema(maximum = 2592000)]
     pub credit_seconds: u64,
@@ -32,11 +32,11 @@ fn no_burst() -> u32 {
     1000
 }
 
-/// What a class limits. What is left out has no limit; a limit is one for each volume, but for the last.
+/// Limits of a class. A field that is left out means no limit. All limits but `total_throughput` apply to each volume by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassLimits {
-    /// Bytes, read and written together.
+    /// Bytes, reads and writes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<RateView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,19 +50,19 @@ pub struct ClassLimits {
     pub read_iops: Option<RateView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_iops: Option<RateView>,
-    /// Bytes per second of each client of a volume: an address, or an access key of S3.
+    /// Bytes per second for each client of a volume; a client is an address or an S3 access key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1024, maximum = 1125899906842624u64)]
     pub client_throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1125899906842624u64)]
     pub client_iops: Option<u64>,
-    /// Bytes per second of all volumes of the class together, on each node. What some do not use is lent to the others.
+    /// Bytes per second on each node for all volumes of the class together. Volumes can borrow unused parts of this rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1024, maximum = 1125899906842624u64)]
     pub total_throughput: Option<u64>,
-    /// How soon requests are to be answered once they may begin: 99 of 100. While a volume misses it the server's own work
-    /// makes more way.
+    /// Latency objective for 99 of 100 requests, from the end of their delay. While a volume misses it, background work is throttled
+    /// more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = 2000, minimum = 50, maximum = 60000000)]
     pub latency_goal_microseconds: Option<u64>,
@@ -72,10 +72,10 @@ pub struct ClassLimits {
 pub struct ClassView {
     #[schema(value_type = String, example = "gold")]
     pub name: ClassName,
-    /// It is there from the beginning, and cannot be changed or deleted.
+    /// A built-in class, which cannot be changed or deleted.
     pub built_in: bool,
     pub limits: ClassLimits,
-    /// Volumes that are in it.
+    /// Volumes in the class.
     #[schema(value_type = Vec<String>)]
     pub volumes: Vec<VolumeName>,
 }
@@ -85,7 +85,7 @@ pub struct ClassList {
     pub classes: Vec<ClassView>,
 }
 
-/// A class to make.
+/// A class to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassCreate {
@@ -94,14 +94,14 @@ pub struct ClassCreate {
     pub limits: ClassLimits,
 }
 
-/// What a class is to limit from now on; volumes that are in it follow at once.
+/// New limits of a class; they apply to its volumes at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassSet {
     pub limits: ClassLimits,
 }
 
-/// A limit of a volume, as it is now. Bytes or operations, per second.
+/// The state of a volume's limit, in bytes or operations per second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LimitView {
     /// throughput, read-throughput, write-throughput, iops, read-iops or write-iops.
@@ -109,22 +109,22 @@ pub struct LimitView {
     pub of: String,
     pub baseline: u64,
     pub burst: u64,
-    /// What is used, of about the last second.
+    /// The use over about the last second.
     pub now: u64,
-    /// What can be used above the baseline, and the most that is kept of it.
+    /// Remaining credit above the baseline, and the maximum credit.
     pub credit: u64,
     pub credit_max: u64,
-    /// When the credit ends if all goes on as now; left out while it is not spent.
+    /// Seconds until the credit is used up at the current rate; left out while no credit is spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credit_ends_seconds: Option<u64>,
 }
 
-/// A part of a volume that has rates of its own, and what it uses.
+/// A part of a volume with limits of its own, and its use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PartView {
     #[serde(flatten)]
     pub limit: PartLimit,
-    /// Of about the last second; none while no node serves the volume, or its owner does not answer.
+    /// Use over about the last second; left out while the volume is not served or its owner does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,32 +134,32 @@ pub struct PartView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PartList {
     pub limits: Vec<PartView>,
-    /// In a cluster, the name of the node that owns the volume, if that is another one than was asked.
+    /// In a cluster: the name of the volume's owner, if it is not the answering node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
 
-/// How a volume stands with the latency goal of its class.
+/// A volume's state against the latency objective of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyView {
     pub goal_microseconds: u64,
-    /// Whether at most one of a hundred requests was late in the last ten seconds (a minute, if there were few); left out
-    /// while that is not known.
+    /// Whether at most one of a hundred requests was late in the last ten seconds (a minute, if there were few requests); left
+    /// out while unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
-    /// Requests that were answered in that time, and those of them that took longer than the goal.
+    /// Requests answered in that time, and how many of them missed the objective.
     pub requests: u64,
     pub late: u64,
-    /// The same since the goal is there, or the server.
+    /// Requests, and late requests, since the objective was set or the server started.
     pub requests_total: u64,
     pub late_total: u64,
 }
 
-/// What a volume uses of its class.
+/// A volume's use of its class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RatesView {
     pub limits: Vec<LimitView>,
-    /// Parts of the volume that have limits of their own, and what they use.
+    /// Parts of the volume with limits of their own, and their use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,13 +170,13 @@ pub struct RatesView {
     pub total_throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyView>,
-    /// Of about the last second.
+    /// Use over about the last second.
     pub read_bytes_per_second: u64,
     pub written_bytes_per_second: u64,
     pub operations_per_second: u64,
-    /// Requests that wait for their turn.
+    /// Requests that are delayed now.
     pub waiting: u64,
-    /// Requests that had to wait since the start, and for how long together.
+    /// Requests delayed since the start, and the sum of their delays.
     pub delayed: u64,
     pub delayed_ms: u64,
 }

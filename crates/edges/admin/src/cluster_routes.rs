@@ -12,17 +12,17 @@ use crate::api::{
 };
 use crate::control::ControlError;
 
-/// The cluster that the node is in.
+/// Shows the cluster of the node.
 #[utoipa::path(get, path = "/api/v1/cluster", responses(
-    (status = 200, body = ClusterView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = ClusterView), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster(State(shared): Api) -> Result<Json<ClusterView>, ControlError> {
     shared.control.cluster().await.map(Json)
 }
 
-/// Copies the cluster's map, without any data of clients, and has the node keep the copy, too: `cairn cluster recover` makes a map
-/// of one.
+/// Copies the cluster map, without client data; the node keeps the copy as well. `cairn cluster recover` restores the map from a
+/// copy.
 #[utoipa::path(post, path = "/api/v1/cluster/backups", responses(
-    (status = 200, body = ClusterBackup), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = ClusterBackup), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster_backup(
     State(shared): Api,
 ) -> Result<Json<ClusterBackup>, ControlError> {
@@ -30,20 +30,20 @@ pub(super) async fn cluster_backup(
     Ok(Json(ClusterBackup { copy }))
 }
 
-/// Which authority certificates of nodes are of, and how far another one has taken its place.
+/// Shows the CA of the nodes' certificates, and the progress of its rotation.
 #[utoipa::path(get, path = "/api/v1/cluster/authority", responses(
-    (status = 200, body = AuthorityView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = AuthorityView), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster_authority(
     State(shared): Api,
 ) -> Result<Json<AuthorityView>, ControlError> {
     shared.control.cluster_authority().await.map(Json)
 }
 
-/// Has another authority take the place of the one that certificates of nodes are of. The nodes do it by themselves, one step after
-/// the other, while clients work. If that runs already, it is shown.
+/// Starts a rotation of the cluster's CA. The nodes do its steps by themselves while clients work. If a rotation is running, the
+/// answer shows it.
 #[utoipa::path(post, path = "/api/v1/cluster/authority/rotation", responses(
-    (status = 200, body = AuthorityView), (status = 404, description = "The server is in no cluster"),
-    (status = 409, description = "Somebody else runs etcd with certificates of the authority")))]
+    (status = 200, body = AuthorityView), (status = 404, description = "The server is not in a cluster"),
+    (status = 409, description = "Your own etcd uses certificates of the cluster's CA")))]
 pub(super) async fn cluster_authority_rotate(
     State(shared): Api,
 ) -> Result<Json<AuthorityView>, ControlError> {
@@ -52,9 +52,9 @@ pub(super) async fn cluster_authority_rotate(
         .map(Json)
 }
 
-/// Makes a ticket with which one node can join the cluster.
+/// Creates a ticket with which one node can join the cluster.
 #[utoipa::path(post, path = "/api/v1/cluster/tickets", request_body = TicketCreate, responses(
-    (status = 200, body = TicketView), (status = 400, description = "It would be valid for too long"), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = TicketView), (status = 400, description = "The validity is too long"), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn cluster_ticket(
     State(shared): Api,
     Given(create): Given<TicketCreate>,
@@ -64,10 +64,11 @@ pub(super) async fn cluster_ticket(
         .map(Json)
 }
 
-/// Moves all that a node has to other nodes, or stops that. `node` is its name. How far it is, says `drain` of the node.
+/// Starts or cancels the drain of a node, which moves everything from it to other nodes. `node` is its name. The node's `drain`
+/// shows the progress.
 #[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeChange, responses((status = 200, body = ClusterView),
-    (status = 409, description = "Too little redundancy or space would be left")))]
+    (status = 409, description = "Too little redundancy or space would remain")))]
 pub(super) async fn node_set(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -78,11 +79,11 @@ pub(super) async fn node_set(
         .map(Json)
 }
 
-/// Says that a node is meant to be away for a while: its volumes move to other nodes at once, it takes none, and nothing on its
-/// disks is rebuilt. It stays in the cluster with all that it has, unlike one that drains.
+/// Puts a node into maintenance, or ends it. The node's volumes move to other nodes at once, it takes none, and its disks are not
+/// rebuilt. Unlike with a drain, its data stays on it.
 #[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeMaintenance, responses((status = 200, body = ClusterView),
-    (status = 409, description = "The node is to leave, or the time is too long")))]
+    (status = 409, description = "The node is being drained, or the time is too long")))]
 pub(super) async fn node_maintenance(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -93,8 +94,7 @@ pub(super) async fn node_maintenance(
         .map(Json)
 }
 
-/// Says which part of the load a node has beside others. Volumes follow one at a time, after a while; with 0 all of them leave at
-/// once.
+/// Sets a node's share of the load. Volumes move one by one, after some minutes; with 0 all volumes leave at once.
 #[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/weight", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeWeight, responses((status = 200, body = ClusterView),
     (status = 400, description = "The weight is too large")))]
@@ -108,17 +108,17 @@ pub(super) async fn node_weight(
         .map(Json)
 }
 
-/// Who owns how much of the cluster's load, and which volumes should move so that it is spread. It changes nothing.
+/// Shows the load of each node, and the moves of volumes that would balance it. Changes nothing.
 #[utoipa::path(get, path = "/api/v1/cluster/balance", responses(
-    (status = 200, body = BalanceView), (status = 404, description = "The server is in no cluster")))]
+    (status = 200, body = BalanceView), (status = 404, description = "The server is not in a cluster")))]
 pub(super) async fn balance(State(shared): Api) -> Result<Json<BalanceView>, ControlError> {
     shared.control.balance().await.map(Json)
 }
 
-/// Moves the first of the volumes that should move, waits until its new owner serves it, and says what should move then. Clients of
-/// that volume feel a short pause.
+/// Makes the first of these moves, waits until the new owner serves the volume, and shows the next moves. Clients of that volume
+/// see a short pause.
 #[utoipa::path(post, path = "/api/v1/cluster/balance", responses(
-    (status = 200, body = BalanceView), (status = 404, description = "The server is in no cluster"),
+    (status = 200, body = BalanceView), (status = 404, description = "The server is not in a cluster"),
     (status = 503, description = "The volume did not move")))]
 pub(super) async fn balance_step(State(shared): Api) -> Result<Json<BalanceView>, ControlError> {
     to_the_end(async move { shared.control.balance_step().await })
@@ -126,11 +126,11 @@ pub(super) async fn balance_step(State(shared): Api) -> Result<Json<BalanceView>
         .map(Json)
 }
 
-/// Has another node take the place of one: all that it has moves to others, at once also if it is lost, and then it is
-/// removed from the cluster.
+/// Replaces a node: its data moves, or is rebuilt, to other nodes at once, even if the node is lost; then the cluster removes
+/// the node.
 #[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/replace", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = NodeReplace, responses((status = 200, body = ClusterView),
-    (status = 409, description = "Too little redundancy or space would be left")))]
+    (status = 409, description = "Too little redundancy or space would remain")))]
 pub(super) async fn node_replace(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -141,9 +141,9 @@ pub(super) async fn node_replace(
         .map(Json)
 }
 
-/// Takes a drained node out of the cluster: other nodes refuse it from then on, and its server ends.
+/// Removes a drained node from the cluster: other nodes refuse it from then on, and its server stops.
 #[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
-    responses((status = 204), (status = 409, description = "Something is on it still")))]
+    responses((status = 204), (status = 409, description = "The node is not empty yet")))]
 pub(super) async fn node_remove(
     State(shared): Api,
     NodeNamed(node): NodeNamed,

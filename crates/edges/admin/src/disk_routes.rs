@@ -13,7 +13,7 @@ use crate::api::{
 use crate::control::ControlError;
 use crate::query::Query;
 
-/// The disks of the pool.
+/// Lists the disks of the pool.
 #[utoipa::path(get, path = "/api/v1/disks", responses(
     (status = 200, body = DiskList)))]
 pub(super) async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, ControlError> {
@@ -21,7 +21,7 @@ pub(super) async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, Cont
     Ok(Json(DiskList { disks }))
 }
 
-/// What a folder of the server's machine is on, or would be: to be looked at before it becomes a disk. Nothing is made.
+/// Shows the device of a folder on the server, for a check before the folder becomes a disk. Creates nothing.
 #[utoipa::path(get, path = "/api/v1/disk-place", params(("path" = String, Query, min_length = 1, max_length = 4096, pattern = r"^/")), responses(
     (status = 200, body = DiskPlace), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn disk_place(
@@ -34,7 +34,7 @@ pub(super) async fn disk_place(
     shared.control.disk_place(path).await.map(Json)
 }
 
-/// Takes an empty folder of the server's machine into the pool.
+/// Adds an empty folder on the server to the pool, as a new disk.
 #[utoipa::path(post, path = "/api/v1/disks", request_body = DiskAdd, responses(
     (status = 201, body = DiskView), (status = 409, body = ErrorBody)))]
 pub(super) async fn disk_add(
@@ -45,7 +45,7 @@ pub(super) async fn disk_add(
     Ok((StatusCode::CREATED, Json(disk)))
 }
 
-/// Moves the data of a disk to the others, or stops that; says what kind of device it is. `disk` is its id, or the beginning of it.
+/// Starts or cancels the drain of a disk, or sets its device class. `disk` is its id, or the beginning of its id.
 #[utoipa::path(patch, path = "/api/v1/disks/{disk}", params(("disk" = String, Path, min_length = 1, max_length = 64)),
     request_body = DiskChange, responses(
     (status = 200, body = DiskView), (status = 400, body = ErrorBody),
@@ -63,14 +63,14 @@ pub(super) async fn disk_set(
         if let Some(draining) = change.draining {
             view = Some(shared.control.disk_drain(disk, draining).await?);
         }
-        view.ok_or_else(|| ControlError::new(ErrorKind::Invalid, "nothing is to be changed"))
+        view.ok_or_else(|| ControlError::new(ErrorKind::Invalid, "the request changes nothing"))
     })
     .await
     .map(Json)
 }
 
-/// Takes a disk out of the pool. One with data on it only with `force=true`, and only if that data can
-/// be rebuilt from the others.
+/// Removes a disk from the pool. A disk with data is removed only with `force=true`, and only if that data can be rebuilt from
+/// the other disks.
 #[utoipa::path(delete, path = "/api/v1/disks/{disk}",
     params(("disk" = String, Path, min_length = 1, max_length = 64), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -85,8 +85,7 @@ pub(super) async fn disk_remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Puts a new disk into the place of one that is there or lost; the old one leaves the pool when
-/// everything that it held is on others.
+/// Replaces a present or lost disk by a new one; the old disk leaves the pool once all its data is on other disks.
 #[utoipa::path(post, path = "/api/v1/disks/{disk}/replace", params(("disk" = String, Path, min_length = 1, max_length = 64)),
     request_body = DiskReplace, responses(
     (status = 201, body = DiskView), (status = 404, body = ErrorBody),
@@ -100,8 +99,8 @@ pub(super) async fn disk_replace(
     Ok((StatusCode::CREATED, Json(disk)))
 }
 
-/// Takes a disk back that is not used any more, without a restart, if it answers and takes what it is asked to. It is given what it
-/// missed before it counts. In a cluster any node takes the request; the node of the disk has to run.
+/// Takes a failed disk back without a restart, if reads and writes work again. The disk gets the writes that it missed, and counts
+/// once it has them. In a cluster any node takes the request; the disk's node must be up.
 #[utoipa::path(post, path = "/api/v1/disks/{disk}/retry",
     params(("disk" = String, Path, min_length = 1, max_length = 64)), responses(
     (status = 200, body = DiskView), (status = 404, body = ErrorBody),
@@ -115,14 +114,14 @@ pub(super) async fn disk_retry(
         .map(Json)
 }
 
-/// The read caches of the server that answers.
+/// Lists the read caches of the answering server.
 #[utoipa::path(get, path = "/api/v1/caches", responses(
     (status = 200, body = CacheList)))]
 pub(super) async fn cache_list(State(shared): Api) -> Result<Json<CacheList>, ControlError> {
     shared.control.caches().await.map(Json)
 }
 
-/// Makes a read cache in a folder of the server's machine, and uses it from then on.
+/// Creates a read cache in a folder on the server, and starts to use it.
 #[utoipa::path(post, path = "/api/v1/caches", request_body = CacheAdd, responses(
     (status = 201, body = CacheView), (status = 409, body = ErrorBody)))]
 pub(super) async fn cache_add(
@@ -133,7 +132,7 @@ pub(super) async fn cache_add(
     Ok((StatusCode::CREATED, Json(cache)))
 }
 
-/// Uses a read cache no more, and empties its folder. `cache` is its id.
+/// Removes a read cache, and empties its folder. `cache` is its id.
 #[utoipa::path(delete, path = "/api/v1/caches/{cache}", params(("cache" = String, Path, min_length = 1, max_length = 64)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn cache_remove(

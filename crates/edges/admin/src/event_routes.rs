@@ -9,10 +9,10 @@ use crate::control::ControlError;
 use crate::events::{EventPage, EventQuery};
 use crate::query::Query;
 
-/// What happened in the system, newest first; in a cluster what all nodes saw, or `node` alone. Of a page, `next_before` is the `before` of the next one. `severity` is the
-/// least that is shown; `subject` is a part of the subject, `text` one of the message or of what to do; `from` and `to` are
-/// seconds since 1970, or relative to now if they are negative or zero; `after` shows only events with a higher id; `limit`
-/// is 1 to 1000, 100 if left out.
+/// Lists events, newest first: in a cluster those of all nodes, or only those of `node`. `next_before` is the `before` of the next
+/// page. `severity` is the lowest severity to show; `subject` is a part of the subject; `text` is a part of the message or of the
+/// action; `from` and `to` are seconds since 1970, or relative to now if negative or zero; `after` shows only events with a higher
+/// id; `limit` is 1 to 1000, by default 100.
 #[utoipa::path(get, path = "/api/v1/events", params(("node" = Option<String>, Query), ("severity" = Option<crate::events::Severity>, Query),
     ("subject" = Option<String>, Query), ("text" = Option<String>, Query), ("from" = Option<i64>, Query),
     ("to" = Option<i64>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),

@@ -11,28 +11,28 @@ use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
 use crate::warnings::WarningKind;
 
-/// Longest texts of an event, in characters; what is longer is cut.
+/// Maximum length of an event's texts, in characters; longer texts are cut.
 pub const EVENT_SUBJECT_CHARS_MAX: usize = 128;
 pub const EVENT_MESSAGE_CHARS_MAX: usize = 600;
 pub const EVENT_ACTION_CHARS_MAX: usize = 256;
-/// Longest line of an event as it is kept, in bytes. A character becomes six bytes at most, as an escape of JSON.
+/// Maximum length of a stored event, in bytes. A character takes at most six bytes, as a JSON escape.
 pub const EVENT_LINE_LEN_BYTES_MAX: usize = 8192;
 const _: () = assert!(
     6 * (EVENT_SUBJECT_CHARS_MAX + EVENT_MESSAGE_CHARS_MAX + EVENT_ACTION_CHARS_MAX) + 512
         <= EVENT_LINE_LEN_BYTES_MAX
 );
 
-/// How bad it is.
+/// Severity of an event or warning.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Nothing is wrong.
+    /// Information, or the end of a problem.
     Info,
-    /// All is served; look at it when there is time.
+    /// Everything is served; the problem needs attention soon.
     Warning,
-    /// Something is not served, or lost, or is about to be: look at it now.
+    /// Something is not served, or is lost, or is about to be: the problem needs attention now.
     Error,
 }
 
@@ -48,92 +48,92 @@ impl Severity {
     }
 }
 
-/// What it is about.
+/// Kind of an event.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// The server was started, in order or after an end that was not.
+    /// The server started, after a clean stop or after a crash.
     ServerStarted,
     ServerStopped,
-    /// A disk is not there.
+    /// A disk is missing.
     DiskMissing,
-    /// A disk is there, and is not used any more.
+    /// A disk failed and is out of use.
     DiskFailed,
-    /// A disk is used in spite of what is wrong with it.
+    /// A disk has a fault and stays in use, or comes back by itself.
     DiskSuspect,
     /// Reads of a disk did not match their checksums.
     DiskDamage,
     DiskAdded,
     DiskRemoved,
-    /// All that is on a disk is moved to others.
+    /// A disk is drained: its data moves to other disks.
     DiskDrain,
-    /// Data is moved, or made anew after a loss.
+    /// Data is moved or rebuilt.
     Rebuild,
     Scrub,
-    /// Bytes that were wrong on a disk were made anew.
+    /// Damaged bytes were repaired.
     DamageRepaired,
-    /// Data that cannot be had any more.
+    /// Data is damaged beyond repair.
     DataDamaged,
-    /// Little space is left.
+    /// The pool has little free space.
     PoolNearlyFull,
-    /// No space is left to write to.
+    /// The pool is full: writes fail.
     PoolFull,
-    /// A volume cannot be used.
+    /// A volume is not served.
     VolumeNotServed,
-    /// In a cluster, no node owns a volume.
+    /// In a cluster: a volume has no owner.
     VolumeWithoutOwner,
-    /// In a cluster, another node owns a volume from now on.
+    /// In a cluster: a volume has a new owner.
     VolumeTakenOver,
-    /// In a cluster, a node is not there.
+    /// In a cluster: a node is away.
     NodeAway,
-    /// In a cluster, this node may own no volume.
+    /// In a cluster: this node has no lease, and may own no volume.
     LeaseLost,
-    /// A snapshot that was due could not be taken, or an old one not be deleted.
+    /// A scheduled snapshot could not be taken, or an old one could not be deleted.
     ScheduleFailed,
     TierFailed,
-    /// Requests to a volume are answered later than its class says.
+    /// A volume misses the latency objective of its class.
     LatencyGoalMissed,
-    /// What the status warns of besides.
+    /// Another warning of the status.
     Alert,
 }
 
-/// Whether it lasts.
+/// Stage of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventStage {
-    /// From now on, until an event of the same kind and subject says that it ended.
+    /// A condition began; an event of the same kind and subject ends it.
     Began,
     Ended,
-    /// It happened, and that was it.
+    /// The event has no duration.
     Once,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventEntry {
     /// Grows with each event.
     pub id: u64,
-    /// When it was seen, in seconds since 1970 UTC.
+    /// Time of the event, in seconds since 1970 UTC.
     pub at_seconds: i64,
     pub severity: Severity,
     pub kind: EventKind,
     pub stage: EventStage,
-    /// Of an alert: which warning of the status it is.
+    /// For an alert: the kind of the warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<WarningKind>,
-    /// What it happened to.
+    /// The object of the event.
     #[schema(example = "disk /srv/disk2")]
     pub subject: String,
-    /// What happened, in a sentence.
+    /// The event in a sentence.
     #[schema(example = "disk /srv/disk2 is missing: its folder does not exist")]
     pub message: String,
-    /// What to do, if there is something.
+    /// The next step for an operator, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// The nodes that saw it, in an answer of a cluster: who saw it first is the first. Not kept.
+    /// In answers of a cluster: the nodes that saw the event, the earliest first. Not stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
 }
@@ -154,7 +154,7 @@ impl Entry for EventEntry {
     }
 }
 
-/// What nodes see of one happening they see within so many seconds.
+/// Nodes see one event within this many seconds.
 const SEEN_TOGETHER_SECONDS: i64 = 30;
 
 impl OfNode for EventEntry {
@@ -187,16 +187,16 @@ impl OfNode for EventEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventPage {
     pub entries: Vec<EventEntry>,
-    /// The `before` of the next page; left out with the last one.
+    /// The `before` of the next page; left out on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_before: Option<u64>,
-    /// When the oldest event is of that is kept, whatever was asked for.
+    /// Time of the oldest stored event, whatever the filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_seconds: Option<i64>,
-    /// Why events are not written at the moment, if they are not.
+    /// Why events cannot be written to disk now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Nodes that did not answer, and why: what they alone saw is not here.
+    /// Nodes that did not answer, and why. The answer lacks events that only they saw.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentNode>,
 }
@@ -216,14 +216,14 @@ impl LogPage for EventPage {
     }
 }
 
-/// Which events are asked for.
+/// A filter of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventQuery {
-    /// Those that are at least so bad.
+    /// The lowest severity.
     pub severity: Option<Severity>,
-    /// A part of the subject; case counts in neither.
+    /// A part of the subject; case is ignored here and in `text`.
     pub subject: Option<String>,
-    /// A part of the message or of what to do.
+    /// A part of the message or of the next step.
     pub text: Option<String>,
     pub part: Part,
 }
@@ -252,7 +252,7 @@ impl EventQuery {
         })
     }
 
-    /// As a query of the path.
+    /// The filter as a query string.
     pub fn to_query(&self) -> String {
         self.part.to_query(&[
             ("severity", self.severity.map(Severity::as_str)),
@@ -261,7 +261,7 @@ impl EventQuery {
         ])
     }
 
-    /// The page of these events, which come newest first.
+    /// The page of these events, which are given newest first.
     pub fn page<'a>(&self, newest_first: impl Iterator<Item = &'a EventEntry>) -> EventPage {
         let lower = |text: &Option<String>| text.as_ref().map(|text| text.to_lowercase());
         let (subject, text) = (lower(&self.subject), lower(&self.text));

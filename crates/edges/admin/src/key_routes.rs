@@ -15,7 +15,7 @@ fn control(shared: &Shared) -> Result<&dyn KeyControl, ControlError> {
     shared.control.keys().ok_or_else(absent)
 }
 
-/// The master keys that the server knows, read anew from where they come from; never the keys themselves.
+/// Rereads the server's master keys from their source, and lists their ids; never the keys themselves.
 #[utoipa::path(get, path = "/api/v1/master-keys", responses((status = 200, body = MasterKeysView)))]
 pub(super) async fn master_key_list(
     State(shared): Api,
@@ -23,7 +23,7 @@ pub(super) async fn master_key_list(
     Ok(Json(control(&shared)?.master_keys().await?))
 }
 
-/// Wraps the keys of all encrypted volumes with the first master key. No data is read or written.
+/// Wraps the keys of all encrypted volumes with the first master key, without reading or writing data.
 #[utoipa::path(post, path = "/api/v1/master-keys/rotate", responses(
     (status = 200, body = KeyRotationView), (status = 409, body = ErrorBody)))]
 pub(super) async fn master_key_rotate(
@@ -33,7 +33,7 @@ pub(super) async fn master_key_rotate(
     Ok(Json(rotated))
 }
 
-/// Erases the key of a volume. Nobody can read the volume any more when this answers; it is still to be deleted.
+/// Erases the key of a volume. The volume is unreadable for ever once this answers; it still has to be deleted.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/key", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_key_erase(

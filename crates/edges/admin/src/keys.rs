@@ -6,52 +6,51 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 
-/// The master keys that a server knows. Nothing here tells anything of a key but its id.
+/// The master keys of a server. Only their ids are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MasterKeysView {
-    /// Where they come from: `file PATH`, `command LINE`; `null` if the server was given none.
+    /// Their source: `file PATH` or `command LINE`; `null` if the server has none.
     pub source: Option<String>,
-    /// Why they could not be read from there just now.
+    /// Why the source could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The first wraps keys of new volumes. Those that are needed and missing are last.
+    /// The first key wraps keys of new volumes. Missing keys that volumes need are last.
     pub keys: Vec<MasterKeyView>,
 }
 
 /// A master key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MasterKeyView {
-    /// 16 hexadecimal digits that follow from the key.
+    /// 16 hexadecimal digits, derived from the key.
     #[schema(example = "1f0c9b6e52d3a874")]
     pub id: String,
-    /// It wraps keys of new volumes.
+    /// Whether it wraps keys of new volumes.
     pub current: bool,
-    /// Whether the server has it. If not, its volumes are not served.
+    /// Whether the server has the key. Otherwise the key's volumes are not served.
     pub present: bool,
-    /// Volumes whose keys are wrapped with it: it must not be thrown away before there are none.
+    /// Volumes whose keys it wraps: keep the master key while there are any.
     #[schema(value_type = Vec<String>)]
     pub volumes: Vec<VolumeName>,
-    /// The key that secrets are wrapped with (of access keys, of initiators, of file handles) is wrapped with it: nor must it
-    /// then.
+    /// Whether it wraps the key of the pool's secrets (access keys, initiators, file handles): keep the master key while it does.
     #[serde(default)]
     pub secrets: bool,
 }
 
-/// What became of the keys of volumes.
+/// The result of a key rotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyRotationView {
-    /// Volumes whose keys are wrapped with the current master key now, and were not before.
+    /// Volumes whose keys were rewrapped with the current master key.
     #[schema(value_type = Vec<String>)]
     pub wrapped: Vec<VolumeName>,
     /// Volumes whose keys could not be unwrapped.
     pub failed: Vec<KeyFailureView>,
-    /// The key that secrets are wrapped with is wrapped with the current master key now, and was not before.
+    /// Whether the key of the pool's secrets was rewrapped with the current master key.
     #[serde(default)]
     pub secrets: bool,
     pub keys: MasterKeysView,
 }
 
-/// A volume whose key could not be wrapped anew.
+/// A volume whose key could not be rewrapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyFailureView {
     #[schema(value_type = String)]
@@ -59,16 +58,16 @@ pub struct KeyFailureView {
     pub why: String,
 }
 
-/// How a volume is encrypted.
+/// The encryption state of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EncryptionState {
-    /// Its bytes are stored as they are.
+    /// The volume is not encrypted.
     None,
     Encrypted,
-    /// It is encrypted, and its master key is not there: it is not served.
+    /// The volume is encrypted and not served, because its master key is missing.
     Locked,
-    /// Its key was erased: nobody can read it any more.
+    /// The volume's key was erased: the volume is unreadable for ever.
     Erased,
 }
 
@@ -84,11 +83,11 @@ impl EncryptionState {
     }
 }
 
-/// How a volume is encrypted, and with the help of which master key.
+/// The encryption state of a volume, and its master key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EncryptionView {
     pub state: EncryptionState,
-    /// The id of the master key that its key is wrapped with.
+    /// The id of the master key that wraps the volume's key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master_key: Option<String>,
 }

@@ -8,12 +8,12 @@ use crate::control::Answer;
 use crate::joined::SilentNode;
 use crate::warnings::WarningView;
 
-/// The server in short, every two seconds while somebody looks.
+/// Live metrics of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LiveView {
     /// The server's clock.
     pub now_seconds: i64,
-    /// Another one means that the server was started anew.
+    /// Changes when the server restarts.
     pub pid: u32,
     pub version: String,
     pub uptime_seconds: u64,
@@ -28,16 +28,16 @@ pub struct LiveView {
     /// Disks that are neither missing nor failed.
     pub disks_working: u64,
     pub volume_count: u64,
-    /// What this node is called in its cluster, if it is in one.
+    /// The node's name in its cluster, if it is in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The id of the last event; another one means that there are new ones.
+    /// The id of the latest event; changes with each new event.
     #[serde(default)]
     pub last_event_id: u64,
-    /// Numbers of the last seconds, by the names that the history has. In a cluster those of all nodes in one, unless one node's
-    /// are asked for; all else is what this node says.
+    /// Values of the last seconds, by series name. In a cluster, values of all nodes combined, unless the request names one node.
+    /// All other fields are those of the answering node.
     pub numbers: Vec<LiveNumber>,
-    /// Nodes whose numbers are not in it.
+    /// Nodes that did not answer, whose values are missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentNode>,
 }
@@ -140,7 +140,7 @@ pub struct HistoryView {
     pub steps: u64,
     /// In a cluster those of all nodes in one, unless one node's are asked for.
     pub series: Vec<HistorySeries>,
-    /// Nodes whose numbers are not in it.
+    /// Nodes that did not answer, whose values are missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentNode>,
 }

@@ -34,36 +34,36 @@ use crate::live::{
 use crate::pass::{OfANode, Whose, ask_numbers};
 use crate::query::Query;
 
-/// Open streams at a time; who comes later asks again and again instead. Less than there may be connections, so that
-/// open pages shut nobody out.
+/// Maximum number of open streams; further pages poll instead. Below the limit on connections, so that open pages keep no
+/// other client out.
 pub(super) const STREAMS_MAX: usize = 64;
-/// How often a stream tells something.
+/// Interval between two events of a stream.
 const LIVE_INTERVAL: Duration = Duration::from_secs(2);
-/// Series of one question.
+/// Maximum number of series in a request.
 const SERIES_MAX: usize = 64;
-/// Steps of one answer.
+/// Maximum number of steps in an answer.
 const POINTS_MAX: u64 = 2_000;
 const POINTS_DEFAULT: u64 = 360;
 const LIVE: &str = "/api/v1/live";
 const HISTORY: &str = "/api/v1/history";
 const HISTORY_LIST: &str = "/api/v1/history/series";
-/// Until another node tells its numbers of now: the others are shown without it.
+/// Deadline for live metrics of another node; after it, the answer lacks that node.
 const OTHERS_NOW_MAX: Duration = Duration::from_secs(2);
-/// Until another node answers out of its history.
+/// Deadline for history of another node.
 const OTHERS_PAST_MAX: Duration = Duration::from_secs(5);
-/// How old the numbers of others may be: so much, and so much more for each of them, for each is asked over a connection of its own.
+/// Maximum age of other nodes' numbers: a base, and more for each node, as each is asked over its own connection.
 const OTHERS_AGE: Duration = Duration::from_secs(1);
 const OTHERS_AGE_EACH: Duration = Duration::from_millis(40);
-/// The page may load what this server has, and nothing else; nobody may show it in a frame.
+/// The page may load only files of this server, and may not be shown in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 fn live_control(shared: &Shared) -> Result<&dyn LiveControl, ControlError> {
-    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no history");
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no history");
     shared.control.live().ok_or_else(absent)
 }
 
-/// The server in short, as it is now. In a cluster `numbers` are of all nodes, or with `node` of that one alone.
+/// Live metrics of the server. In a cluster `numbers` are those of all nodes, or with `node` those of one node.
 #[utoipa::path(get, path = "/api/v1/live", params(("node" = Option<String>, Query)),
     responses((status = 200, body = LiveView), (status = 404, body = ErrorBody)))]
 pub(super) async fn live(
@@ -89,8 +89,8 @@ pub(super) async fn live(
     Ok(Json(view))
 }
 
-/// The same every two seconds, as server-sent events of the type `live`, or `problem` with an error; 64 streams at a time, further ones are refused.
-/// One that a session began ends with that session.
+/// Streams live metrics every two seconds, as server-sent events of the type `live`, or `problem` with an error. At most 64
+/// streams are open at a time. A stream that a session opened ends with the session.
 #[utoipa::path(get, path = "/api/v1/live/events", responses(
     (status = 200, body = LiveEvent, content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
 pub(super) async fn live_events(
@@ -102,8 +102,8 @@ pub(super) async fn live_events(
     let leave = Leave::of(&shared, &headers, &caller);
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let permit = permit.map_err(|_| {
-        let message = format!("{STREAMS_MAX} pages have a stream already");
-        ControlError::new(ErrorKind::Unavailable, message).hint("ask /api/v1/live now and then")
+        let message = format!("{STREAMS_MAX} pages already have a stream");
+        ControlError::new(ErrorKind::Unavailable, message).hint("poll /api/v1/live instead")
     })?;
     let stopping = shared.stopping.subscribe();
     let events = stream::unfold(
@@ -136,7 +136,7 @@ struct Streaming {
     shared: Arc<Shared>,
     stopping: watch::Receiver<bool>,
     leave: Leave,
-    /// Nothing was told yet.
+    /// The stream has sent nothing yet.
     is_new: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -163,7 +163,7 @@ pub(super) struct LastEvent {
     made: Option<(Duration, Bytes)>,
 }
 
-/// What other nodes said of now, when they were asked last.
+/// The latest live metrics of the other nodes.
 #[derive(Default)]
 pub(super) struct OtherNumbers {
     asked: Option<Duration>,
@@ -177,7 +177,7 @@ impl Shared {
         Whose::of(self.forward.as_ref(), is_of_a_node, name)
     }
 
-    /// What one other node answers.
+    /// The answer of one other node.
     async fn ask_one<T: DeserializeOwned>(
         &self,
         node: NodeId,
@@ -192,7 +192,7 @@ impl Shared {
                 ErrorKind::Unavailable,
                 format!("node {node} does not answer: {why}"),
             )
-            .hint("`cairn cluster status` says how the cluster is")
+            .hint("`cairn cluster status` shows the state of the cluster")
         })
     }
 
@@ -209,7 +209,7 @@ impl Shared {
         (told.into_iter().map(|(_, view)| view).collect(), silent)
     }
 
-    /// The server as it is now, with the numbers of all nodes of its cluster in one.
+    /// Live metrics of the server, with the numbers of all nodes of its cluster combined.
     async fn live_of_all(&self) -> Result<LiveView, ControlError> {
         let mut view = live_control(self)?.live().await?;
         let Some(forward) = &self.forward else {
@@ -224,7 +224,7 @@ impl Shared {
         Ok(view)
     }
 
-    /// The event of now; made anew when the last one is old, by one of the streams for all.
+    /// The current event. When it is outdated, one stream makes the next event for all streams.
     async fn live_now(&self) -> Option<Bytes> {
         let mut last = self.last_event.lock().await;
         let now = self.env.clock.monotonic();
@@ -270,7 +270,7 @@ pub(super) fn streams() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(STREAMS_MAX))
 }
 
-/// Who has mounted what, as far as clients say.
+/// Lists mounts, as reported by clients.
 #[utoipa::path(get, path = "/api/v1/nfs/mounts", responses(
     (status = 200, body = MountList), (status = 404, body = ErrorBody)))]
 pub(super) async fn mount_list(State(shared): Api) -> Result<Json<MountList>, ControlError> {
@@ -278,7 +278,7 @@ pub(super) async fn mount_list(State(shared): Api) -> Result<Json<MountList>, Co
     Ok(Json(MountList { mounts }))
 }
 
-/// What the history has. In a cluster the series of all nodes that answer, or with `node` all that one has.
+/// Describes the stored history. In a cluster, with the series of all nodes that answer, or with `node` those of one node.
 #[utoipa::path(get, path = "/api/v1/history/series", params(("node" = Option<String>, Query)),
     responses((status = 200, body = HistoryList), (status = 404, body = ErrorBody)))]
 pub(super) async fn history_list(
@@ -314,9 +314,9 @@ pub(super) async fn history_list(
 }
 
 /// Values of series over time. `series` may be given up to 64 times; `from` and `to` are seconds since 1970, or relative
-/// to now if they are negative or zero (the last hour if they are left out); `points` is the most steps (360, up to 2000).
-/// A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time. In a cluster values are of all nodes in
-/// one, as `across` says, or with `node` of that one alone.
+/// to now if negative or zero (by default the last hour); `points` is the maximum number of steps (by default 360, up to 2000).
+/// A step is 10 s, 5 min, or a multiple; the finest step that covers the whole time is used. In a cluster, values of all nodes
+/// are combined as `across` says, or with `node` those of one node are returned.
 #[utoipa::path(get, path = "/api/v1/history", params(("series" = Vec<String>, Query, min_items = 1, max_items = 64, max_length = 4096), ("from" = Option<i64>, Query),
     ("to" = Option<i64>, Query), ("points" = Option<u64>, Query, minimum = 1, maximum = 2000), ("node" = Option<String>, Query)),
     responses((status = 200, body = HistoryView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -351,7 +351,7 @@ pub(super) async fn history(
     let from_seconds = absolute(number("from")?.unwrap_or(-3600));
     let to_seconds = absolute(number("to")?.unwrap_or(0));
     if from_seconds >= to_seconds {
-        return Err(invalid("from lies after to".to_owned()));
+        return Err(invalid("from is later than to".to_owned()));
     }
     let points = match number("points")? {
         None => POINTS_DEFAULT,
@@ -386,7 +386,7 @@ pub(super) async fn history(
     Ok(Json(view))
 }
 
-/// The same question to another node, whose clock may be apart.
+/// The request for another node, whose clock may differ.
 fn uri_of(query: &HistoryQuery) -> Result<Uri, ControlError> {
     let HistoryQuery {
         series,
@@ -403,7 +403,7 @@ fn uri_of(query: &HistoryQuery) -> Result<Uri, ControlError> {
     path.parse().map_err(failed)
 }
 
-/// The console's own files. They take no token, and are not in the document: they are no part of the API.
+/// Routes of the console's files. They need no token, and are not part of the API document.
 pub(super) fn pages() -> Router<Arc<Shared>> {
     Router::new()
         .route("/", get(to_console))
@@ -412,7 +412,7 @@ pub(super) fn pages() -> Router<Arc<Shared>> {
         .route("/console/{*path}", get(console))
 }
 
-/// Leads people who know the server's address alone to the console.
+/// Redirects the server's root address to the console.
 async fn to_console() -> Response {
     let mut response = StatusCode::FOUND.into_response();
     let root = HeaderValue::from_static(cairn_console::ROOT);
@@ -420,13 +420,13 @@ async fn to_console() -> Response {
     response
 }
 
-/// A file of the console. Takes no token: all servers of one version have the same.
+/// A file of the console. It needs no token: all servers of a version have identical files.
 async fn console(request: Request) -> Response {
     let path = request.uri().path();
     let path = path.strip_prefix(cairn_console::ROOT).unwrap_or("");
     let Some(file) = cairn_console::file(path) else {
         return ControlError::new(ErrorKind::NotFound, "the console has no such file")
-            .hint("reload the page: it may be of an older version")
+            .hint("reload the page: it may be from an older version")
             .into_response();
     };
     let asked = |name| {

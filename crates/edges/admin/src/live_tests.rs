@@ -250,7 +250,7 @@ async fn questions_to_the_history_are_answered_or_refused() {
         ("", 400, "1 to 64 series"),
         (&many, 400, "1 to 64 series"),
         ("series=a&from=x", 400, "from is a whole number"),
-        ("series=a&from=160&to=100", 400, "after to"),
+        ("series=a&from=160&to=100", 400, "later than to"),
         ("series=a&points=0", 400, "points is 1 to 2000"),
         ("series=a&points=2001", 400, "points is 1 to 2000"),
         ("series=a&points=-1", 400, "points is 1 to 2000"),

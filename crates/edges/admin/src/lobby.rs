@@ -140,9 +140,9 @@ impl Guest {
         if !has_place && is_known {
             self.leaves_strangers();
             let Some(taken) = self.place().await else {
-                let message = "too many others ask this server at the moment";
+                let message = "this server has too many requests now";
                 let busy = ControlError::new(ErrorKind::Unavailable, message).hint(
-                    "nothing was done: try again, and look who has connections to the admin port",
+                    "nothing was changed: try again, and check which clients use the admin port",
                 );
                 return closing(busy.into_response());
             };

@@ -28,16 +28,13 @@ const SAID_CHARS_MAX: usize = 200;
 
 fn provider(shared: &Shared) -> Result<&Provider, ControlError> {
     let absent = || {
-        ControlError::new(
-            ErrorKind::NotFound,
-            "nobody logs in to this server by an OpenID provider",
-        )
-        .hint("`cairn serve --help` shows the settings, which begin with oidc")
+        ControlError::new(ErrorKind::NotFound, "this server has no OpenID provider")
+            .hint("`cairn serve --help` shows the settings, which begin with oidc")
     };
     shared.oidc.as_ref().ok_or_else(absent)
 }
 
-/// Where the provider is to send the browser back, if that is an address that the settings have.
+/// The redirect address for the provider, if the settings contain it.
 fn redirect(
     provider: &Provider,
     headers: &HeaderMap,
@@ -56,11 +53,10 @@ fn redirect(
     });
     let refused = || {
         let origin: String = origin.chars().take(SAID_CHARS_MAX).collect();
-        let message = format!(
-            "the console is open at {origin}, where the OpenID provider may not send anybody back"
-        );
+        let message =
+            format!("the console is open at {origin}, which is not an allowed redirect address");
         ControlError::new(ErrorKind::Forbidden, message).hint(format!(
-            "open it at {}, or add the address to oidc_address and to what the provider allows",
+            "open the console at {}, or add this address to oidc_address and to the provider's allowed redirect addresses",
             provider.addresses()
         ))
     };
@@ -68,11 +64,11 @@ fn redirect(
 }
 
 fn refused(error: &OidcError) -> ControlError {
-    let clocks = "compare the clocks of both: `timedatectl` shows whether this server's is set by the network";
+    let clocks = "compare the clocks of server and provider: `timedatectl` shows whether this server's clock is synchronized";
     let (kind, hint) = match error {
         OidcError::Away(_) => (
             ErrorKind::Unavailable,
-            "try again; users with passwords and the admin token log in meanwhile",
+            "try again; log-ins with a password or the admin token still work",
         ),
         OidcError::Answer(_) => (
             ErrorKind::Unavailable,
@@ -80,11 +76,11 @@ fn refused(error: &OidcError) -> ControlError {
         ),
         OidcError::Secret { .. } => (
             ErrorKind::Unavailable,
-            "look at oidc_client_secret_file: the server must be able to read it",
+            "check oidc_client_secret_file: the server must be able to read it",
         ),
         OidcError::Code(_) => (
             ErrorKind::Unauthorized,
-            "begin the log-in again; if that does not help, compare client id, secret and the allowed redirect address, \
+            "start the log-in again; if that does not help, compare client id, secret and the allowed redirect address, \
              /console/login, with the provider's configuration",
         ),
         OidcError::Token(token) => match token {
@@ -101,22 +97,22 @@ fn refused(error: &OidcError) -> ControlError {
             | cairn_oidc::TokenError::Signature
             | cairn_oidc::TokenError::Nonce => (
                 ErrorKind::Unauthorized,
-                "begin the log-in again; if it fails again, the provider, or who stands between, is not what it should be",
+                "start the log-in again; if it fails again, the provider or a system on the path to it is misconfigured or hostile",
             ),
         },
         OidcError::NoName { .. } | OidcError::BadName { .. } => (
             ErrorKind::Forbidden,
-            "oidc_name_claim says which claim is the name; oidc_scope, what the provider is asked for",
+            "oidc_name_claim sets the claim with the name; oidc_scope sets the requested scopes",
         ),
         OidcError::NoRole { .. } => (
             ErrorKind::Forbidden,
-            "who runs the provider can add you to a group; oidc_admin and oidc_viewer say which groups give a role",
+            "the provider's administrator can add you to a group; oidc_admin and oidc_viewer list the groups that give a role",
         ),
     };
     ControlError::new(kind, error.to_string()).hint(hint)
 }
 
-/// Which ways to log in there are besides users with passwords and the admin token.
+/// Lists the ways to log in besides passwords and the admin token.
 #[utoipa::path(get, path = "/api/v1/session/ways", security(()), responses((status = 200, body = LoginWays)))]
 pub(super) async fn login_ways(State(shared): Api) -> Json<LoginWays> {
     let oidc = shared.oidc.as_ref();
@@ -125,8 +121,8 @@ pub(super) async fn login_ways(State(shared): Api) -> Json<LoginWays> {
     })
 }
 
-/// Begins a log-in by the OpenID provider: the answer says where the browser goes, and sets a cookie that holds for ten
-/// minutes. The provider sends the browser back to `/console/login` of the address where the console is open.
+/// Starts a log-in through the OpenID provider: the answer has the provider's address for the browser, and sets a cookie that is
+/// valid for ten minutes. The provider redirects the browser to `/console/login` at the console's address.
 #[utoipa::path(post, path = "/api/v1/session/oidc/begin", security(()), responses((status = 200, body = OidcBegun),
     (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn oidc_begin(
@@ -143,7 +139,7 @@ pub(super) async fn oidc_begin(
     let address = provider.address(&login, &redirect).await;
     let address = address.map_err(|error| {
         if let Some(more) = shared.oidc_begins_logged.admitted() {
-            tracing::warn!(%error, more, "a log-in by the OpenID provider cannot begin");
+            tracing::warn!(%error, more, "a log-in through the OpenID provider cannot start");
         }
         refused(&error)
     })?;
@@ -153,8 +149,8 @@ pub(super) async fn oidc_begin(
     Ok(response)
 }
 
-/// Ends a log-in by the OpenID provider, with what it sent the browser back with: the answer sets a cookie, as any log-in.
-/// The session ends as others do, and when the settings of the provider are changed.
+/// Completes a log-in through the OpenID provider, with the parameters of its redirect: the answer sets a session cookie. The
+/// session ends like any other, and when the settings of the provider change.
 #[utoipa::path(post, path = "/api/v1/session/oidc/finish", security(()), request_body = OidcReturn,
     responses((status = 200, body = SessionOpen), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -194,7 +190,7 @@ pub(super) async fn oidc_finish(
 
 type Refused = (ControlError, Tried);
 
-/// Who came back.
+/// The user that the provider authenticated.
 async fn person(
     shared: &Shared,
     headers: &HeaderMap,
@@ -210,7 +206,7 @@ async fn person(
     let person = provider.person(&login, &redirect, &code).await;
     let person = person.map_err(|error| {
         if let Some(more) = shared.oidc_ends_logged.admitted() {
-            tracing::warn!(%error, more, "a log-in by the OpenID provider failed");
+            tracing::warn!(%error, more, "a log-in through the OpenID provider failed");
         }
         let name = match &error {
             OidcError::NoRole { name, .. } => Some(name.as_str()),
@@ -231,7 +227,7 @@ async fn person(
     Ok((caller, whose))
 }
 
-/// The log-in that this browser began and that the provider answers.
+/// The log-in that this browser started and that the provider answers.
 fn pending(shared: &Shared, headers: &HeaderMap, state: &str) -> Result<Pending, ControlError> {
     let name = login_cookie_name(host(headers));
     let cookies = headers.get_all(header::COOKIE).iter();
@@ -240,7 +236,7 @@ fn pending(shared: &Shared, headers: &HeaderMap, state: &str) -> Result<Pending,
         .find_map(|value| shared.sessions.find_login(value));
     let is_its_own = |pending: &Pending| shared.sessions.login(pending).state == state;
     let Some(pending) = found.filter(is_its_own) else {
-        let message = "this browser did not begin this log-in, or began another one since";
+        let message = "this browser did not start this log-in, or has started another since";
         let error = ControlError::new(ErrorKind::Unauthorized, message);
         return Err(error.hint("log in again at /console/, in one window, with cookies allowed"));
     };
@@ -248,8 +244,7 @@ fn pending(shared: &Shared, headers: &HeaderMap, state: &str) -> Result<Pending,
         true => Ok(pending),
         false => {
             let minutes = LOGIN_SECONDS / 60;
-            let message =
-                format!("this log-in is too old: it was begun more than {minutes} min ago");
+            let message = format!("this log-in is too old: it started more than {minutes} min ago");
             Err(ControlError::new(ErrorKind::Unauthorized, message).hint("log in again"))
         }
     }
@@ -263,7 +258,7 @@ fn code_of(returned: OidcReturn) -> Result<String, ControlError> {
         let said: String = said.take(SAID_CHARS_MAX).collect();
         let message = format!("the OpenID provider refuses this log-in: {}", said.trim());
         return Err(ControlError::new(ErrorKind::Unauthorized, message)
-            .hint("log in again, and say yes there; or ask who runs the provider"));
+            .hint("log in again and agree there, or ask the provider's administrator"));
     }
     returned.code.ok_or_else(|| {
         ControlError::new(ErrorKind::Invalid, "the OpenID provider sent no code")

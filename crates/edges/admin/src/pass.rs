@@ -123,7 +123,7 @@ pub(crate) async fn admit_guarded(state: Api, request: Request, next: Next) -> R
     // The audit log has it at the node that was asked, if that is honest.
     let (who, status) = (response.extensions().get::<Caller>(), response.status());
     let user = who.map_or("nobody", Caller::name);
-    tracing::info!(user, %method, path, %status, "a change that another node passed on");
+    tracing::info!(user, %method, path, %status, "a change forwarded by another node");
     response
 }
 
@@ -131,11 +131,11 @@ pub(crate) async fn admit_guarded(state: Api, request: Request, next: Next) -> R
 fn unknown_there(forward: &Arc<Forward>, node: NodeId) -> Response {
     let name = forward.nodes().name(node);
     let message = format!(
-        "node {name} has to do this, since it runs a member of etcd and the node that was asked does not, and the token or session of \
-         this request is not one of node {name}"
+        "node {name} has to do this, because it runs an etcd member and this node does not, but node {name} does not know the token or \
+        session of this request"
     );
     let hint = format!(
-        "ask node {name} itself, with its token; or ask here with the name and password of a user who is an admin"
+        "send the request to node {name} with its token, or send it here with the name and password of an admin"
     );
     let error = ControlError::new(ErrorKind::Forbidden, message);
     error.hint(hint).into_response()
@@ -182,7 +182,7 @@ impl Passed {
             .max_buf_size(HEAD_LEN_BYTES_MAX);
         let service = TowerToHyperService::new(router);
         if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-            tracing::debug!(%error, "a request that a node passed on ended");
+            tracing::debug!(%error, "a request forwarded by a node ended");
         }
     }
 }
@@ -220,7 +220,7 @@ async fn mark(mut request: Request) -> Request {
 async fn only_reads(request: Request, next: Next) -> Response {
     match request.method().is_safe() {
         true => next.run(request).await,
-        false => ControlError::new(ErrorKind::Invalid, "a change came over a stream of looks")
+        false => ControlError::new(ErrorKind::Invalid, "a change came over a stream for reads")
             .into_response(),
     }
 }
@@ -240,15 +240,16 @@ async fn admit(admission: Arc<Admission>, request: Request, next: Next) -> Respo
         response
     });
     begun.await.unwrap_or_else(|_| {
-        ControlError::new(ErrorKind::Internal, "the request broke off").into_response()
+        ControlError::new(ErrorKind::Internal, "the request was interrupted").into_response()
     })
 }
 
 fn too_late() -> Response {
-    let message = "the request waited for so long that somebody may have changed this meanwhile; nothing was done";
+    let message =
+        "the request waited so long that another change may have come first; nothing was changed";
     let error = ControlError::new(ErrorKind::Unavailable, message);
     error
-        .hint("look how things are now, then try again")
+        .hint("check the current state, then try again")
         .into_response()
 }
 
@@ -260,10 +261,10 @@ async fn admit_change(forward: &Arc<Forward>, came: &Came) -> Result<Arc<Admissi
     let admitting = timeout(CONNECT_MAX, forward.registry().admit_own()).await;
     let admitted = admitting.unwrap_or(Err(Refused::Behind));
     let admission = admitted.map_err(|why| {
-        let message = format!("this node changes nothing now: {why}");
+        let message = format!("this node cannot make changes now: {why}");
         let error = ControlError::new(ErrorKind::Unavailable, message);
         error.hint(
-            "`cairn cluster status` says whether etcd answers; try again, or ask another node",
+            "`cairn cluster status` shows whether etcd answers; try again, or use another node",
         )
     });
     let admission = admission.map_err(ControlError::into_response)?;
@@ -357,7 +358,7 @@ impl Asked {
         answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// The same of several nodes at once; and those that do not answer.
+    /// The answers of several nodes at once, and the nodes that do not answer.
     async fn read_all<T: DeserializeOwned>(
         &self,
         forward: &Arc<Forward>,
@@ -407,7 +408,7 @@ impl Whose {
                 None => Ok(Self::Own),
                 Some(_) => Err(ControlError::new(
                     ErrorKind::NotFound,
-                    "this server is in no cluster: leave node out",
+                    "this server is not in a cluster: leave node out",
                 )),
             };
         };
@@ -426,7 +427,7 @@ impl Whose {
 }
 
 fn no_such_node(name: &str) -> ControlError {
-    let message = format!("no node of this cluster is called {name}");
+    let message = format!("no node of this cluster has the name {name}");
     ControlError::new(ErrorKind::NotFound, message).hint("`cairn node list` shows the nodes")
 }
 

@@ -160,11 +160,11 @@ async fn what_another_node_has_is_answered_there() {
         ("GET", "/api/v1/volumes/none", yes, "", 404, "not_found"),
         // With its body.
         ("POST", "/api/v1/buckets", yes, r#"{"name":"here","volume":"main"}"#, 409, "here is taken"),
-        ("POST", "/api/v1/buckets", yes, r#"{"name":1}"#, 400, "does not fit"),
+        ("POST", "/api/v1/buckets", yes, r#"{"name":1}"#, 400, "is not valid"),
         // By whoever has it.
         ("PATCH", "/api/v1/buckets/one", yes, r#"{"nfs_versions":true}"#, 200, r#""nfs_versions_seconds":60"#),
         ("PATCH", "/api/v1/buckets/two", yes, r#"{"nfs_versions":false}"#, 200, r#""name":"two""#),
-        ("PATCH", "/api/v1/buckets/one", yes, r#"{"nfs":true}"#, 400, "does not fit"),
+        ("PATCH", "/api/v1/buckets/one", yes, r#"{"nfs":true}"#, 400, "is not valid"),
         ("PATCH", "/api/v1/buckets/four", yes, r#"{"nfs_versions":true}"#, 404, "no such bucket"),
         ("DELETE", "/api/v1/buckets/one", yes, "", 204, ""),
         ("DELETE", "/api/v1/buckets/two", yes, "", 204, ""),
@@ -530,7 +530,7 @@ async fn numbers_are_of_all_nodes() {
     // One server has no other.
     let alone = super::live_tests::server().router();
     let (status, text) = ask(&alone, "GET", "/api/v1/live?node=node2", Some(TOKEN), "").await;
-    assert!(status == 404 && text.contains("in no cluster"), "{text}");
+    assert!(status == 404 && text.contains("not in a cluster"), "{text}");
 }
 
 /// Pages are of what all nodes have.

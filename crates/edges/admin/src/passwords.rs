@@ -71,7 +71,7 @@ impl Passwords {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ControlError> {
         let broke_off =
-            || ControlError::new(ErrorKind::Internal, "the hash of a password broke off");
+            || ControlError::new(ErrorKind::Internal, "hashing the password was interrupted");
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| broke_off())?;
         let working = tokio::task::spawn_blocking(move || {

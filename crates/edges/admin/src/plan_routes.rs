@@ -19,7 +19,7 @@ fn control(shared: &Shared) -> Result<&dyn PlanControl, ControlError> {
     shared.control.plans().ok_or_else(absent)
 }
 
-/// A file to keep: what is in it is never run as a page of this server.
+/// A download: a browser never runs its content as a page of this server.
 pub(super) fn download(file: PlanFile) -> Response {
     let mut response = Response::new(Body::from(file.content));
     let named = format!("attachment; filename=\"{}\"", file.name);
@@ -31,8 +31,8 @@ pub(super) fn download(file: PlanFile) -> Response {
     response
 }
 
-/// Ranks designs by goals, which are those of `cairn plan`, with their units: `capacity=200TiB`, `read=6GB/s`. Nothing of
-/// this server counts, and nothing is changed.
+/// Ranks designs by goals. The goals and units are those of `cairn plan`: `capacity=200TiB`, `read=6GB/s`. The answer does not
+/// depend on this server, and nothing is changed.
 #[utoipa::path(get, path = "/api/v1/plan", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB"),
     ("read" = Option<String>, Query, example = "6GB/s"), ("write" = Option<String>, Query), ("iops" = Option<u64>, Query),
     ("write-iops" = Option<u64>, Query), ("latency" = Option<String>, Query, example = "1ms"),
@@ -51,7 +51,7 @@ pub(super) async fn plan_show(
     control(&shared)?.plan(goals).await.map(Json)
 }
 
-/// The same as a page with charts, to download. It takes the queries of `/api/v1/plan`.
+/// Downloads the ranking as a page with charts. Takes the queries of `/api/v1/plan`.
 #[utoipa::path(get, path = "/api/v1/plan/report", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB")),
     responses((status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody)))]
 pub(super) async fn plan_report(
@@ -62,8 +62,8 @@ pub(super) async fn plan_report(
     Ok(download(control(&shared)?.plan_report(goals).await?))
 }
 
-/// The template that deploys one of the designs, to download. It takes the queries of `/api/v1/plan`, `rank` (1 if it is left
-/// out), and `format`: cloudformation, cloudformation-json or terraform.
+/// Downloads the template that deploys one of the designs. Takes the queries of `/api/v1/plan`, `rank` (by default 1), and
+/// `format`: cloudformation, cloudformation-json or terraform.
 #[utoipa::path(get, path = "/api/v1/plan/template", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB"), ("rank" = Option<u32>, Query, minimum = 1),
     ("format" = Option<String>, Query, pattern = "^(cloudformation|cloudformation-json|terraform)$")),
     responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody)))]
@@ -75,7 +75,7 @@ pub(super) async fn plan_template(
     let query = Query::parse(query.as_deref(), &known)?;
     let rank = query.values("rank").next().unwrap_or("1");
     let rank = rank.parse().map_err(|_| {
-        let message = format!("\"{rank}\" is no rank: 1 is the best");
+        let message = format!("\"{rank}\" is not a rank: 1 is the best");
         ControlError::new(ErrorKind::Invalid, message)
     })?;
     let format = query.values("format").next().unwrap_or(FORMAT_DEFAULT);

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::control::Answer;
 use crate::query::Query;
 
-/// What is wanted of a design, as whoever asks wrote it: by key, those of `cairn plan` without the dashes.
+/// Goals for a design, as in the request: the flags of `cairn plan` without dashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanGoals(pub Vec<(&'static str, String)>);
 
@@ -33,7 +33,7 @@ impl PlanGoals {
         "include-planned",
     ];
 
-    /// The goals of a query; an empty value is one that was left out.
+    /// The goals of a query; an empty value counts as left out.
     pub fn of(query: &Query) -> Self {
         let given = Self::KEYS.iter().filter_map(|key| {
             let value = query.values(key).find(|value| !value.trim().is_empty())?;
@@ -43,24 +43,24 @@ impl PlanGoals {
     }
 }
 
-/// Which design is to be deployed, and as what.
+/// The design to deploy, and the format of the template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanTemplateAsk {
     pub goals: PlanGoals,
-    /// Its rank for these goals; 1 is the best.
+    /// The design's rank for these goals; 1 is the best.
     pub rank: usize,
     /// The name of a format.
     pub format: String,
 }
 
-/// Designs that do what is wanted, best first.
+/// Designs that meet the goals, best first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlanView {
     pub prices: PlanPrices,
-    /// Designs that were looked at.
+    /// Number of evaluated designs.
     pub candidates: u64,
     pub designs: Vec<PlanDesign>,
-    /// Designs that do not, each with the goal that it misses; the nearest ones first.
+    /// Designs that miss a goal, each with that goal; the nearest ones first.
     pub misses: Vec<PlanMiss>,
     /// If nothing fits: which goals exclude each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,25 +71,25 @@ pub struct PlanView {
 pub struct PlanPrices {
     #[schema(example = "us-east-1")]
     pub region: String,
-    /// When they were taken.
+    /// Date of the prices.
     #[schema(example = "2023-05-01")]
     pub date: String,
     pub source: String,
-    /// Which of them are older than a year.
+    /// Prices that are older than a year.
     pub stale: Vec<String>,
 }
 
-/// A design, with what it holds, does and costs.
+/// A design, with its capacity, performance and cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlanDesign {
     /// 1 is the best.
     pub rank: u64,
     pub name: String,
-    /// Whether it is of Cairn, and not a vendor's product to compare with.
+    /// Whether the design uses Cairn; otherwise it is another vendor's product, for comparison.
     pub is_cairn: bool,
-    /// What it needs that this version of Cairn does not have; nothing if it works today.
+    /// Features that the design needs and this version of Cairn lacks; left out if it works today.
     pub needs: Vec<String>,
-    /// Why it ranks where it does.
+    /// The reason for the rank.
     pub why: String,
     pub usable_bytes: u64,
     pub raw_bytes: u64,
@@ -102,13 +102,13 @@ pub struct PlanDesign {
     pub year_usd: f64,
     pub month_per_usable_tib_usd: f64,
     pub costs: Vec<PlanCost>,
-    /// What is in no price.
+    /// Costs that the price does not include.
     pub without: Vec<String>,
     pub survives: String,
     pub protocols: Vec<String>,
-    /// What a buyer must know.
+    /// Caveats for a buyer.
     pub notes: Vec<String>,
-    /// How it grows.
+    /// Ways to grow the design.
     pub growth: String,
 }
 
@@ -119,7 +119,7 @@ pub struct PlanRate {
     pub burst: u64,
     /// measured, documented, derived or extrapolated.
     pub known: String,
-    /// What holds the steady rate down.
+    /// The bottleneck of the steady rate.
     pub limited_by: String,
 }
 
@@ -138,7 +138,7 @@ pub struct PlanMiss {
     pub month_usd: f64,
 }
 
-/// A file that whoever asks keeps.
+/// A file for download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanFile {
     pub name: &'static str,
@@ -149,7 +149,7 @@ pub struct PlanFile {
 /// What a node does with the planner.
 pub trait PlanControl: Send + Sync {
     fn plan(&self, goals: PlanGoals) -> Answer<'_, PlanView>;
-    /// The same as a page with charts.
+    /// The ranking as a page with charts.
     fn plan_report(&self, goals: PlanGoals) -> Answer<'_, PlanFile>;
     fn plan_template(&self, ask: PlanTemplateAsk) -> Answer<'_, PlanFile>;
 }

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 
-/// What a directory says about data of files below it; what it leaves out is said by the next directory above it that does,
-/// or by the volume.
+/// The policy of a directory for data of files below it. A setting that is left out is inherited from the nearest parent
+/// directory that has it, or from the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySettings {
@@ -23,21 +23,21 @@ pub struct PolicySettings {
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "streaming", pattern = "^(concurrent|streaming|random)$")]
     pub access_pattern: Option<AccessPattern>,
-    /// any, hdd, ssd or nvme: the kind of disks that it lives on.
+    /// Device class: any, hdd, ssd or nvme.
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "ssd", pattern = "^(any|hdd|ssd|nvme)$")]
     pub media: Option<MediaChoice>,
-    /// none, +1n to +4n, 2x to 5x, or default: how many disks may be lost.
+    /// none, +1n to +4n, 2x to 5x, or default: how many lost disks the data survives.
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "3x", pattern = r"^(default|none|\+[1-4]n|[2-5]x)$")]
     pub protection: Option<Protection>,
 }
 
-/// A policy to set, in the place of one that is there.
+/// A policy to set; it replaces an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySet {
-    /// From the root of the volume.
+    /// The directory's path from the root of the volume.
     #[schema(
         max_length = 4096,
         pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
@@ -46,7 +46,7 @@ pub struct PolicySet {
     pub policy: PolicySettings,
 }
 
-/// What holds for data that is written in a directory now.
+/// The effective policy for data that is written in a directory now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyInForce {
     #[schema(value_type = String, example = "zstd:3")]
@@ -61,13 +61,13 @@ pub struct PolicyInForce {
     pub protection: Protection,
 }
 
-/// What a directory says, and what holds there.
+/// A directory's own policy, and the effective one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyView {
     pub volume: String,
-    /// From the root of the volume, which is `/`.
+    /// The directory's path from the root of the volume, which is `/`.
     pub path: String,
-    /// What the directory says itself; nothing if it has no policy.
+    /// The directory's own policy; empty if it has none.
     pub policy: PolicySettings,
     pub in_force: PolicyInForce,
 }
@@ -77,11 +77,11 @@ pub struct PolicyList {
     pub policies: Vec<PolicyView>,
 }
 
-/// Whose data is to be converted.
+/// The data to convert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyStart {
-    /// A directory, from the root of the volume; `/` is all of it.
+    /// A directory's path from the root of the volume; `/` is the whole volume.
     #[schema(
         max_length = 4096,
         pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"
@@ -107,33 +107,33 @@ impl ApplyState {
     }
 }
 
-/// How the conversion of existing data stands that is under way, or how the last one ended.
+/// The progress of the conversion of existing data, or the result of the last one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApplyView {
     pub volume: String,
-    /// The directory whose files are converted, where it is now; `null` if it is not there any more.
+    /// The current path of the directory whose files are converted; `null` if it no longer exists.
     pub path: Option<String>,
     pub state: ApplyState,
-    /// In seconds since 1970; the end is `null` while it is running.
+    /// Start and end in seconds since 1970; the end is `null` while the conversion runs.
     pub began_seconds: u64,
     pub ended_seconds: Option<u64>,
-    /// Inodes of the whole volume that were looked at, of so many at the beginning.
+    /// Visited inodes of the whole volume, and their number at the start.
     pub inodes: u64,
     pub inodes_all: u64,
-    /// Files below the directory that were looked at.
+    /// Visited files below the directory.
     pub files: u64,
-    /// Their bytes, without holes,
+    /// Bytes of these files, without holes.
     pub seen_bytes: u64,
-    /// those that were written anew, because they were stored in another way,
+    /// Bytes that were rewritten, because they were stored differently.
     pub rewritten_bytes: u64,
-    /// and those that refer to the same bytes elsewhere now.
+    /// Bytes that were deduplicated.
     pub shared_bytes: u64,
-    /// What the records took that were replaced, and what those take that were written; after compression, before parity.
+    /// Stored bytes of the replaced records, and of the new records; after compression, before parity.
     pub stored_bytes_before: u64,
     pub stored_bytes_after: u64,
-    /// Parts of files that could not be read, or changed meanwhile: they are as they were, or as clients wrote them.
+    /// Parts of files that could not be read, or that clients changed meanwhile; the conversion left these unchanged.
     pub left: u64,
-    /// Why it does not go on just now; it is tried again.
+    /// Why the conversion is waiting; the server retries.
     pub waits_for: Option<String>,
 }
 

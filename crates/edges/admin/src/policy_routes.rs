@@ -16,14 +16,14 @@ fn control(shared: &Shared) -> Result<&dyn PolicyControl, ControlError> {
     shared.control.policies().ok_or_else(absent)
 }
 
-/// Reads which directory is meant.
+/// Reads the directory of a request.
 fn path_of(query: Option<&str>) -> Result<String, ControlError> {
     let query = Query::parse(query, &["path"])?;
     let path = query.values("path").last().map(str::to_owned);
     Ok(path.unwrap_or_else(|| "/".to_owned()))
 }
 
-/// All directories of a volume that have a policy.
+/// Lists the directories of a volume that have a policy.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = PolicyList), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_list(
@@ -33,7 +33,7 @@ pub(super) async fn policy_list(
     Ok(Json(control(&shared)?.policies(volume).await?))
 }
 
-/// Sets the policy of a directory, in the place of one that is there. It is for data that is written from then on.
+/// Sets or replaces the policy of a directory. It applies to data written from then on.
 #[utoipa::path(put, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = PolicySet,
     responses((status = 200, body = PolicyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -46,7 +46,7 @@ pub(super) async fn policy_set(
     Ok(Json(to_the_end(set).await?))
 }
 
-/// What a directory says, and what holds there.
+/// Shows a directory's own settings and the effective ones.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$")),
     responses((status = 200, body = PolicyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn policy_show(
@@ -58,7 +58,7 @@ pub(super) async fn policy_show(
     Ok(Json(control(&shared)?.policy(volume, path).await?))
 }
 
-/// Takes the policy of a directory away. Data stays as it is.
+/// Removes the policy of a directory. Existing data stays as it is stored.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
     ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
@@ -72,7 +72,7 @@ pub(super) async fn policy_clear(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How the conversion of existing data stands, or how the last one ended.
+/// Shows the progress of the conversion of existing data, or the result of the last one.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = ApplyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn apply_show(
@@ -82,7 +82,7 @@ pub(super) async fn apply_show(
     Ok(Json(control(&shared)?.apply(volume).await?))
 }
 
-/// Begins to convert existing data to what policies say, in the background. A restart goes on with it.
+/// Starts to convert existing data to its policies, in the background. The conversion continues after a restart.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = ApplyStart,
     responses((status = 200, body = ApplyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -95,7 +95,7 @@ pub(super) async fn apply_start(
     Ok(Json(to_the_end(start).await?))
 }
 
-/// Ends the conversion that is under way. What is converted stays so.
+/// Cancels the running conversion. Converted data stays converted.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn apply_cancel(

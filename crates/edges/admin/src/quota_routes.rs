@@ -16,7 +16,7 @@ fn control(shared: &Shared) -> Result<&dyn QuotaControl, ControlError> {
     shared.control.quotas().ok_or_else(absent)
 }
 
-/// Reads which quota is meant.
+/// Reads the quota of a request.
 fn quota_at(query: Option<&str>) -> Result<QuotaAt, ControlError> {
     let invalid = |message: String| ControlError::new(ErrorKind::Invalid, message);
     let query = Query::parse(query, &["path", "of", "id"])?;
@@ -24,7 +24,7 @@ fn quota_at(query: Option<&str>) -> Result<QuotaAt, ControlError> {
     let of = one("of").unwrap_or_else(|| "all".to_owned());
     let of = QuotaOf::from_name(&of).ok_or_else(|| {
         invalid(format!(
-            "{of:?} is not whose usage a quota is about: all, user, group, default-user or default-group"
+            "{of:?} is not one of all, user, group, default-user or default-group"
         ))
     })?;
     let id = one("id")
@@ -38,7 +38,7 @@ fn quota_at(query: Option<&str>) -> Result<QuotaAt, ControlError> {
     })
 }
 
-/// All quotas of a volume.
+/// Lists all quotas of a volume.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
 pub(super) async fn quota_list(
@@ -48,8 +48,8 @@ pub(super) async fn quota_list(
     Ok(Json(control(&shared)?.quotas(volume).await?))
 }
 
-/// Sets a quota, in the place of one that is there. It holds when this answers; what a directory has already is counted in
-/// the background then, and the quota says so.
+/// Sets or replaces a quota. The quota applies once this answers. The existing usage of a directory is counted in the background,
+/// and the quota says so meanwhile.
 #[utoipa::path(put, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = QuotaSet,
     responses((status = 200, body = QuotaView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -62,7 +62,7 @@ pub(super) async fn quota_set(
     Ok(Json(to_the_end(set).await?))
 }
 
-/// One quota, or what is used where there is none.
+/// Shows one quota, or the usage if there is no quota.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"),
     ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 200, body = QuotaView), (status = 404, body = ErrorBody)))]
@@ -75,7 +75,7 @@ pub(super) async fn quota_show(
     Ok(Json(control(&shared)?.quota(volume, at).await?))
 }
 
-/// Takes a quota away.
+/// Removes a quota.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"),
     ("of" = Option<String>, Query, pattern = "^(all|user|group|default-user|default-group)$"), ("id" = Option<u32>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -89,7 +89,7 @@ pub(super) async fn quota_remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What each user, or group (`of=group`), uses in a directory with a quota, or in the volume.
+/// Lists the usage of each user, or group (`of=group`), in a directory with a quota, or in the volume.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/quota/usages", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
     ("path" = Option<String>, Query, max_length = 4096, pattern = r"^/*(([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)(/+([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))*)?/*$"), ("of" = String, Query, pattern = "^(user|group)$")),
     responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]

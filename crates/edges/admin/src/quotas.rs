@@ -9,21 +9,21 @@ use crate::control::Answer;
 /// Users, or groups, that one answer lists.
 pub const QUOTA_USAGES_MAX: usize = 100_000;
 
-/// Whose usage a quota is about.
+/// The subject of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuotaOf {
-    /// Everything that is in the directory.
+    /// Everything in the directory.
     All,
     User,
     Group,
-    /// Each user without a quota of their own there; not root.
+    /// Each user without an own quota there, except root.
     DefaultUser,
     DefaultGroup,
 }
 
 impl QuotaOf {
-    /// As it is written in a query.
+    /// The word for a query.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -45,19 +45,19 @@ impl QuotaOf {
         all.into_iter().find(|of| of.name() == name)
     }
 
-    /// Whether it is about one user or group.
+    /// Whether the subject is one user or group.
     pub fn has_id(self) -> bool {
         matches!(self, Self::User | Self::Group)
     }
 }
 
-/// Which quota: of whom, in which directory.
+/// The identity of a quota: its subject and directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaAt {
     /// From the root of the volume, which is `/`.
     pub path: String,
     pub of: QuotaOf,
-    /// Of the user or group.
+    /// Id of the user or group.
     pub id: Option<u32>,
 }
 
@@ -65,18 +65,18 @@ pub struct QuotaAt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaLimitView {
-    /// Never passed.
+    /// Hard limit: never exceeded.
     #[serde(default)]
     pub hard: Option<u64>,
-    /// Passed for the time of grace at most.
+    /// Soft limit: may be exceeded for the grace time.
     #[serde(default)]
     pub soft: Option<u64>,
-    /// Passing it is reported, and nothing else.
+    /// Advisory limit: only reported when exceeded.
     #[serde(default)]
     pub advisory: Option<u64>,
 }
 
-/// A quota to set, in the place of one that is there.
+/// A quota to set; it replaces an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaSet {
@@ -94,15 +94,15 @@ pub struct QuotaSet {
     pub bytes: QuotaLimitView,
     #[serde(default)]
     pub files: QuotaLimitView,
-    /// `bytes` are those stored, after compression and before parity, instead of those of files.
+    /// Whether `bytes` counts stored bytes (after compression, before parity) instead of bytes of files.
     #[serde(default)]
     pub physical: bool,
-    /// For how long soft limits may be passed; a week if it is left out.
+    /// Grace time: how long soft limits may be exceeded; by default a week.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u64>,
 }
 
-/// A quota as it stands, or what is used where there is none.
+/// A quota with its usage, or the usage if there is no quota.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaView {
     pub volume: String,
@@ -114,22 +114,22 @@ pub struct QuotaView {
     pub files: QuotaLimitView,
     pub physical: bool,
     pub grace_seconds: u64,
-    /// These limits are those of all users, or groups, without any of their own.
+    /// Whether these are the default limits of users, or groups, without own limits.
     pub inherited: bool,
-    /// What the limits on bytes are compared with.
+    /// The usage to which limits on bytes apply.
     pub used_bytes: u64,
     /// Bytes of files, without holes.
     pub logical_bytes: u64,
-    /// What these take after compression, before parity.
+    /// Stored bytes of these: after compression, before parity.
     pub physical_bytes: u64,
-    /// Files, directories, links and all else that has an inode.
+    /// Inodes: files, directories, links and others.
     pub used_files: u64,
-    /// When the grace ends, in seconds since 1970; `null` while the soft limit is not passed.
+    /// End of the grace time, in seconds since 1970; `null` while usage is below the soft limit.
     pub bytes_grace_ends_seconds: Option<u64>,
     pub files_grace_ends_seconds: Option<u64>,
-    /// What was in the directory before it had a quota is still being counted: it uses more than is said here.
+    /// Whether earlier content of the directory is still being counted: the usage is higher than shown.
     pub counting: bool,
-    /// Writes, names and such that it refused since the volume was opened.
+    /// Writes and creations that the quota refused since the volume was opened.
     pub refusals: u64,
 }
 

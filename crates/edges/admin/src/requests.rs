@@ -59,13 +59,13 @@ impl<T: DeserializeOwned + Serialize, S: Sync> FromRequest<S> for Given<T> {
     async fn from_request(request: Request, _: &S) -> Result<Self, Self::Rejection> {
         let body = read_body(request.into_body()).await?;
         let unfit = |why: String| {
-            let message = format!("the body does not fit: {why}");
+            let message = format!("the body is not valid: {why}");
             refuse(StatusCode::BAD_REQUEST, message)
         };
         let given: T = serde_json::from_slice(&body).map_err(|error| unfit(error.to_string()))?;
         // Only then can there be a list.
         if body.contains(&b'[') && has_list_for_object(&body, &given) {
-            return Err(unfit("it has a list where an object is wanted".to_owned()));
+            return Err(unfit("it has a list instead of an object".to_owned()));
         }
         Ok(Self(given))
     }
@@ -137,10 +137,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
             .await
             .map(|Path(named)| Self(named))
             .map_err(|_| {
-                ControlError::new(
-                    ErrorKind::NotFound,
-                    "there is nothing of the name in the path",
-                )
+                ControlError::new(ErrorKind::NotFound, "no object has the name in the path")
             })
     }
 }
@@ -152,12 +149,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = ControlError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
-        let absent = || {
-            ControlError::new(
-                ErrorKind::NotFound,
-                "there is no volume of the name in the path",
-            )
-        };
+        let absent =
+            || ControlError::new(ErrorKind::NotFound, "no volume has the name in the path");
         let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|_| absent())?;
@@ -175,7 +168,7 @@ impl<S: Send + Sync> FromRequestParts<S> for DiskNamed {
         Path::<String>::from_request_parts(parts, state)
             .await
             .map(|Path(disk)| Self(disk))
-            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no disk of that name"))
+            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no disk with that name"))
     }
 }
 
@@ -189,7 +182,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NodeNamed {
         Path::<String>::from_request_parts(parts, state)
             .await
             .map(|Path(node)| Self(node))
-            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no node of that name"))
+            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no node with that name"))
     }
 }
 
@@ -225,10 +218,10 @@ where
     match tokio::spawn(change).await {
         Ok(result) => result,
         Err(error) => {
-            tracing::error!(%error, "a change that the admin API was asked for broke off");
+            tracing::error!(%error, "a change through the admin API was interrupted");
             Err(ControlError::new(
                 ErrorKind::Internal,
-                "the change broke off; see the server's log",
+                "the change was interrupted; see the server's log",
             ))
         }
     }

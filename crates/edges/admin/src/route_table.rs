@@ -270,47 +270,50 @@ pub fn openapi_json() -> String {
     document.to_pretty_json().unwrap_or_default()
 }
 
-/// What a status means, the same for all paths.
+/// Descriptions of HTTP statuses, for all paths.
 const STATUSES: &[(&str, &str)] = &[
     ("200", "done"),
-    ("201", "made"),
+    ("201", "created"),
     ("204", "deleted"),
-    ("400", "the request makes no sense: fix it"),
+    ("400", "the request is not valid: fix it"),
     (
         "401",
-        "no token, or not this server's; no user with this password; no session that holds; \
-         the OpenID provider vouches for nobody",
+        "the token is missing or wrong; user name or password is wrong; the session has ended; \
+        the OpenID provider did not authenticate the user",
     ),
     (
         "403",
-        "a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role",
+        "viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role",
     ),
-    ("404", "there is no such thing"),
+    ("404", "the object does not exist"),
     ("408", "the body took too long to arrive"),
     (
         "409",
-        "the state of things forbids it; the hint says what to do first",
+        "the current state does not allow the request; the hint says what to do first",
     ),
     ("413", "the body is too long"),
     (
         "429",
-        "too many tries; `Retry-After` says for how many seconds to wait",
+        "too many requests; `Retry-After` says how many seconds to wait",
     ),
-    ("431", "the head is too long, with all values of the query"),
+    (
+        "431",
+        "the request's head is too long, query values included",
+    ),
     (
         "500",
-        "a disk failed or Cairn has a bug; the server's log says more",
+        "a disk failed, or Cairn has a bug; the server's log has details",
     ),
-    ("503", "not now: try again"),
+    ("503", "temporarily not possible: try again"),
 ];
-/// Errors that any request with a token can have: a query or a path that makes no sense, something that is not there, a cluster or a
-/// volume in another state.
+/// Errors of any request with a token, for example a query or path that is not valid, a missing object, or a state that does not
+/// allow the request.
 const ERRORS_COMMON: &[&str] = &["400", "401", "404", "409", "429", "431", "500", "503"];
 const ERRORS_OF_CHANGES: &[&str] = &["403"];
-/// Those of any with a body: log-ins have one, and no token.
+/// Errors of any request with a body. Log-ins have a body and no token.
 const ERRORS_OF_BODIES: &[&str] = &["400", "403", "408", "413", "429", "500", "503"];
 
-/// Adds what need not be said at each path: errors that many have, what statuses mean, and the body of errors.
+/// Adds the parts that all paths share: common errors, descriptions of statuses, and the body of errors.
 fn complete(operation: &mut Operation, is_change: bool) {
     let mut errors: Vec<&str> = Vec::new();
     // Without a requirement of its own, that of the whole document holds.

@@ -17,14 +17,14 @@ fn s3(shared: &Shared) -> Result<&dyn S3Control, ControlError> {
     shared.control.s3().ok_or_else(absent)
 }
 
-/// All buckets of all volumes.
+/// Lists all buckets of all volumes.
 #[utoipa::path(get, path = "/api/v1/buckets", responses((status = 200, body = BucketList)))]
 pub(super) async fn bucket_list(State(shared): Api) -> Result<Json<BucketList>, ControlError> {
     let buckets = s3(&shared)?.buckets().await?;
     Ok(Json(BucketList { buckets }))
 }
 
-/// Makes a bucket of a directory, which may be there.
+/// Creates a bucket on a new or existing directory.
 #[utoipa::path(post, path = "/api/v1/buckets", request_body = BucketCreate, responses(
     (status = 201, body = BucketView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_create(
@@ -35,7 +35,7 @@ pub(super) async fn bucket_create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Changes a bucket. What S3 clients set is theirs.
+/// Changes a bucket, except settings that belong to S3 clients.
 #[utoipa::path(patch, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path, min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$")), request_body = BucketSet,
     responses((status = 200, body = BucketView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody)))]
@@ -48,7 +48,7 @@ pub(super) async fn bucket_set(
     Ok(Json(bucket))
 }
 
-/// Deletes a bucket that is empty; with `keep=true` only the bucket, and not its directory.
+/// Deletes an empty bucket and its directory; with `keep=true` deletes only the bucket and keeps the directory.
 #[utoipa::path(delete, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path, min_length = 3, max_length = 63, pattern = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"), ("keep" = Option<bool>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn bucket_delete(
@@ -61,14 +61,14 @@ pub(super) async fn bucket_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// All access keys of all volumes, without their secrets.
+/// Lists all access keys of all volumes, without their secrets.
 #[utoipa::path(get, path = "/api/v1/s3/keys", responses((status = 200, body = AccessKeyList)))]
 pub(super) async fn key_list(State(shared): Api) -> Result<Json<AccessKeyList>, ControlError> {
     let keys = s3(&shared)?.access_keys().await?;
     Ok(Json(AccessKeyList { keys }))
 }
 
-/// Makes an access key. Its secret is in this answer, and in no other.
+/// Creates an access key. Only this answer has its secret.
 #[utoipa::path(post, path = "/api/v1/s3/keys", request_body = AccessKeyCreate, responses(
     (status = 201, body = AccessKeyView), (status = 404, body = ErrorBody)))]
 pub(super) async fn key_create(

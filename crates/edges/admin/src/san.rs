@@ -8,18 +8,18 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
 use crate::control::Answer;
 
-/// What is set aside for a LUN.
+/// Space reservation of a LUN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LunReserve {
-    /// Nothing: it takes space as it is written, if there is any.
+    /// Thin: the LUN takes space as it is written, while the pool has space.
     #[default]
     None,
-    /// All its size: others get no space that it needs.
+    /// Thick: the whole size is reserved for the LUN.
     Full,
 }
 
-/// Which group sees a LUN, and as which number.
+/// A group that sees a LUN, and the LUN's number for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LunMapView {
     pub igroup: String,
@@ -32,25 +32,25 @@ pub struct LunView {
     pub volume: VolumeName,
     pub name: String,
     pub size_bytes: u64,
-    /// What it takes of the volume; a LUN is thin.
+    /// Space that the LUN uses.
     pub used_bytes: u64,
     #[serde(default)]
     pub reserve: LunReserve,
     pub block_bytes: u32,
-    /// Writes may be answered before they are stable.
+    /// Writeback: writes may be acknowledged before they are stable.
     pub write_cache: bool,
     pub read_only: bool,
     pub online: bool,
-    /// Hosts are told when no more than this part of the volume's space is free; 0: they are not.
+    /// Free space of the volume, in percent, at which hosts get a unit attention; 0: never.
     #[serde(default)]
     pub soft_threshold_percent: u8,
-    /// The identity that hosts see, its NAA: 32 hexadecimal digits.
+    /// NAA identifier of the LUN: 32 hexadecimal digits.
     pub naa: String,
-    /// The target that it is behind.
+    /// The IQN of its target.
     pub target: String,
     pub created_seconds: i64,
     pub maps: Vec<LunMapView>,
-    /// Where hosts find the target, `ADDRESS:PORT` each, of all nodes; empty where iSCSI is not served yet.
+    /// Portals of the target on all nodes, `ADDRESS:PORT` each; empty while iSCSI is not served.
     #[serde(default)]
     pub portals: Vec<String>,
 }
@@ -60,7 +60,7 @@ pub struct LunList {
     pub luns: Vec<LunView>,
 }
 
-/// A LUN to make.
+/// A LUN to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunCreate {
@@ -79,7 +79,7 @@ pub struct LunCreate {
     pub block_bytes: Option<u32>,
     #[serde(default)]
     pub write_cache: bool,
-    /// Refused if there is not so much space, and in a cluster.
+    /// `full` is refused if the pool has too little space, and in a cluster.
     #[serde(default)]
     pub reserve: LunReserve,
 }
@@ -95,14 +95,14 @@ fn block_bytes() -> Object {
         .build()
 }
 
-/// What to change about a LUN.
+/// Changes of a LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunSet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 4096, maximum = 1125899906842624u64, multiple_of = 4096)]
     pub size_bytes: Option<u64>,
-    /// A smaller size is meant: what lies beyond it is gone.
+    /// Allow a smaller size; data beyond it is lost.
     #[serde(default)]
     pub shrink: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,27 +111,27 @@ pub struct LunSet {
     pub read_only: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub online: Option<bool>,
-    /// Hosts are told when no more than this part of the volume's space is free, 1 to 99; 0: they are not told any more.
+    /// Free space of the volume, in percent, at which hosts get a unit attention, 1 to 99; 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 99)]
     pub soft_threshold_percent: Option<u8>,
-    /// `none` gives free what is set aside for it. Only a new LUN can have space set aside.
+    /// `none` releases the reserved space. Only a new LUN can reserve space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<LunReserve>,
 }
 
-/// The clone to make of a LUN.
+/// The clone of a LUN to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunClone {
-    /// Its name, in the same volume.
+    /// The clone's name, in the same volume.
     #[schema(
         min_length = 1,
         max_length = 63,
         pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )]
     pub name: String,
-    /// As the LUN was in this snapshot of the volume; as it is now, if none is given.
+    /// The snapshot of the volume to clone from; left out: the current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
         min_length = 1,
@@ -141,7 +141,7 @@ pub struct LunClone {
     pub snapshot: Option<String>,
 }
 
-/// What a LUN is to have again.
+/// The state to which a LUN is rolled back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunRestore {
@@ -154,11 +154,11 @@ pub struct LunRestore {
     pub snapshot: String,
 }
 
-/// How a group is to see a LUN.
+/// The map of a LUN to a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunMapSet {
-    /// The first that is free, if none is given.
+    /// The LUN's number for the group; by default the lowest free number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1023)]
     pub number: Option<u16>,
@@ -170,7 +170,7 @@ pub struct IgroupView {
     pub volume: VolumeName,
     pub name: String,
     pub initiators: Vec<String>,
-    /// What runs on its hosts, if that was said.
+    /// Operating system of the hosts, if set.
     #[schema(value_type = Option<String>, example = "linux")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsType>,
@@ -181,7 +181,7 @@ pub struct IgroupList {
     pub igroups: Vec<IgroupView>,
 }
 
-/// The initiators that a group is to have.
+/// The initiators of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IgroupSet {
@@ -192,21 +192,21 @@ pub struct IgroupSet {
         pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$"
     )]
     pub initiators: Vec<String>,
-    /// What runs on its hosts: linux, windows or vmware. LUNs of 512-byte blocks tell them of physical blocks of 4 KiB then, so
-    /// that what they make on a LUN is aligned.
+    /// Operating system of the hosts: linux, windows or vmware. LUNs with 512-byte blocks then report physical blocks of 4 KiB, so
+    /// that partitions and file systems are aligned.
     #[schema(value_type = Option<String>, example = "linux", pattern = "^(linux|windows|vmware)$")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsType>,
 }
 
-/// What is set for an initiator; secrets are never shown.
+/// CHAP settings of an initiator; secrets are never shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InitiatorView {
     #[schema(value_type = String, example = "main")]
     pub volume: VolumeName,
     pub name: String,
     pub chap_user: String,
-    /// What the target calls itself, if it can prove who it is.
+    /// The target's user for mutual CHAP, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_user: Option<String>,
 }
@@ -216,7 +216,7 @@ pub struct InitiatorList {
     pub initiators: Vec<InitiatorView>,
 }
 
-/// Users and secrets of an initiator.
+/// CHAP users and secrets of an initiator.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InitiatorSet {
@@ -235,13 +235,13 @@ pub struct InitiatorSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {
     pub initiator: String,
-    /// None in a session that only asks which targets there are.
+    /// Left out for a discovery session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     pub address: String,
-    /// The number of the target port group through which it came: in a cluster each node has its own.
+    /// The target port group of the session; in a cluster each node has its own.
     pub portal_group: u16,
-    /// Connections that it has now; `address` is that of the first one.
+    /// Number of connections; `address` is that of the first one.
     pub connections: u32,
     pub begun_seconds: i64,
 }

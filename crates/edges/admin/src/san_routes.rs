@@ -35,14 +35,14 @@ fn at(volume: &str, name: String) -> Result<LunAt, ControlError> {
     })
 }
 
-/// All LUNs of all volumes.
+/// Lists all LUNs of all volumes.
 #[utoipa::path(get, path = "/api/v1/luns", responses((status = 200, body = LunList)))]
 pub(super) async fn lun_list(State(shared): Api) -> Result<Json<LunList>, ControlError> {
     let luns = san(&shared)?.luns().await?;
     Ok(Json(LunList { luns }))
 }
 
-/// Makes a LUN. Nobody sees it until it is mapped.
+/// Creates a LUN. No host sees it until it is mapped.
 #[utoipa::path(post, path = "/api/v1/luns", request_body = LunCreate, responses(
     (status = 201, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn lun_create(
@@ -53,7 +53,7 @@ pub(super) async fn lun_create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// One LUN.
+/// Shows one LUN.
 #[utoipa::path(get, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody)))]
 pub(super) async fn lun_show(
@@ -63,7 +63,7 @@ pub(super) async fn lun_show(
     san(&shared)?.lun(at(&volume, lun)?).await.map(Json)
 }
 
-/// Changes a LUN: its size, whether it is online, read-only, or has a write cache.
+/// Changes a LUN: size, online, read-only, writeback.
 #[utoipa::path(patch, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunSet, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -78,7 +78,7 @@ pub(super) async fn lun_set(
         .map(Json)
 }
 
-/// Makes a LUN with the blocks of another, at once and without copying them. Nobody sees it until it is mapped.
+/// Clones a LUN at once, without copying its blocks. No host sees the clone until it is mapped.
 #[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/clone", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunClone, responses((status = 201, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -92,7 +92,7 @@ pub(super) async fn lun_clone(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Gives a LUN that is offline the blocks and the size that it had in a snapshot of its volume, at once and without copying them.
+/// Rolls an offline LUN back to a snapshot of its volume at once, with its size, without copying blocks.
 #[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/restore", params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = LunRestore, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -107,7 +107,7 @@ pub(super) async fn lun_restore(
         .map(Json)
 }
 
-/// Deletes a LUN and all its data. A mapped one is refused unless `force=true`.
+/// Deletes a LUN and all its data. A mapped LUN is deleted only with `force=true`.
 #[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -122,7 +122,7 @@ pub(super) async fn lun_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Lets a group see a LUN.
+/// Maps a LUN to a group of initiators.
 #[utoipa::path(put, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = LunMapSet,
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -137,7 +137,7 @@ pub(super) async fn lun_map(
         .map(Json)
 }
 
-/// A group sees a LUN no more.
+/// Unmaps a LUN from a group of initiators.
 #[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -151,14 +151,14 @@ pub(super) async fn lun_unmap(
         .map(Json)
 }
 
-/// All groups of initiators.
+/// Lists all groups of initiators.
 #[utoipa::path(get, path = "/api/v1/igroups", responses((status = 200, body = IgroupList)))]
 pub(super) async fn igroup_list(State(shared): Api) -> Result<Json<IgroupList>, ControlError> {
     let igroups = san(&shared)?.igroups().await?;
     Ok(Json(IgroupList { igroups }))
 }
 
-/// Makes a group, or replaces its initiators.
+/// Creates a group, or replaces its initiators.
 #[utoipa::path(put, path = "/api/v1/igroups/{volume}/{igroup}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = IgroupSet,
     responses((status = 200, body = IgroupView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -173,7 +173,7 @@ pub(super) async fn igroup_set(
         .map(Json)
 }
 
-/// Removes a group that no LUN is mapped to.
+/// Removes a group without mapped LUNs.
 #[utoipa::path(delete, path = "/api/v1/igroups/{volume}/{igroup}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -186,7 +186,7 @@ pub(super) async fn igroup_remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The initiators that have to prove who they are.
+/// Lists the initiators with a CHAP secret.
 #[utoipa::path(get, path = "/api/v1/initiators", responses((status = 200, body = InitiatorList)))]
 pub(super) async fn initiator_list(
     State(shared): Api,
@@ -195,7 +195,7 @@ pub(super) async fn initiator_list(
     Ok(Json(InitiatorList { initiators }))
 }
 
-/// Sets user and secret of an initiator, and what the target answers with.
+/// Sets the CHAP user and secret of an initiator, and those of the target for mutual CHAP.
 #[utoipa::path(put, path = "/api/v1/initiators/{volume}/{initiator}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("initiator" = String, Path, min_length = 5, max_length = 223, pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$")), request_body = InitiatorSet,
     responses((status = 200, body = InitiatorView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -210,7 +210,7 @@ pub(super) async fn initiator_set(
         .map(Json)
 }
 
-/// Forgets user and secret of an initiator: it has to prove nothing any more.
+/// Removes the CHAP user and secret of an initiator: its name alone then admits it.
 #[utoipa::path(delete, path = "/api/v1/initiators/{volume}/{initiator}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("initiator" = String, Path, min_length = 5, max_length = 223, pattern = r"^(iqn|eui|naa)\.[a-z0-9.:-]+$")),
     responses((status = 204), (status = 404, body = ErrorBody)))]
@@ -223,7 +223,7 @@ pub(super) async fn initiator_remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Who is connected.
+/// Lists the connected initiators.
 #[utoipa::path(get, path = "/api/v1/iscsi/sessions", responses((status = 200, body = SessionList)))]
 pub(super) async fn session_list(State(shared): Api) -> Result<Json<SessionList>, ControlError> {
     let sessions = san(&shared)?.sessions().await?;

@@ -139,7 +139,7 @@ impl Shared {
     /// Only in a cluster one node of several can be meant.
     pub fn check_node(&self, part: &Part) -> Result<(), ControlError> {
         if part.node.is_some() && self.forward.is_none() {
-            let message = "this server is in no cluster: leave out node";
+            let message = "this server is not in a cluster: leave out node";
             return Err(ControlError::new(ErrorKind::Invalid, message));
         }
         Ok(())
@@ -189,9 +189,11 @@ impl Shared {
             return Ok(());
         };
         users.log_out(logout).await.map_err(|error| {
-            let message = format!("the session has ended at this node until it is started again: {error}");
-            ControlError::new(error.kind, message)
-                .hint("log out again when the server can keep it; the session ends by itself after 12 h at the latest")
+            let message =
+                format!("the session has ended at this node only until the node restarts: {error}");
+            ControlError::new(error.kind, message).hint(
+                "log out again once the server can store it; the session ends after at most 12 h",
+            )
         })
     }
 
@@ -269,7 +271,7 @@ impl AdminServer {
             Ok(tls) => tls,
             // Never without the encryption that is wanted.
             Err(error) => {
-                tracing::error!(%error, "the admin API cannot serve HTTPS, and is not served");
+                tracing::error!(%error, "the admin API is not served, because HTTPS cannot be set up");
                 return;
             }
         };
@@ -347,10 +349,10 @@ impl AdminServer {
                         ended(watcher.watch(connection), own).await;
                     }
                     Ok(Err(error)) => {
-                        tracing::debug!(%error, "a connection to the admin API did not begin")
+                        tracing::debug!(%error, "a connection to the admin API failed to start")
                     }
                     Err(_) => {
-                        tracing::debug!("a connection to the admin API did not begin in time")
+                        tracing::debug!("a connection to the admin API did not start in time")
                     }
                 }
             });
@@ -362,11 +364,11 @@ impl AdminServer {
             .await
             .is_err()
         {
-            tracing::warn!("gave up on requests to the admin API that are still under way");
+            tracing::warn!("gave up waiting for requests to the admin API");
         }
         let kept = audit::keep_failures(&self.shared);
         if tokio::time::timeout(STOP_TIMEOUT, kept).await.is_err() {
-            tracing::warn!("the audit log does not have the last failed log-ins");
+            tracing::warn!("the audit log could not record the last failed log-ins");
         }
     }
 
@@ -404,7 +406,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(open)
         .merge(live_routes::pages())
         .fallback(|| async {
-            ControlError::new(ErrorKind::NotFound, "there is nothing at this path")
+            ControlError::new(ErrorKind::NotFound, "this path does not exist")
                 .hint("GET /api/v1/openapi.json lists all paths")
         })
         .method_not_allowed_fallback(|| async {

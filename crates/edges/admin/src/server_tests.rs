@@ -627,15 +627,15 @@ async fn requests_are_answered_or_refused() {
         // Not "the rules of all clients".
         ("DELETE", "/api/v1/exports/main?clients=::1", yes, "", 400, "this path knows client"),
         // serde would take a list for the fields in their order.
-        ("PUT", "/api/v1/exports/main", yes, " [[]]", 400, "an object is wanted"),
-        ("PUT", "/api/v1/exports/main", yes, r#"{"rules":[["10.0.0.0/8"]]}"#, 400, "an object is wanted"),
-        ("POST", "/api/v1/classes", yes, r#"{"name":"gold","limits":[]}"#, 400, "an object is wanted"),
+        ("PUT", "/api/v1/exports/main", yes, " [[]]", 400, "instead of an object"),
+        ("PUT", "/api/v1/exports/main", yes, r#"{"rules":[["10.0.0.0/8"]]}"#, 400, "instead of an object"),
+        ("POST", "/api/v1/classes", yes, r#"{"name":"gold","limits":[]}"#, 400, "instead of an object"),
         ("DELETE", "/api/v1/buckets/photos?keep=1", yes, "", 400, "true or false"),
         ("DELETE", "/api/v1/buckets/photos?kept=true", yes, "", 400, "this path knows keep"),
         ("GET", "/api/v1/volumes/main/snapshots?space=1", yes, "", 400, "true or false"),
         // In the API's own words.
-        ("GET", "/api/v1/volumes/no%20name/snapshots", yes, "", 404, "nothing of the name"),
-        ("GET", "/api/v1/volumes/main/snapshots/%ff", yes, "", 404, "nothing of the name"),
+        ("GET", "/api/v1/volumes/no%20name/snapshots", yes, "", 404, "no object has the name"),
+        ("GET", "/api/v1/volumes/main/snapshots/%ff", yes, "", 404, "no object has the name"),
         ("PUT", "/api/v1/volumes", yes, "", 405, "method"),
         ("GET", "/none", yes, "", 404, "openapi.json"),
     ];

@@ -69,7 +69,7 @@ pub struct Session {
     /// When it ends if it is not renewed before.
     pub idle_ends_seconds: i64,
     pub whose: Whose,
-    /// The same for as long as the session lives.
+    /// Identifies the session. Stays unchanged when the session is renewed.
     nonce: u64,
 }
 
@@ -202,7 +202,7 @@ impl Sessions {
         }
     }
 
-    /// The same session, prolonged because somebody uses it; `None` if there is no need yet.
+    /// This session with a later end, because its user is active; `None` if it needs no renewal yet.
     pub fn renewed(&self, session: &Session, now_seconds: i64) -> Option<Session> {
         let longest = now_seconds.saturating_add(IDLE_SECONDS);
         let idle_ends_seconds = longest.min(session.ends_seconds);

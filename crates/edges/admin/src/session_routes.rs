@@ -20,8 +20,8 @@ use crate::session::{SESSION_SECONDS, Used, Whose};
 use crate::users::{OpenSession, OpenSessionList};
 
 fn absent() -> ControlError {
-    ControlError::new(ErrorKind::NotFound, "there is no session of this number")
-        .hint("`cairn user sessions` shows all that were used since the server was started")
+    ControlError::new(ErrorKind::NotFound, "there is no session with this number")
+        .hint("`cairn user sessions` shows all sessions used since the server started")
 }
 
 fn number_of(text: &str) -> Option<u64> {
@@ -29,7 +29,7 @@ fn number_of(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok().filter(|_| is_plain)
 }
 
-/// Sessions that hold and were used since this process began.
+/// Valid sessions that were used since this process started.
 fn open(shared: &Shared) -> Vec<Used> {
     let used = shared.sessions.used(shared.now_seconds()).into_iter();
     let is_open = |used: &Used| !shared.is_logged_out(&used.session);
@@ -63,8 +63,8 @@ fn shown(shared: &Shared, used: &Used, own: Option<u64>) -> Option<OpenSession> 
     })
 }
 
-/// Sessions of browsers that hold and were used since this node was started: of users, of people whom the OpenID provider
-/// vouched for, and of the admin token. In a cluster each node knows those that were used there.
+/// Lists valid browser sessions that were used since this node started: of users, of users of the OpenID provider, and of the
+/// admin token. In a cluster each node lists the sessions that were used at that node.
 #[utoipa::path(get, path = "/api/v1/sessions", responses((status = 200, body = OpenSessionList)))]
 pub(super) async fn open_session_list(
     State(shared): Api,
@@ -80,7 +80,7 @@ pub(super) async fn open_session_list(
     Json(OpenSessionList { sessions })
 }
 
-/// Ends one session, by its number: at once, for all nodes of a cluster, and over restarts.
+/// Ends one session by its number: at once, on all nodes of a cluster, and for good.
 #[utoipa::path(delete, path = "/api/v1/sessions/{id}", params(("id" = String, Path, min_length = 1, max_length = 128)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn session_end(
@@ -105,8 +105,8 @@ pub(super) async fn session_end(
     log_out(shared, vec![logout]).await
 }
 
-/// Ends all sessions of one name, also those that this node does not know: at once, for all nodes of a cluster, and over
-/// restarts. With `by` only those that began so: `password` or `oidc`. `user=token` ends those of the admin token.
+/// Ends all sessions of a user, even those unknown to this node: at once, on all nodes of a cluster, and for good. With `by` only
+/// sessions with that log-in: `password` or `oidc`. `user=token` ends the sessions of the admin token.
 #[utoipa::path(delete, path = "/api/v1/sessions", params(("user" = String, Query, min_length = 1, max_length = 255), ("by" = Option<String>, Query, pattern = "^(password|oidc)$")),
     responses((status = 204), (status = 400, body = ErrorBody)))]
 pub(super) async fn sessions_end(
@@ -117,7 +117,7 @@ pub(super) async fn sessions_end(
     let invalid = |message: &str| ControlError::new(ErrorKind::Invalid, message);
     let user = query.values("user").last();
     let user = user.filter(|user| !user.is_empty());
-    let user = user.ok_or_else(|| invalid("user is missing: whose sessions are to end"))?;
+    let user = user.ok_or_else(|| invalid("user is missing: give the user whose sessions end"))?;
     let of_user = || {
         let name: Result<UserName, _> = user.parse();
         name.map(|name| Whose::key_of_user(&name))
@@ -138,7 +138,7 @@ pub(super) async fn sessions_end(
         Some(_) => return Err(invalid("by is password or oidc")),
     };
     if keys.is_empty() {
-        return Err(invalid("nobody can have this name"));
+        return Err(invalid("this is not a valid user name"));
     }
     let ends_seconds = latest_end(&shared);
     let all_of = |whose| Logout::AllOf {
@@ -148,7 +148,7 @@ pub(super) async fn sessions_end(
     log_out(shared, keys.into_iter().map(all_of).collect()).await
 }
 
-/// No session that has begun ends later.
+/// An upper bound for the end of all existing sessions.
 fn latest_end(shared: &Shared) -> i64 {
     shared.now_seconds().saturating_add(SESSION_SECONDS)
 }

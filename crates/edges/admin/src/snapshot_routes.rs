@@ -23,7 +23,7 @@ fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
     shared.control.snapshots().ok_or_else(absent)
 }
 
-/// The snapshots of a volume, oldest first; with `space=true`, with what deleting each alone would free.
+/// Lists the snapshots of a volume, oldest first; with `space=true`, with the space that deleting each one alone would free.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("space" = Option<bool>, Query)),
     responses((status = 200, body = SnapshotList), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_list(
@@ -36,7 +36,7 @@ pub(super) async fn snapshot_list(
     Ok(Json(list))
 }
 
-/// Takes a snapshot of a volume. It is there, and durable, when this answers.
+/// Takes a snapshot of a volume. The snapshot is visible and durable once this answers.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = SnapshotCreate,
     responses((status = 201, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_create(
@@ -49,7 +49,7 @@ pub(super) async fn snapshot_create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Takes snapshots of several volumes at one instant: all of them or none. They are there, and durable, when this answers.
+/// Takes snapshots of a consistency group of volumes at one instant: all or none. They are visible and durable once this answers.
 #[utoipa::path(post, path = "/api/v1/snapshots", request_body = GroupSnapshotCreate,
     responses((status = 201, body = GroupSnapshotView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -62,12 +62,12 @@ pub(super) async fn snapshot_create_group(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// What nodes alone ask of one another. No client gets there, whatever token it has.
+/// Routes between nodes. Clients cannot reach them, whatever their token.
 pub(super) fn for_nodes() -> Router<Arc<Shared>> {
     Router::new().route(groups::PATH, post(snapshot_group_step))
 }
 
-/// A step of snapshots of one instant.
+/// A step of the snapshots of a consistency group.
 async fn snapshot_group_step(
     State(shared): Api,
     Given(ask): Given<GroupAsk>,
@@ -76,7 +76,7 @@ async fn snapshot_group_step(
     Ok(Json(to_the_end(done).await?))
 }
 
-/// A snapshot, with what deleting it alone would free.
+/// Shows a snapshot, with the space that deleting only it would free.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody)))]
 pub(super) async fn snapshot_show(
@@ -98,7 +98,7 @@ pub(super) async fn snapshot_set(
     Ok(Json(to_the_end(set).await?))
 }
 
-/// Deletes a snapshot. Nobody sees it any more when this answers; its space is freed in the background.
+/// Deletes a snapshot. It is invisible once this answers; its space is freed in the background.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_delete(
@@ -109,7 +109,7 @@ pub(super) async fn snapshot_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// When snapshots of a volume are taken by themselves.
+/// Shows the snapshot schedules of a volume.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = SchedulesView), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules(
@@ -119,7 +119,7 @@ pub(super) async fn schedules(
     Ok(Json(control(&shared)?.schedules(volume).await?))
 }
 
-/// Sets all schedules of a volume. Snapshots that earlier ones took stay.
+/// Sets all snapshot schedules of a volume. Snapshots of earlier schedules stay.
 #[utoipa::path(put, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = SchedulesSet,
     responses((status = 200, body = SchedulesView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn schedules_set(
@@ -131,8 +131,8 @@ pub(super) async fn schedules_set(
     Ok(Json(to_the_end(set).await?))
 }
 
-/// Makes a file or directory anew as a snapshot has it. A file is there, whole and durable, when this answers; a directory is
-/// made entry by entry.
+/// Restores a file or directory from a snapshot. A file is complete and durable once this answers; a directory is restored entry
+/// by entry.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")),
     request_body = SnapshotRestore, responses((status = 200, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn snapshot_restore(
@@ -147,8 +147,8 @@ pub(super) async fn snapshot_restore(
     Ok(Json(to_the_end(restored).await?))
 }
 
-/// Makes a whole volume what a snapshot of it shows. Clients are told to try again later meanwhile: as long as it takes to put
-/// back what changed since. What the volume was is kept as another snapshot, unless that is not wanted.
+/// Rolls a whole volume back to a snapshot. Clients wait until all later changes are undone. Another snapshot keeps the earlier
+/// content of the volume, unless `discard` is set.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore-volume",
     params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")), request_body = VolumeRestore,
     responses((status = 200, body = VolumeRestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -164,8 +164,8 @@ pub(super) async fn volume_restore(
     Ok(Json(to_the_end(restored).await?))
 }
 
-/// What changed from a snapshot to a later one, or to now: names that came, went or moved, and files that were modified. It
-/// costs as much as changed. Each page says what to ask with for the next one.
+/// Lists changes from a snapshot to a later one, or to now: created, deleted and renamed names, and modified files. The cost grows
+/// with the number of changes. Each page has the parameter for the next page.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/diff",
     params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("snapshot" = String, Path, min_length = 1, max_length = 100, pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")), request_body = SnapshotDiffAsk,
     responses((status = 200, body = SnapshotDiffPage), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -179,8 +179,8 @@ pub(super) async fn snapshot_diff(
     Ok(Json(to_the_end(page).await?))
 }
 
-/// Makes a file or directory that begins as another of the volume is at one instant; they share their bytes. A file is there,
-/// whole and durable, when this answers; a directory is made entry by entry.
+/// Clones a file or directory at one instant; source and clone share their data. A file is complete and durable once this answers;
+/// a directory is cloned entry by entry.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/clones", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = CloneCreate,
     responses((status = 201, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn clone_create(

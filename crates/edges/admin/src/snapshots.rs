@@ -7,12 +7,12 @@ use utoipa::ToSchema;
 use crate::control::Answer;
 use crate::groups::{GroupAsk, GroupDone};
 
-/// Most volumes of which snapshots are taken at one instant.
+/// Maximum number of volumes in a consistency group.
 pub const GROUP_VOLUMES_MAX: usize = 256;
 /// Longest name of a snapshot, in bytes.
 pub const SNAPSHOT_NAME_LEN_BYTES_MAX: usize = 100;
 
-/// Whether people may give a snapshot this name: letters, digits and `.-_:+@`, not beginning with a dot.
+/// Whether users may give a snapshot this name: letters, digits and `.-_:+@`, not beginning with a dot.
 pub fn is_snapshot_name(name: &str) -> bool {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || ".-_:+@".contains(letter);
     (1..=SNAPSHOT_NAME_LEN_BYTES_MAX).contains(&name.len())
@@ -28,16 +28,16 @@ pub struct SnapshotView {
     /// Seconds since 1970.
     pub taken_seconds: i64,
     pub age_seconds: u64,
-    /// It cannot be deleted.
+    /// Whether it is protected against deletion.
     pub locked: bool,
-    /// The schedule that took it; `null` for one that was taken by hand.
+    /// The schedule that took it; `null` for a manual snapshot.
     pub schedule: Option<String>,
     /// Of the volume when it was taken.
     pub inodes: u64,
     pub file_bytes: u64,
-    /// What deleting it alone would free, before parity; `null` in lists that do not ask for it.
+    /// Bytes, before parity, that deleting only this snapshot would free; `null` in lists without `space`.
     pub frees_bytes: Option<u64>,
-    /// Volumes that began from it; it cannot be deleted as long as there are any.
+    /// Clones of it; it cannot be deleted while there are any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<String>,
 }
@@ -46,7 +46,7 @@ pub struct SnapshotView {
 pub struct SnapshotList {
     /// Oldest first.
     pub snapshots: Vec<SnapshotView>,
-    /// Bytes, before parity, that snapshots alone hold, together.
+    /// Total bytes, before parity, that only snapshots hold.
     pub held_bytes: u64,
     /// Deleted snapshots whose space is still being freed.
     pub freeing: u64,
@@ -64,11 +64,11 @@ pub struct SnapshotCreate {
     pub name: String,
 }
 
-/// Snapshots of several volumes to take at one instant.
+/// Snapshots of a consistency group to take at one instant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupSnapshotCreate {
-    /// Each once; any node is asked, and several may own them.
+    /// The volumes, each once. Any node takes the request, and several nodes may own the volumes.
     #[schema(value_type = Vec<String>, example = json!(["data", "log"]), min_items = 1, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub volumes: Vec<VolumeName>,
     /// Of each snapshot.
@@ -86,7 +86,7 @@ pub struct GroupSnapshotView {
     pub snapshots: Vec<SnapshotView>,
 }
 
-/// What to change of a snapshot.
+/// Changes of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotSet {
@@ -102,7 +102,7 @@ pub struct SnapshotSet {
     pub locked: Option<bool>,
 }
 
-/// What to make anew from a snapshot.
+/// A file or directory to restore from a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRestore {
@@ -113,8 +113,8 @@ pub struct SnapshotRestore {
         pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
     )]
     pub path: String,
-    /// Where it comes; the same path if it is left out. A file takes the place of one that is there; a directory comes where
-    /// nothing is.
+    /// The path to restore to; by default the original path. A restored file replaces an existing file; a restored directory needs an
+    /// unused path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
         min_length = 1,
@@ -124,11 +124,11 @@ pub struct SnapshotRestore {
     pub to: Option<String>,
 }
 
-/// A whole volume that is to become what a snapshot shows.
+/// The rollback of a whole volume to a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeRestore {
-    /// The name of the snapshot that keeps what the volume was; `before-restore-` and the time if it is left out.
+    /// Name of the snapshot that keeps the earlier content of the volume; by default `before-restore-` and the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
         min_length = 1,
@@ -136,7 +136,7 @@ pub struct VolumeRestore {
         pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
     )]
     pub keep: Option<String>,
-    /// What the volume was since the newest snapshot is gone, then: no snapshot keeps it.
+    /// Keep no such snapshot: changes since the newest snapshot are lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub discard: bool,
 }
@@ -145,20 +145,20 @@ pub struct VolumeRestore {
 pub struct VolumeRestoredView {
     pub volume: String,
     pub snapshot: String,
-    /// The snapshot that has what the volume was; none if that was not wanted.
+    /// The snapshot that keeps the earlier content; left out if it was discarded.
     pub kept: Option<String>,
-    /// Files and directories that the volume has now, and bytes in files.
+    /// Files and directories of the volume after the rollback, and bytes in files.
     pub inodes: u64,
     pub file_bytes: u64,
-    /// How long the volume was not served.
+    /// How long clients waited.
     pub seconds: f64,
 }
 
-/// Asks what changed since a snapshot: for the first page, or for the one after another.
+/// A request for changes since a snapshot: the first page or a following one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotDiffAsk {
-    /// A later snapshot; what changed up to now if it is left out.
+    /// The later snapshot; left out: the current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
         min_length = 1,
@@ -166,11 +166,11 @@ pub struct SnapshotDiffAsk {
         pattern = r"^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$"
     )]
     pub to: Option<String>,
-    /// Of the page before this one. That page is given again until this one was asked for.
+    /// `next` of the previous page. That page can be requested again until this one was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 4096)]
     pub next: Option<String>,
-    /// Most changes in the page; 1000 if it is left out, at most 10000.
+    /// Maximum number of changes in the page; by default 1000, at most 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10000)]
     pub max: Option<u32>,
@@ -180,7 +180,7 @@ pub struct SnapshotDiffAsk {
 pub struct SnapshotDiffPage {
     /// In no order.
     pub changes: Vec<ChangeView>,
-    /// What to ask with for more, within five minutes; there is no more if it is absent.
+    /// Parameter for the next page, valid for five minutes; left out on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -188,37 +188,37 @@ pub struct SnapshotDiffPage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeWhat {
-    /// A name that was not there, of a new file or of one that has others.
+    /// A new name, of a new file or of a file with further names.
     Created,
     Deleted,
-    /// `from` is where it was. What is in a directory that was renamed is not told for that.
+    /// `from` is the earlier path. Content of a renamed directory is listed only if it changed.
     Renamed,
     Modified,
 }
 
-/// What became of one name of a file.
+/// The change of one name of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeView {
     pub change: ChangeWhat,
-    /// In the later snapshot; of what was deleted, in the earlier one. Absent if none of the file's names is known: it had
-    /// several, and the last one that it got is gone. Bytes that are no UTF-8 are shown as U+FFFD.
+    /// Path in the later snapshot; for deletions, in the earlier one. Left out if no name of the file is known: the file had several
+    /// names, and its latest one was removed. Bytes that are not UTF-8 are shown as U+FFFD.
     pub path: Option<String>,
-    /// Of what was renamed.
+    /// For renames: the earlier path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// `file`, `directory`, `symlink`, `fifo`, `socket`, `block_device` or `char_device`.
     pub kind: String,
     pub inode: u64,
     pub size_bytes: u64,
-    /// Of what was modified.
+    /// For modified files: the earlier size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_before_bytes: Option<u64>,
-    /// Of what was modified: `data`, `attributes`, `replaced` (by another file).
+    /// For modified files: `data`, `attributes`, `replaced` (by another file).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modified: Vec<String>,
 }
 
-/// A file or directory that is to begin as another is now.
+/// A file or directory to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CloneCreate {
@@ -229,7 +229,7 @@ pub struct CloneCreate {
         pattern = r"^(/|(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+)$"
     )]
     pub from: String,
-    /// Where the clone comes. A file takes the place of one that is there; a directory comes where nothing is.
+    /// The clone's path. A cloned file replaces an existing file; a cloned directory needs an unused path.
     #[schema(
         min_length = 1,
         max_length = 4096,
@@ -238,18 +238,18 @@ pub struct CloneCreate {
     pub to: String,
 }
 
-/// What was made anew.
+/// The result of a restore or clone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RestoredView {
     pub path: String,
-    /// Files, links and such.
+    /// Files, links and other non-directories.
     pub files: u64,
     pub directories: u64,
-    /// Of files: they are shared with what they were made from.
+    /// Bytes of files, which are shared with the source.
     pub bytes: u64,
 }
 
-/// When snapshots of a volume come and go by themselves; what is left out stays as it is.
+/// Snapshot schedules and automatic deletion of a volume; a field that is left out stays unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SchedulesSet {
@@ -257,7 +257,8 @@ pub struct SchedulesSet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub schedules: Option<String>,
-    /// With less of the pool free the oldest snapshot is deleted, one after the other: 1 to 90; 0 for never. Locked ones stay.
+    /// Percentage of free space in the pool below which the oldest snapshots are deleted one by one: 1 to 90; 0 for never. Locked
+    /// snapshots are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 90)]
     pub autodelete_percent: Option<u8>,
@@ -266,10 +267,10 @@ pub struct SchedulesSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SchedulesView {
     pub volume: String,
-    /// As it is set: empty for none.
+    /// The schedules as text; empty for none.
     pub text: String,
     pub schedules: Vec<ScheduleView>,
-    /// With less of the pool free the oldest snapshot is deleted; 0: none is deleted for that.
+    /// Percentage of free space in the pool below which the oldest snapshots are deleted; 0: never.
     #[serde(default)]
     pub autodelete_percent: u8,
 }
@@ -277,9 +278,9 @@ pub struct SchedulesView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleView {
     pub name: String,
-    /// When its snapshots are due, in the form of cron, in UTC.
+    /// Cron expression, in UTC.
     pub cron: String,
-    /// So many of its snapshots stay, and so many there are; locked ones are not deleted, and do not count.
+    /// Number of snapshots to keep, and current number; locked snapshots are kept, and do not count.
     pub keep: u32,
     pub snapshots: u64,
     /// Seconds since 1970.

@@ -10,14 +10,14 @@ use super::Api;
 use crate::api::Status;
 use crate::control::ControlError;
 
-/// How the server, its pool, disks and volumes are.
+/// Shows the state of the server, its pool, disks and volumes.
 #[utoipa::path(get, path = "/api/v1/status", responses(
     (status = 200, body = Status)))]
 pub(super) async fn status(State(shared): Api) -> Result<Json<Status>, ControlError> {
     shared.control.status().await.map(Json)
 }
 
-/// Everything that is counted, in Prometheus's text format.
+/// Returns all metrics in Prometheus's text format.
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
 pub(super) async fn metrics(State(shared): Api) -> Result<Response, ControlError> {
@@ -28,14 +28,14 @@ pub(super) async fn metrics(State(shared): Api) -> Result<Response, ControlError
     Ok(response)
 }
 
-/// Whether the process answers at all. Takes no token.
+/// Returns success while the process answers. Needs no token.
 #[utoipa::path(get, path = "/healthz", security(()), responses(
     (status = 200, body = String, content_type = "text/plain")))]
 pub(super) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// This document. Takes no token.
+/// Returns this document. Needs no token.
 #[utoipa::path(get, path = "/api/v1/openapi.json", security(()), responses(
     (status = 200, body = serde_json::Value)))]
 pub(super) async fn openapi(State(shared): Api) -> Response {

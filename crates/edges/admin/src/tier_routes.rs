@@ -24,15 +24,15 @@ fn named(text: &str) -> Result<TierName, ControlError> {
     text.parse().map_err(absent)
 }
 
-/// Object stores that cold data is kept in, and what is in them.
+/// Lists the tiers, with the data in them.
 #[utoipa::path(get, path = "/api/v1/tiers", responses((status = 200, body = TierList)))]
 pub(super) async fn tier_list(State(shared): Api) -> Result<Json<TierList>, ControlError> {
     let tiers = control(&shared)?.tiers().await?;
     Ok(Json(TierList { tiers }))
 }
 
-/// Adds a tier. The bucket and prefix, or the directory, must not be another pool's. What goes there is said by
-/// `PATCH /api/v1/volumes/{name}`.
+/// Adds a tier. No other pool may use the bucket and prefix, or the directory. `PATCH /api/v1/volumes/{name}` sets which data is
+/// offloaded to it.
 #[utoipa::path(post, path = "/api/v1/tiers", request_body = TierAdd, responses(
     (status = 201, body = TierView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn tier_add(
@@ -43,7 +43,7 @@ pub(super) async fn tier_add(
     Ok((StatusCode::CREATED, Json(added)))
 }
 
-/// One tier.
+/// Shows one tier.
 #[utoipa::path(get, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = TierView), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_show(
@@ -53,7 +53,7 @@ pub(super) async fn tier_show(
     Ok(Json(control(&shared)?.tier(named(&name)?).await?))
 }
 
-/// Removes a tier that nothing is in.
+/// Removes an empty tier.
 #[utoipa::path(delete, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn tier_remove(
@@ -65,8 +65,8 @@ pub(super) async fn tier_remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Reads an object of a tier and compares it with its checksums. Whoever wants all checked sends what `next` says until
-/// there is none.
+/// Reads an object of a tier and verifies its checksums. To check all objects, repeat the request with `next` until there is
+/// none.
 #[utoipa::path(post, path = "/api/v1/tiers/{tier}/check", params(("tier" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = TierCheck,
     responses((status = 200, body = TierChecked), (status = 404, body = ErrorBody)))]
 pub(super) async fn tier_check(

@@ -12,22 +12,22 @@ use crate::control::Answer;
 pub struct TierAdd {
     #[schema(value_type = String, example = "cold", min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     pub name: TierName,
-    /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
-    /// be, or file:///PATH. No credentials.
+    /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with an optional
+    /// &endpoint=URL, or file:///PATH. Without credentials.
     #[schema(
         example = "s3://archive/cairn?region=eu-west-1",
         min_length = 1,
         max_length = 1024
     )]
     pub url: String,
-    /// A file on the server with the credentials, which its owner alone can read; left out: the environment of the server,
-    /// or the machine's own identity.
+    /// Credentials file on the server, readable only by its owner; left out: the server's environment, or the machine's cloud
+    /// identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 1024, pattern = r"^/")]
     pub credentials_file: Option<String>,
 }
 
-/// A tier, and what is in it.
+/// A tier, and its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TierView {
     #[schema(value_type = String, example = "cold")]
@@ -36,38 +36,38 @@ pub struct TierView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_file: Option<String>,
     pub created_seconds: i64,
-    /// Whether it answers; if not, `problem` says why.
+    /// Whether the tier answers; otherwise `problem` says why.
     pub working: bool,
-    /// What went wrong last, if nothing went right since.
+    /// The last failure, until a request succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Objects with data, and the bytes of data in them.
     pub objects: u64,
     pub bytes: u64,
-    /// What of these bytes is still in use.
+    /// The part of these bytes that is in use.
     pub live_bytes: u64,
-    /// What they would take on the disks, parity and copies included.
+    /// Space that the data would need on disks, with parity and copies.
     pub saved_bytes: u64,
-    /// What the bytes cost in a month at the list price of S3 Standard in the region of the address, in US cents, without
-    /// requests and traffic; left out where that is not known.
+    /// Monthly cost of the bytes in US cents, at the list price of S3 Standard in the tier's region, without requests and traffic;
+    /// left out if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub month_cents: Option<u64>,
-    /// When that price was taken.
+    /// Date of that price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "2026-03-03")]
     pub price_date: Option<String>,
-    /// Objects that nothing refers to, which are to be deleted.
+    /// Unreferenced objects, which are to be deleted.
     pub unused_objects: u64,
     /// Deleted volumes whose objects are being deleted.
     pub deleted_volumes: u64,
-    /// Requests since the server was started, and those of them that failed.
+    /// Requests since the server started, and failed ones among them.
     pub reads: u64,
     pub writes: u64,
     pub deletes: u64,
     pub errors: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// Answers that were not what was written.
+    /// Answers with wrong data.
     pub wrong: u64,
     pub volumes: Vec<TierVolumeView>,
 }
@@ -81,7 +81,7 @@ pub struct TierVolumeView {
     pub tiering: Tiering,
     #[schema(value_type = String, example = "31")]
     pub cooling_days: CoolingDays,
-    /// Of files with such names, of this size or more, that were not changed for so long.
+    /// Filter of files: names, minimum size, minimum time since the last change.
     #[schema(value_type = String, example = "*.mp4,*.fastq.gz")]
     #[serde(default)]
     pub files: FilePatterns,
@@ -91,21 +91,21 @@ pub struct TierVolumeView {
     #[schema(value_type = String, example = "30d")]
     #[serde(default)]
     pub min_age: MinAge,
-    /// Whether it is served here; if not, the numbers are not known.
+    /// Whether this node serves the volume; otherwise the numbers are unknown.
     pub serving: bool,
-    /// In a cluster, the name of the node that owns it, if that is another one: that one knows the numbers.
+    /// In a cluster: the name of the owner, if it is another node. The owner has the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     pub objects: u64,
     pub bytes: u64,
     pub live_bytes: u64,
-    /// Segments that went there, and parts of files that came back for being read again and again, since it was opened.
+    /// Segments offloaded, and parts of files promoted back for repeated reads, since the volume was opened.
     pub sent_segments: u64,
     pub promoted_parts: u64,
-    /// Bytes that were copied into segments of cold data since it was opened, because their files go and others stay.
+    /// Bytes copied into segments of cold data since the volume was opened, to separate offloaded files from others.
     #[serde(default)]
     pub gathered_bytes: u64,
-    /// Segments that could not be sent or brought back lately.
+    /// Segments that recently could not be offloaded or promoted.
     pub resting_segments: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -116,7 +116,7 @@ pub struct TierList {
     pub tiers: Vec<TierView>,
 }
 
-/// Where a check of a tier goes on; left out: it begins.
+/// Position of a check of a tier; left out: the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TierCheck {
@@ -128,14 +128,14 @@ pub struct TierCheck {
     pub segment: u64,
 }
 
-/// What a step of a check found.
+/// The result of a step of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TierChecked {
-    /// Bytes that were read and are what was written.
+    /// Bytes that were read and are intact.
     pub bytes: u64,
-    /// What is wrong, missing, or could not be read.
+    /// Objects that are damaged, missing or unreadable.
     pub problems: Vec<String>,
-    /// What to send next; left out: that was all.
+    /// The position for the next step; left out: the check is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<TierCheck>,
 }

@@ -14,11 +14,8 @@ use crate::query::Query;
 use crate::users::{UserCreate, UserList, UserSet, UserView};
 
 fn absent() -> ControlError {
-    ControlError::new(
-        ErrorKind::NotFound,
-        "there is no user of the name in the path",
-    )
-    .hint("`cairn user list` shows all users")
+    ControlError::new(ErrorKind::NotFound, "no user has the name in the path")
+        .hint("`cairn user list` shows all users")
 }
 
 /// A text that cannot be a name is one that no user has.
@@ -26,7 +23,7 @@ fn named(text: &str) -> Result<UserName, ControlError> {
     text.parse().map_err(|_| absent())
 }
 
-/// All users. What is kept of their passwords is not told.
+/// Lists all users, without their password hashes.
 #[utoipa::path(get, path = "/api/v1/users", responses((status = 200, body = UserList)))]
 pub(super) async fn user_list(State(shared): Api) -> Result<Json<UserList>, ControlError> {
     let users = user_control(&shared)?.users().into_iter();
@@ -36,7 +33,7 @@ pub(super) async fn user_list(State(shared): Api) -> Result<Json<UserList>, Cont
     }))
 }
 
-/// Makes a user.
+/// Creates a user.
 #[utoipa::path(post, path = "/api/v1/users", request_body = UserCreate, responses(
     (status = 201, body = UserView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn user_create(
@@ -53,7 +50,7 @@ pub(super) async fn user_create(
     Ok((StatusCode::CREATED, Json(to_the_end(make).await?)))
 }
 
-/// One user.
+/// Shows one user.
 #[utoipa::path(get, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = UserView), (status = 404, body = ErrorBody)))]
 pub(super) async fn user_show(
@@ -65,7 +62,7 @@ pub(super) async fn user_show(
     Ok(Json(UserView::new(name, &record)))
 }
 
-/// Changes role or password of a user. All sessions of the user end.
+/// Changes the role or password of a user. All sessions of the user end.
 #[utoipa::path(patch, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = UserSet,
     responses((status = 200, body = UserView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -76,7 +73,7 @@ pub(super) async fn user_set(
 ) -> Result<Json<UserView>, ControlError> {
     let name = named(&name)?;
     if set.role.is_none() && set.password.is_none() {
-        let error = ControlError::new(ErrorKind::Invalid, "nothing is to be changed");
+        let error = ControlError::new(ErrorKind::Invalid, "the request changes nothing");
         return Err(error.hint("give a role, a password, or both"));
     }
     let set = async move {
@@ -109,16 +106,15 @@ pub(super) async fn user_delete(
 }
 
 fn audit_control(shared: &Shared) -> Result<&dyn AuditControl, ControlError> {
-    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no audit log");
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no audit log");
     shared.control.audit().ok_or_else(absent)
 }
 
-/// Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
-/// is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
-/// 1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
-/// shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out. In a cluster these are the changes that were asked of
-/// any node, or of the one that is named by `node`; `silent` names nodes that did not answer, and a page may have a few entries
-/// more, with the id of the last.
+/// The audit log, newest first: each request that changes something, and each log-in. `next_before` is the `before` of the next
+/// page. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since 1970, or relative to now if
+/// negative or zero; `refused=true` shows only requests that were refused or failed; `after` shows only entries with a higher id;
+/// `limit` is 1 to 1000, by default 100. In a cluster the log has the requests to all nodes, or only those to `node`; `silent`
+/// names nodes that did not answer. A page may have a few more entries than `limit`, with the id of the last one.
 #[utoipa::path(get, path = "/api/v1/audit", params(("node" = Option<String>, Query), ("user" = Option<String>, Query), ("path" = Option<String>, Query),
     ("method" = Option<String>, Query), ("from" = Option<i64>, Query), ("to" = Option<i64>, Query),
     ("refused" = Option<bool>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),

@@ -14,7 +14,7 @@ pub const PASSWORD_CHARS_MIN: usize = 10;
 /// Longest password, in bytes.
 pub const PASSWORD_LEN_BYTES_MAX: usize = 1024;
 
-/// A password as somebody gave it. `Debug` hides it, and its memory is wiped.
+/// A password from a request. `Debug` hides it, and its memory is wiped.
 #[derive(Clone, PartialEq, Eq, ToSchema)]
 #[schema(value_type = String, format = Password, max_length = 1024)]
 pub struct Password(Zeroizing<String>);
@@ -35,7 +35,7 @@ impl Password {
         &self.0
     }
 
-    /// What is wrong with it as a new password of this user. Takes some milliseconds.
+    /// Why this cannot be the user's new password. Takes some milliseconds.
     pub fn problem(&self, user: &str) -> Option<String> {
         if self.0.len() > PASSWORD_LEN_BYTES_MAX {
             return Some(format!(
@@ -55,7 +55,7 @@ impl Password {
         // million guesses: tries over the network are slowed down, but not for ever.
         let strength = zxcvbn::zxcvbn(&self.0, &[user, "cairn"]);
         (strength.score() < zxcvbn::Score::Two).then(|| {
-            "this password is one of the most common ones, or a pattern that is guessed early: take several words that have \
+            "this password is a common one, or an easily guessed pattern: use several words that have \
              nothing to do with one another"
                 .to_owned()
         })
@@ -74,7 +74,7 @@ impl fmt::Debug for Password {
     }
 }
 
-/// A user. What is kept of the password is not told.
+/// A user, without the password hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UserView {
     #[schema(value_type = String, example = "alice")]
@@ -83,7 +83,7 @@ pub struct UserView {
     #[schema(value_type = String, example = "viewer")]
     pub role: Role,
     pub created_seconds: i64,
-    /// When role or password were changed last.
+    /// When the role or password was last changed.
     pub changed_seconds: i64,
 }
 
@@ -104,7 +104,7 @@ pub struct UserList {
     pub users: Vec<UserView>,
 }
 
-/// A user to make.
+/// A user to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserCreate {
@@ -116,7 +116,7 @@ pub struct UserCreate {
     pub password: Password,
 }
 
-/// Changes of a user; what is left out stays. All sessions of the user end.
+/// Changes of a user; a field that is left out stays unchanged. All sessions of the user end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserSet {
@@ -127,7 +127,7 @@ pub struct UserSet {
     pub password: Option<Password>,
 }
 
-/// Another password for whoever asks, who shows to know the one of now.
+/// A new password for the requesting user, with the current password as proof.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PasswordChange {
@@ -168,70 +168,70 @@ pub struct UserLogin {
 /// A session of a browser.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionOpen {
-    /// Whose it is; `token` of one that the admin token began.
+    /// The user; `token` for the admin token.
     #[schema(example = "alice")]
     pub user: String,
     #[schema(value_type = String, example = "admin")]
     pub role: Role,
-    /// What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+    /// Log-in of the session: `token`, `password`, or `oidc` (OpenID provider).
     #[schema(example = "password")]
     pub by: String,
-    /// When it ends, in seconds since 1970; it is not prolonged beyond that.
+    /// Latest end of the session, in seconds since 1970.
     pub ends_seconds: i64,
-    /// When it ends unless somebody uses the page before; never after the other.
+    /// End of the session without further use of the page; at most the latest end.
     pub idle_ends_seconds: i64,
 }
 
 /// A session as an administrator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OpenSession {
-    /// What it is ended by: 16 hexadecimal digits. Nobody gets in with it.
+    /// Id with which to end the session: 16 hexadecimal digits. It does not give access.
     #[schema(example = "0f3a5c7e91b2d4f6")]
     pub id: String,
-    /// Whose it is; `token` of one that the admin token began.
+    /// The user; `token` for the admin token.
     #[schema(example = "alice@example.org")]
     pub user: String,
     #[schema(value_type = String, example = "admin")]
     pub role: Role,
-    /// What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+    /// Log-in of the session: `token`, `password`, or `oidc` (OpenID provider).
     #[schema(example = "oidc")]
     pub by: String,
-    /// When it began, in seconds since 1970.
+    /// Start of the session, in seconds since 1970.
     pub begun_seconds: i64,
-    /// When it was used last, in seconds since 1970, and from where.
+    /// Last use in seconds since 1970, and its address.
     pub used_seconds: i64,
     #[schema(example = "10.1.2.3")]
     pub address: String,
-    /// When it ends, in seconds since 1970; it is not prolonged beyond that.
+    /// Latest end of the session, in seconds since 1970.
     pub ends_seconds: i64,
-    /// That of whoever asks.
+    /// Whether this is the requesting session.
     pub is_own: bool,
 }
 
-/// Sessions that hold.
+/// Valid sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OpenSessionList {
-    /// By whose they are, then by number.
+    /// Sorted by user, then by id.
     pub sessions: Vec<OpenSession>,
 }
 
-/// The ways to log in that are not always there.
+/// Optional ways to log in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LoginWays {
-    /// What to call the OpenID provider, if people can log in by one.
+    /// Display name of the OpenID provider, if one is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "Example")]
     pub oidc: Option<String>,
 }
 
-/// Where a browser goes to log in.
+/// The redirect of a browser for a log-in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OidcBegun {
     /// An address of the OpenID provider.
     pub address: String,
 }
 
-/// What the provider sent a browser back with: of the address that it came back to, what is in the query.
+/// The query parameters of the provider's redirect.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OidcReturn {
@@ -256,7 +256,7 @@ impl fmt::Debug for OidcReturn {
     }
 }
 
-/// What a node does about users. Changes are durable when they are answered.
+/// Operations of a node on users. Changes are durable once they are answered.
 pub trait UserControl: Send + Sync {
     /// By name.
     fn users(&self) -> Vec<(UserName, UserRecord)>;

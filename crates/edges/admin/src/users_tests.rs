@@ -876,8 +876,8 @@ async fn a_log_in_by_a_provider_is_of_its_browser_and_not_old() {
     let foreign = [json, own[1], ("origin", "http://evil")];
     let cross = [json, own[1], ("sec-fetch-site", "cross-site")];
     for (headers, state, want, part) in [
-        (&own[..], "0", 401, "did not begin"),
-        (&own[..1], state.as_str(), 401, "did not begin"),
+        (&own[..], "0", 401, "did not start"),
+        (&own[..1], state.as_str(), 401, "did not start"),
         (&foreign[..], state.as_str(), 403, "another site"),
         (&cross[..], state.as_str(), 403, "another site"),
     ] {

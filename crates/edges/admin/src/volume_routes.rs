@@ -14,7 +14,7 @@ use crate::control::ControlError;
 use crate::list_query::ListQuery;
 use crate::query::Query;
 
-/// Has another node own a volume, as long as that one can.
+/// Moves a volume to another node, which owns it whenever it can.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/move", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeMove, responses((status = 200, body = VolumeView)))]
 pub(super) async fn volume_move(
@@ -27,7 +27,7 @@ pub(super) async fn volume_move(
         .map(Json)
 }
 
-/// Has an address follow a volume: the node that owns the volume has it.
+/// Gives a volume an address that its owner always holds.
 #[utoipa::path(put, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeAddressSet, responses((status = 200, body = ClusterView)))]
 pub(super) async fn volume_address_set(
@@ -40,7 +40,7 @@ pub(super) async fn volume_address_set(
         .map(Json)
 }
 
-/// Takes the address that follows a volume away.
+/// Removes the address of a volume.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 204)))]
 pub(super) async fn volume_address_remove(
@@ -51,8 +51,8 @@ pub(super) async fn volume_address_remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
-/// `name` is a part of the name, whatever its case.
+/// Lists volumes by name: all, or a page of at most `limit`, 1 to 1000. `next_after` is the `after` of the next page. `name` is a
+/// part of the name; case is ignored.
 #[utoipa::path(get, path = "/api/v1/volumes", params(("name" = Option<String>, Query), ("after" = Option<String>, Query),
     ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000)), responses((status = 200, body = VolumeList), (status = 400, body = ErrorBody)))]
 pub(super) async fn volume_list(
@@ -65,7 +65,7 @@ pub(super) async fn volume_list(
     shared.control.volumes(query).await.map(Json)
 }
 
-/// Makes a volume. It is exported to nobody until an export is set.
+/// Creates a volume. No client can mount it until an export is set.
 #[utoipa::path(post, path = "/api/v1/volumes", request_body = VolumeCreate, responses(
     (status = 201, body = VolumeView), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_create(
@@ -76,8 +76,8 @@ pub(super) async fn volume_create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Makes a volume that begins as this one is now, or as one of its snapshots shows it, and shares all of its bytes: at once,
-/// whatever its size. It is exported to nobody until an export is set.
+/// Clones a volume or one of its snapshots. A clone of any size is ready at once and shares its data with the source. No client
+/// can mount it until an export is set.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/volume-clones", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     request_body = VolumeCloneCreate, responses(
     (status = 201, body = VolumeView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -90,7 +90,7 @@ pub(super) async fn volume_clone(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// One volume.
+/// Shows one volume.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), responses(
     (status = 200, body = VolumeView), (status = 404, body = ErrorBody)))]
 pub(super) async fn volume_show(
@@ -115,7 +115,7 @@ pub(super) async fn volume_set(
         .map(Json)
 }
 
-/// Deletes a volume and all its data. An exported one is refused unless `force=true`.
+/// Deletes a volume and all its data. An exported volume is deleted only with `force=true`.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}",
     params(("name" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("force" = Option<bool>, Query)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -130,7 +130,7 @@ pub(super) async fn volume_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Who may mount what.
+/// Lists the exports: which clients may mount which volume.
 #[utoipa::path(get, path = "/api/v1/exports", responses(
     (status = 200, body = ExportList)))]
 pub(super) async fn export_list(State(shared): Api) -> Result<Json<ExportList>, ControlError> {
@@ -153,8 +153,8 @@ pub(super) async fn export_set(
         .map(Json)
 }
 
-/// Removes the rules of the clients named by `client` (may be given more than once); all rules
-/// when none is named. Another key in the query is an error.
+/// Removes the rules of the clients in `client`, which may be given more than once; without `client`, removes all rules. Other
+/// query keys are errors.
 #[utoipa::path(delete, path = "/api/v1/exports/{volume}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("client" = Option<String>, Query, min_length = 2, max_length = 49, pattern = r"^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}(/(3[0-2]|[12]?[0-9]))?|(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}(:[0-9A-Fa-f]{1,4}){1,1}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|([0-9A-Fa-f]{1,4}:){1,1}(:[0-9A-Fa-f]{1,4}){1,6}|:(:[0-9A-Fa-f]{1,4}){1,7}|::)(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?)$")), responses(
     (status = 200, body = ExportView), (status = 400, body = ErrorBody),

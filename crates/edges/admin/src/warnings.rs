@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::events::Severity;
 
-/// Which warning it is.
+/// Kind of a warning.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -59,32 +59,32 @@ pub enum WarningKind {
     ReadCacheUnused,
 }
 
-/// One thing that an operator should know now.
+/// A problem that an operator should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WarningView {
     pub kind: WarningKind,
-    /// `error`: something is not served or not readable. `warning`: a failure is survived and has to be mended. `info`: it is
-    /// as somebody wanted it.
+    /// `error`: something is not served or not readable. `warning`: redundancy covers a failure, which needs repair. `info`: an
+    /// intended state.
     pub severity: Severity,
-    /// What it is about: `volume main`, `node two`, `disk /srv/disk1`, `pool`.
+    /// The object of the warning: `volume main`, `node two`, `disk /srv/disk1`, `pool`.
     #[schema(example = "volume main")]
     pub subject: String,
-    /// The names that it is about, if it is about some.
+    /// Names of the objects, if the warning has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
-    /// How much of it there is: segments, places, bytes, copies, members that are well, percent.
+    /// The current amount: segments, places, bytes, copies, healthy members, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// How much of it there should be, where that is known.
+    /// The wanted amount, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<u64>,
-    /// For people, in a sentence.
+    /// The problem in a sentence, for people.
     pub message: String,
-    /// What to do next.
+    /// The next step for an operator.
     pub next: String,
 }
 

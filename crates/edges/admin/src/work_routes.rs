@@ -11,13 +11,13 @@ use crate::api::{
 };
 use crate::control::ControlError;
 
-/// How far the moving and rebuilding of shards is.
+/// Shows the progress of moves and rebuilds of shards.
 #[utoipa::path(get, path = "/api/v1/rebuild", responses((status = 200, body = RebuildView)))]
 pub(super) async fn rebuild(State(shared): Api) -> Result<Json<RebuildView>, ControlError> {
     shared.control.rebuild().await.map(Json)
 }
 
-/// Changes how fast shards are moved and rebuilt, until the next start.
+/// Changes the rate limit of moves and rebuilds, until the next start.
 #[utoipa::path(patch, path = "/api/v1/rebuild", request_body = RebuildRate, responses(
     (status = 200, body = RebuildView)))]
 pub(super) async fn rebuild_set(
@@ -28,13 +28,13 @@ pub(super) async fn rebuild_set(
     answer.await.map(Json)
 }
 
-/// How far the moving of data to emptier disks is.
+/// Shows the progress of the spread of data to emptier disks.
 #[utoipa::path(get, path = "/api/v1/spread", responses((status = 200, body = SpreadView)))]
 pub(super) async fn spread(State(shared): Api) -> Result<Json<SpreadView>, ControlError> {
     shared.control.spread().await.map(Json)
 }
 
-/// Pauses the moving of data to emptier disks, or lets it go on: in a cluster on all nodes.
+/// Pauses or resumes the spread of data to emptier disks, on all nodes of a cluster.
 #[utoipa::path(put, path = "/api/v1/spread", request_body = SpreadSet, responses(
     (status = 200, body = SpreadView), (status = 409, body = ErrorBody)))]
 pub(super) async fn spread_set(
@@ -46,13 +46,13 @@ pub(super) async fn spread_set(
         .map(Json)
 }
 
-/// How far the scrub is.
+/// Shows the progress of the scrub.
 #[utoipa::path(get, path = "/api/v1/scrub", responses((status = 200, body = ScrubView)))]
 pub(super) async fn scrub(State(shared): Api) -> Result<Json<ScrubView>, ControlError> {
     shared.control.scrub().await.map(Json)
 }
 
-/// Starts a scrub, or goes on with the one that was paused; changes its rate.
+/// Starts a scrub, resumes a paused one, or changes its rate.
 #[utoipa::path(post, path = "/api/v1/scrub/start", request_body = ScrubStart, responses(
     (status = 200, body = ScrubView)))]
 pub(super) async fn scrub_start(
@@ -64,7 +64,7 @@ pub(super) async fn scrub_start(
         .map(Json)
 }
 
-/// Pauses the scrub; it stays paused over restarts.
+/// Pauses the scrub; it stays paused across restarts.
 #[utoipa::path(post, path = "/api/v1/scrub/pause", responses(
     (status = 200, body = ScrubView), (status = 409, body = ErrorBody)))]
 pub(super) async fn scrub_pause(State(shared): Api) -> Result<Json<ScrubView>, ControlError> {
@@ -73,13 +73,13 @@ pub(super) async fn scrub_pause(State(shared): Api) -> Result<Json<ScrubView>, C
         .map(Json)
 }
 
-/// What the last scrub found that cannot be repaired: which bytes of which files.
+/// Lists damage that the last scrub could not repair, as bytes of files.
 #[utoipa::path(get, path = "/api/v1/scrub/report", responses((status = 200, body = ScrubReport)))]
 pub(super) async fn scrub_report(State(shared): Api) -> Result<Json<ScrubReport>, ControlError> {
     shared.control.scrub_report().await.map(Json)
 }
 
-/// When scrubs begin by themselves, and the maintenance window.
+/// Shows the scrub schedule and the maintenance window.
 #[utoipa::path(get, path = "/api/v1/scrub/schedule", responses((status = 200, body = ScrubSchedule)))]
 pub(super) async fn scrub_schedule(
     State(shared): Api,
@@ -87,7 +87,7 @@ pub(super) async fn scrub_schedule(
     shared.control.scrub_schedule().await.map(Json)
 }
 
-/// Sets when scrubs begin by themselves, the maintenance window, or both; what is left out is not there any more.
+/// Sets the scrub schedule and the maintenance window; a field that is left out is cleared.
 #[utoipa::path(put, path = "/api/v1/scrub/schedule", request_body = ScrubScheduleSet, responses(
     (status = 200, body = ScrubSchedule), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn scrub_schedule_set(
@@ -104,7 +104,7 @@ pub(super) async fn scrub_schedule_set(
         .map(Json)
 }
 
-/// Takes the timer of scrubs and the maintenance window away. A scrub that waits for the window goes on.
+/// Clears the scrub schedule and the maintenance window. A scrub that waits for the window continues.
 #[utoipa::path(delete, path = "/api/v1/scrub/schedule", responses((status = 204), (status = 409, body = ErrorBody)))]
 pub(super) async fn scrub_schedule_clear(State(shared): Api) -> Result<StatusCode, ControlError> {
     let none = ScrubScheduleSet::default();

@@ -102,14 +102,14 @@ impl DnsServer {
         let questions = IntCounterVec::new(
             Opts::new(
                 "cairn_dns_questions_total",
-                "Questions to the DNS responder, by what became of them.",
+                "Questions to the DNS responder, by result.",
             ),
             &["outcome"],
         )?;
         registry.register(Box::new(questions.clone()))?;
         let connections_refused = IntCounter::new(
             "cairn_dns_connections_refused_total",
-            "Connections to the DNS responder that were closed because their client had as many as it may have.",
+            "Connections to the DNS responder that were closed because their client had too many.",
         )?;
         registry.register(Box::new(connections_refused.clone()))?;
         Ok(Arc::new(Self {

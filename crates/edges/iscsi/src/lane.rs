@@ -293,7 +293,7 @@ impl Lane {
         }
     }
 
-    /// The same of a connection of a session, which ends with what it says.
+    /// Takes in what came on a connection of a session; an error ends the connection.
     pub fn take_in(&mut self) {
         self.end_if_old();
         if self.ended.is_some() {

@@ -41,7 +41,7 @@ const FAMILIES: &[(&str, &str, MetricType)] = &[
     ),
     (
         "cairn_iscsi_connections_broken_total",
-        "Connections closed for what came over them",
+        "Connections closed because of invalid requests",
         MetricType::COUNTER,
     ),
     (
@@ -61,18 +61,18 @@ const FAMILIES: &[(&str, &str, MetricType)] = &[
     ),
     (
         "cairn_iscsi_unsent_bytes",
-        "Bytes of answers that initiators have not taken yet",
+        "Bytes of answers that initiators have not received yet",
         MetricType::GAUGE,
     ),
     (
         "cairn_iscsi_unsent_bytes_max",
-        "Limit of bytes of answers that are not taken",
+        "Limit of bytes of answers that initiators have not received yet",
         MetricType::GAUGE,
     ),
     ("cairn_iscsi_sessions", "Sessions", MetricType::GAUGE),
     (
         "cairn_iscsi_connections_passed",
-        "Connections that are passed on to the nodes that own the volumes",
+        "Connections forwarded to the owners of volumes",
         MetricType::GAUGE,
     ),
 ];
@@ -89,7 +89,7 @@ const OF_LUN: &[(&str, &str, MetricType)] = &[
     ),
     (
         "cairn_lun_errors_total",
-        "Commands that failed for an error of the medium or the server",
+        "Commands that failed with a medium or server error",
         MetricType::COUNTER,
     ),
     (
@@ -99,7 +99,7 @@ const OF_LUN: &[(&str, &str, MetricType)] = &[
     ),
     (
         "cairn_lun_command_duration_seconds",
-        "How long commands of a LUN took from when their data was there to their answer",
+        "Latency of a LUN's commands, from complete data to answer",
         MetricType::HISTOGRAM,
     ),
 ];

@@ -258,7 +258,7 @@ pub(crate) enum Route {
     /// It goes on here, in this target port group.
     Here(u16, Elsewhere),
     Away(Handover),
-    /// The same as `Here`, and no node has the target.
+    /// It goes on here, in this target port group, because no node has the target.
     Nowhere(u16, Elsewhere),
     Refused(u16),
 }

@@ -52,7 +52,7 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// The same, to be told that it cannot.
+    /// Turns the reply into a refusal with this status.
     pub fn refused(self, status: u16) -> Self {
         let reply = match self.reply {
             Reply::Login {

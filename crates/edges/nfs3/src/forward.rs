@@ -75,7 +75,7 @@ impl Passed {
         }
     }
 
-    /// The same with more arguments behind these, which came later.
+    /// Appends arguments that came later.
     pub fn and(mut self, args: impl IntoIterator<Item = Bytes>, read_at: Duration) -> Self {
         let args = args.into_iter().filter(|part| !part.is_empty());
         self.parts.extend(args);
@@ -83,7 +83,7 @@ impl Passed {
         self
     }
 
-    /// The same, of which this node as an owner may have made something.
+    /// Notes that this node, as an owner, may have begun the call.
     pub fn begun(self) -> Self {
         self.was_sent.store(true, Ordering::Release);
         self

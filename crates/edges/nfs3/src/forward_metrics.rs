@@ -118,19 +118,19 @@ impl ForwardMetrics {
 
 const ANSWERED: (&str, &str) = (
     "cairn_nfs_forwarded_duration_seconds",
-    "NFS calls answered by the node that owns the volume, by volume: from sending them there to the reply",
+    "NFS calls forwarded to the volume's owner, by volume: from forwarding to reply",
 );
 const HELD: (&str, &str) = (
     "cairn_nfs_held_duration_seconds",
-    "How long NFS calls waited for a node that owns the volume, by volume; calls that waited only",
+    "Waits of NFS calls for an owner of the volume, by volume",
 );
 const HELD_NOW: (&str, &str) = (
     "cairn_nfs_held_calls",
-    "NFS calls that wait for a node that owns the volume, by volume",
+    "NFS calls that wait for an owner of the volume, by volume",
 );
 const UNANSWERED: (&str, &str) = (
     "cairn_nfs_forwarded_unanswered_total",
-    "NFS calls that no owner answered in time, by volume: clients were told to come later, or send them again",
+    "NFS calls without an owner's answer in time, by volume: clients were told to retry, or send the calls again",
 );
 
 /// Shows [`ForwardMetrics`] to Prometheus, of volumes that are exported still.

@@ -271,7 +271,7 @@ impl NfsHandler {
         }
     }
 
-    /// The same for a WRITE whose payload is being received; `None`: nobody is asked.
+    /// Passes a WRITE on to the owner while its payload is being received; `None`: no node is asked.
     fn pass_write(
         &self,
         call: &CallHeader<'_>,

@@ -71,7 +71,7 @@ impl Gauges {
         vec![
             Row::new(
                 "cairn_nfs_duplicates",
-                "Replies kept for requests sent again",
+                "Replies kept for retransmitted requests",
                 self.duplicates,
             ),
             Row::new(
@@ -223,17 +223,17 @@ impl ProcedureCollector {
             ),
             Row::new(
                 "cairn_nfs_written_bytes_total",
-                "Bytes that WRITE took",
+                "Bytes that WRITE received",
                 metrics.sum(|thread| &thread.written_bytes),
             ),
             Row::new(
                 "cairn_nfs_duplicates_answered_total",
-                "Requests sent again and answered from memory",
+                "Retransmitted requests answered from memory",
                 metrics.duplicates_answered.load(Ordering::Relaxed),
             ),
             Row::new(
                 "cairn_nfs_locks_refused_total",
-                "Locks that clients asked for and did not get: they are not supported",
+                "Lock requests refused, because locks are not supported",
                 metrics.locks_refused.load(Ordering::Relaxed),
             ),
         ]

@@ -38,7 +38,7 @@ pub enum Begun {
     Repeatable(ReplyFuture),
     /// Must be done once, however often it is sent.
     Once(ReplyFuture),
-    /// The same for a WRITE. A late one, over a connection that the client gave up, would put
+    /// A WRITE that must be done once. A late one, over a connection that the client gave up, would put
     /// old bytes over those that were written and answered meanwhile.
     OnceWrite {
         future: ReplyFuture,
@@ -166,7 +166,7 @@ fn once<Work: Future<Output = Reply> + Send + 'static>(
     }))
 }
 
-/// The same for a WRITE, whose data may have been received in place.
+/// Starts a WRITE, whose data may have been received in place.
 pub fn start_write(
     request: Request,
     head: v3::WriteHead,
@@ -391,7 +391,7 @@ impl Request {
         reply(self.xid, &Err::<(), _>(failure))
     }
 
-    /// The same because of what `fs` said.
+    /// The reply with `wcc_data` of the first object when `fs` failed with an error.
     async fn failed_attr(&self, procedure: Procedure, error: &FsError) -> Reply {
         let status = self.status(procedure, error);
         self.fail_attr(status).await

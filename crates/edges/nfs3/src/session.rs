@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// The same client under the exports that are in force now, if they have changed.
+    /// This client under the current exports, if they have changed.
     pub fn renewed(&self) -> Option<Self> {
         match self.service.exports.is_current(&self.exports) {
             true => None,
@@ -183,7 +183,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The same, of which its changes say which request they are.
+    /// This client, with the request's key in its changes.
     pub fn for_request(self, key: RequestKey) -> Self {
         let who = Credentials {
             request: Some(RequestId(key.to_bytes())),

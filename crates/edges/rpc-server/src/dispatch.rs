@@ -114,7 +114,7 @@ impl Dispatcher {
         }
     }
 
-    /// The same for a client of a cluster. Before the first call. `is_forwarded`: another node passes its calls on.
+    /// Sets the admission of a client of a cluster. Call it before the first call. `is_forwarded`: another node passes its calls on.
     pub fn admitted(mut self, admission: &Arc<Admission>, is_forwarded: bool) -> Self {
         if let Some(peer) = Arc::get_mut(&mut self.peer) {
             peer.is_forwarded = is_forwarded;

@@ -18,7 +18,7 @@ use crate::server::Shared;
 
 /// Calls and replies of one connection that are delayed. More are not read.
 const CONNECTION_COUNT_MAX: usize = 4096;
-/// The same of all connections together; beyond it each has one.
+/// Delayed calls and replies of all connections together; beyond this number each connection has one.
 const COUNT_MAX: usize = 64 << 10;
 /// Payloads of one connection that wait.
 const CONNECTION_BYTES_MAX: usize = 32 << 20;

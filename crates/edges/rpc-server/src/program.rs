@@ -144,7 +144,7 @@ impl StartedCall {
         Self::new(Started::Ready(reply))
     }
 
-    /// The same call, to be reported to [`Program::answered`].
+    /// Has the call reported to [`Program::answered`].
     pub fn measured(self, procedure: u32) -> Self {
         Self {
             procedure: Some(procedure),

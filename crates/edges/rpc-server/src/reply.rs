@@ -46,7 +46,7 @@ impl Reply {
         Self::default().not_now()
     }
 
-    /// The same reply, which is never kept for a call that is sent again.
+    /// Marks the reply as temporary: it is never kept for a call that is sent again.
     pub fn not_now(mut self) -> Self {
         self.is_not_now = true;
         self
@@ -140,7 +140,7 @@ impl Reply {
         }
     }
 
-    /// The same reply, for metrics known to carry this error of its program.
+    /// Marks the reply, for metrics, as one with this error of its program.
     pub fn failed(mut self, status: u32) -> Self {
         self.failure = Some(status);
         self

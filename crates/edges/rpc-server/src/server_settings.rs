@@ -21,7 +21,7 @@ pub struct ServerSettings {
     /// Bytes held for one connection: payloads that arrived, data asked for, replies not sent yet.
     /// Beyond it the connection is not read. One call is always let in.
     pub held_bytes_per_connection_max: usize,
-    /// The same for all connections together; beyond it each has one call at a time.
+    /// Held bytes of all connections together; beyond it each connection has one call at a time.
     pub held_bytes_max: usize,
     /// A connection is closed when half a record, or replies that the client does not take, made no
     /// progress for so long.

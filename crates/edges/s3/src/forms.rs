@@ -642,7 +642,7 @@ impl FileError {
         }
     }
 
-    /// The same; another node may have passed it on.
+    /// The error for the client, for a request that another node may have passed on.
     pub fn told_on(&self, transfer: &Transfer) -> S3Error {
         match self {
             Self::BrokenOff(why) => transfer.broken_off(why),

@@ -60,14 +60,14 @@ impl S3Collector {
             shared,
             requests: IntCounterVec::new(requests, &["method", "status"])?,
             bytes: IntCounterVec::new(bytes, &["direction"])?,
-            connections: IntGauge::new("cairn_s3_connections", "Open connections of S3")?,
+            connections: IntGauge::new("cairn_s3_connections", "Open S3 connections")?,
             turned_away: IntCounter::new(
                 "cairn_s3_connections_refused_total",
-                "Connections of S3 that were closed at once because there were too many",
+                "S3 connections closed at once because there were too many",
             )?,
             passed: IntCounter::new(
                 "cairn_s3_passed_requests_total",
-                "S3 requests that another node of the cluster answered, which owns their volume",
+                "S3 requests forwarded to the volume's owner",
             )?,
         })
     }

@@ -73,7 +73,7 @@ const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// What an object on its way holds: steps that were read ahead, or one that is being filled.
 const TRANSFER_HELD_BYTES: usize = 4 << 20;
 const TRANSFER_COUNT_MIN: usize = 6;
-/// The same of one volume with limits: it takes a place from no other.
+/// Transfers of one volume with limits, which take no place from other volumes.
 const LIMITED_TRANSFER_COUNT: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ impl Shared {
         }
     }
 
-    /// The same for what has no rate: a document, or parts that become one object.
+    /// A place for a request without a rate: a document, or parts that become one object.
     pub(crate) async fn place(&self, holder: Holder) -> Option<Place> {
         self.transfers.take(holder).await
     }

@@ -192,13 +192,13 @@ impl Txn {
             .max(self.otherwise.len());
         if count > TXN_OPS_MAX {
             return Err(CoordinatorError::TooLarge(format!(
-                "{count} operations in one transaction, the most is {TXN_OPS_MAX}"
+                "{count} operations in one transaction, above the limit of {TXN_OPS_MAX}"
             )));
         }
         let len_bytes: usize = self.then.iter().map(Op::len_bytes).sum();
         if len_bytes > TXN_LEN_BYTES_MAX {
             return Err(CoordinatorError::TooLarge(format!(
-                "{len_bytes} bytes in one transaction, the most is {TXN_LEN_BYTES_MAX}"
+                "{len_bytes} bytes in one transaction, above the limit of {TXN_LEN_BYTES_MAX}"
             )));
         }
         Ok(())
@@ -319,7 +319,7 @@ pub enum CoordinatorError {
     #[error("etcd did not answer within {} ms ({what})", after.as_millis())]
     TimedOut { what: String, after: Duration },
     #[error(
-        "etcd has no leader: fewer than half of its members reach each other ({0}); start the missing members"
+        "etcd has no leader: no majority of its members is connected ({0}); start the missing members"
     )]
     NoLeader(String),
     #[error("etcd at {endpoint} has version {version}, Cairn needs {wanted} or newer; upgrade it")]
@@ -336,9 +336,7 @@ pub enum CoordinatorError {
         "etcd refuses changes because its space is used up ({0}); compact and defragment it, then `etcdctl alarm disarm`"
     )]
     NoSpace(String),
-    #[error(
-        "etcd says that a member's data is damaged ({0}); replace that member before anything else"
-    )]
+    #[error("etcd reports damaged data of a member ({0}); replace that member first")]
     Corrupt(String),
     #[error("etcd refuses this client: {0}; check user, password and certificates")]
     Refused(String),

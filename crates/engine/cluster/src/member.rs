@@ -93,7 +93,7 @@ pub enum MemberState {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
-    #[error("{} is not there; install etcd (Debian: etcd-server)", program.display())]
+    #[error("{} does not exist; install etcd (Debian: etcd-server)", program.display())]
     NotInstalled { program: PathBuf },
     #[error(
         "{} has version {version}, Cairn needs {VERSION_MIN} or newer; upgrade it",
@@ -104,7 +104,7 @@ pub enum MemberError {
     Folder { folder: PathBuf, problem: String },
     #[error("starting {}: {problem}", program.display())]
     Start { program: PathBuf, problem: String },
-    #[error("process {pid} of an earlier run holds {} and does not end", folder.display())]
+    #[error("process {pid} of an earlier run uses {} and does not stop", folder.display())]
     Busy { pid: u32, folder: PathBuf },
 }
 
@@ -240,7 +240,7 @@ impl EtcdMember {
         self.stop_within(MEMBER_STOP_MAX).await;
     }
 
-    /// The same. One that takes longer is killed, which loses nothing: what it has acknowledged is on its disk.
+    /// Ends the process as etcd wants it. A process that takes longer is killed, which loses nothing: what it has acknowledged is on disk.
     pub async fn stop_within(mut self, patience: Duration) {
         self.stop.send_replace(Some(patience));
         if (&mut self.supervisor).await.is_err() {

@@ -101,7 +101,7 @@ pub async fn transact_settled(
 pub enum Unsettled {
     #[error(transparent)]
     NotDone(CoordinatorError),
-    #[error("nobody knows whether a change of the cluster's map was made: {0}")]
+    #[error("it is unknown whether a change of the cluster map was made: {0}")]
     Unknown(CoordinatorError),
 }
 

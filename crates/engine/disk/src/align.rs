@@ -4,7 +4,7 @@ use bytes::Bytes;
 use cairn_base::AlignedBuf;
 use cairn_base::buf::{IO_ALIGN_BYTES, is_io_aligned};
 
-/// The same bytes as `parts`, in parts that are all aligned (address and length).
+/// The bytes of `parts`, in parts that are all aligned (address and length).
 ///
 /// Aligned parts that lie at an aligned place of the whole are passed on; runs of others are copied
 /// together. `None` when the whole length is not a multiple of the alignment: no list of aligned

@@ -26,7 +26,7 @@ pub(crate) struct OsFile {
     main: OwnedFd,
     /// `main` takes only aligned transfers.
     direct: bool,
-    /// The same file through the page cache, for transfers that are not aligned.
+    /// The file through the page cache, for transfers that are not aligned.
     buffered: OnceLock<OwnedFd>,
     pub(crate) len_bytes: AtomicU64,
 }
@@ -227,7 +227,7 @@ impl Op {
         }
     }
 
-    /// The same by a system call in this thread; the result in the kernel's form: bytes, or -errno.
+    /// Does the operation by a system call in this thread. Returns the kernel's form: bytes, or -errno.
     pub(crate) fn call(&mut self) -> i32 {
         let result = match &mut self.kind {
             Kind::Write {

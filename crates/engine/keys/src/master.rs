@@ -32,33 +32,35 @@ const _: () = assert!(NONCE_LEN_BYTES + KEY_LEN_BYTES + TAG_LEN_BYTES == WRAPPED
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     #[error(
-        "line {line} is no key: a key is 32 bytes as 64 hexadecimal digits or as base64, alone on its line; `cairn key generate` makes one"
+        "line {line} is not a key: a key is 32 bytes as 64 hexadecimal digits or as base64, alone on its line; `cairn key generate` makes one"
     )]
     Form { line: usize },
-    #[error("line {line} has 32 times the same byte, which is no key that anybody made at random")]
+    #[error("line {line} is one byte 32 times, which is not a random key")]
     Weak { line: usize },
     #[error("it has no key")]
     Empty,
     #[error("it has more than {KEYS_MAX} keys")]
     TooMany,
-    #[error("master key {id} is needed and is not among those that the server was given")]
+    #[error("master key {id} is needed, and the server does not have it")]
     Missing { id: MasterKeyId },
     #[error(
-        "the volume's key cannot be unwrapped with master key {id}: what is stored of it is damaged, or is that of another volume"
+        "the volume's key cannot be unwrapped with master key {id}: the stored key is damaged, or belongs to another volume"
     )]
     NotAuthentic { id: MasterKeyId },
     #[error(
-        "the key of the pool's secrets cannot be unwrapped with master key {id}: what is stored of it is damaged, or is that of \
+        "the key of the pool's secrets cannot be unwrapped with master key {id}: the stored key is damaged, or belongs to \
          another pool"
     )]
     SecretsKeyNotAuthentic { id: MasterKeyId },
     #[error(
-        "a wrapped secret cannot be unwrapped: it is damaged, or was put here from another place"
+        "a wrapped secret cannot be unwrapped: it is damaged, or was copied from another place"
     )]
     SecretNotAuthentic,
-    #[error("no secret is set or made until it can be wrapped with the server's master key: {why}")]
+    #[error(
+        "secrets cannot be set or created until they can be wrapped with the server's master key: {why}"
+    )]
     Unwrapped { why: String },
-    #[error("a secret is wrapped, and the key of the pool's secrets is not there")]
+    #[error("a secret is wrapped, and the key of the pool's secrets is missing")]
     NoSecretsKey,
 }
 
@@ -299,7 +301,7 @@ impl MasterKeys {
         self.of(wrapped)?.unwrap_secrets(pool, wrapped)
     }
 
-    /// The same key of a pool's secrets, wrapped with the current master key.
+    /// Rewraps the key of a pool's secrets with the current master key.
     pub fn wrap_secrets_key_anew(
         &self,
         pool: PoolId,
@@ -311,7 +313,7 @@ impl MasterKeys {
         Ok(current.wrap_secrets(pool, &key, entropy))
     }
 
-    /// The same key of a volume, wrapped with the current master key.
+    /// Rewraps the key of a volume with the current master key.
     pub fn wrap_anew(
         &self,
         volume: VolumeId,
@@ -321,7 +323,7 @@ impl MasterKeys {
         self.wrap(&self.unwrap(volume, wrapped)?, entropy)
     }
 
-    /// The same key of secrets, wrapped with the same master key for another pool, or for a cluster.
+    /// Rewraps the key of secrets, with its current master key, for another pool or for a cluster.
     pub fn move_secrets_key(
         &self,
         from: PoolId,

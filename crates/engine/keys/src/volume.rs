@@ -17,7 +17,7 @@ const ATTRIBUTE_PURPOSE: &[u8] = b"cairn extended attribute 1";
 /// Encrypted bytes, or what is kept of them, are not what was written, or the key is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "they were not encrypted with this volume's key, or were changed since, with their checksum made to fit"
+    "they were not encrypted with this volume's key, or were altered together with their checksum"
 )]
 pub struct NotAuthentic;
 

@@ -53,11 +53,11 @@ const SPARE_BYTES: u64 = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
-        "the read cache at {folder} is to have {size_bytes} bytes; it needs {SIZE_BYTES_MIN} at least"
+        "the read cache at {folder} is given {size_bytes} bytes; it needs at least {SIZE_BYTES_MIN}"
     )]
     TooSmall { folder: PathBuf, size_bytes: u64 },
     #[error(
-        "the read cache at {folder} is to have {size_bytes} bytes, and there is room for {room_bytes}; give it less"
+        "the read cache at {folder} is given {size_bytes} bytes, and there is room for {room_bytes}; give it less"
     )]
     NoRoom {
         folder: PathBuf,
@@ -67,7 +67,7 @@ pub enum OpenError {
     #[error("the read cache at {folder}: {source}")]
     Io { folder: PathBuf, source: io::Error },
     #[error(
-        "the read cache at {folder} cannot be opened: {detail}; empty the folder to begin anew"
+        "the read cache at {folder} cannot be opened: {detail}; empty the folder to start again"
     )]
     Cache { folder: PathBuf, detail: String },
 }

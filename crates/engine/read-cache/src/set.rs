@@ -32,7 +32,7 @@ impl CacheSet {
     }
 }
 
-/// The same for ever, as a cache outlives its process.
+/// The score of a disk's cache for a place. It never changes between versions, because a cache outlives its process.
 fn score(id: DiskId, place: &CachePlace, weight: u64) -> f64 {
     let folded = (id.0 as u64) ^ ((id.0 >> 64) as u64);
     let words = place.encode();

@@ -18,7 +18,7 @@ use crate::transport::{ReadHalf, WriteHalf};
 
 /// Bytes that are asked for at once where a frame begins. What of them belongs to a payload is copied.
 const READ_AHEAD_BYTES: usize = 32 << 10;
-/// The same behind a frame with a large payload: the next one is likely to have one, too.
+/// Bytes to read at once behind a frame with a large payload, as the next frame is likely to have one as well.
 const READ_AHEAD_LARGE_BYTES: usize = 256;
 const LARGE_BYTES: usize = 128 << 10;
 /// Most pieces that one write takes.
@@ -95,7 +95,7 @@ pub(crate) enum FrameError {
     Io(#[from] io::Error),
     #[error("the connection ended in the middle of a frame")]
     CutShort,
-    #[error("what came is not understood: {0}")]
+    #[error("an invalid message came: {0}")]
     Wire(#[from] WireError),
 }
 

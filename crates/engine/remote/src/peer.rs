@@ -279,8 +279,8 @@ impl Shared {
     fn welcomed(&self, message: Message) -> Result<Welcome, String> {
         let welcome = match message {
             Message::Welcome(welcome) => welcome,
-            Message::Goodbye { reason } => return Err(format!("it refuses us: {reason}")),
-            _ => return Err("it does not begin with a welcome".to_owned()),
+            Message::Goodbye { reason } => return Err(format!("it refuses this node: {reason}")),
+            _ => return Err("its first message is not a welcome".to_owned()),
         };
         if welcome.version != PROTOCOL_VERSION {
             let version = welcome.version;
@@ -296,7 +296,7 @@ impl Shared {
         }
         let limits = welcome.limits;
         if limits.requests_max == 0 || limits.bytes_max < PAYLOAD_LEN_BYTES_MAX as u64 {
-            return Err("it lets us send less than one request".to_owned());
+            return Err("it allows less than one request".to_owned());
         }
         Ok(welcome)
     }

@@ -69,7 +69,7 @@ impl Peers for () {
 pub struct ServeSettings {
     /// Of one connection, for one disk.
     pub requests_max: u32,
-    /// The same; at least one whole payload.
+    /// Bytes under way of one connection, for one disk; at least one whole payload.
     pub bytes_max: u64,
     /// For the first message.
     pub hello_deadline: Duration,

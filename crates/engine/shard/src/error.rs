@@ -9,7 +9,7 @@ use cairn_formats::shard::ShardName;
 pub enum ShardError {
     #[error("{disk}: no shard {shard}")]
     NotFound { disk: String, shard: ShardName },
-    #[error("{disk}: the shard {shard} is there already")]
+    #[error("{disk}: shard {shard} already exists")]
     Exists { disk: String, shard: ShardName },
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -23,7 +23,7 @@ pub enum ShardError {
     },
     #[error("{disk} has no identity file; add it to the pool first")]
     NotFormatted { disk: String },
-    #[error("{disk} has an identity already: disk {id} of pool {pool}")]
+    #[error("{disk} already has an identity: disk {id} of pool {pool}")]
     AlreadyFormatted {
         disk: String,
         id: DiskId,
@@ -62,7 +62,7 @@ pub enum ShardError {
         promised: Epoch,
     },
     #[error(
-        "{disk}: which owner of volume {volume} may change its shards is not readable: {reason}; opening the volume again writes it anew"
+        "{disk}: the promised epoch of volume {volume} cannot be read: {reason}; opening the volume again rewrites it"
     )]
     DamagedPromise {
         disk: String,

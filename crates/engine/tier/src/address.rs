@@ -44,11 +44,11 @@ pub enum TierAddress {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     #[error(
-        "an address of a tier is s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME or gs://BUCKET/PREFIX, each with &endpoint=URL if need be, or file:///PATH: {0}"
+        "a tier's address is s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME or gs://BUCKET/PREFIX, each with an optional &endpoint=URL, or file:///PATH: {0}"
     )]
     Shape(String),
     #[error(
-        "an address has no credentials in it: it is shown to whoever asks; give them in the environment, or in a file (--credentials-file)"
+        "an address contains no credentials, because every user can see it; give them in the environment, or in a file (--credentials-file)"
     )]
     Secret,
     #[error("an address has at most {TIER_URL_LEN_BYTES_MAX} bytes")]

@@ -33,10 +33,10 @@ static UNUSABLE_LOGGED: LogLimit = LogLimit::new(LINES_MAX);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
-    /// The same for all that can be wrong: whoever adds tiers does not learn which files there are.
+    /// One error for every cause, so that an administrator who adds tiers does not learn which files exist.
     #[error(
-        "the file with credentials, {path}, cannot be used: it needs {needed}, and to be a file that nobody but the server's user \
-         can read (chmod 600 {path}){host}; the server's log says what is wrong"
+        "the credentials file {path} cannot be used: it needs {needed}, and must be readable only by the server's user \
+        (chmod 600 {path}){host}; the server's log has details"
     )]
     Unusable {
         path: String,
@@ -47,7 +47,7 @@ pub enum CredentialsError {
     #[error("a directory needs no credentials")]
     NotNeeded,
     #[error(
-        "{host} does not get the credentials of this machine, which go to the cloud's own hosts over TLS: give the tier a file \
+        "{host} does not get the credentials of this machine, which go only to the cloud's own hosts over TLS: give the tier a file \
          of its own (--credentials-file), or name the host in the server's configuration: credential_host = [\"{host}\"]"
     )]
     Host { host: String },
@@ -255,7 +255,7 @@ impl SecretFile {
                     path,
                     why,
                     more,
-                    "a file with credentials of a tier is not used"
+                    "the credentials file of a tier cannot be used"
                 );
             }
             CredentialsError::Unusable {
@@ -271,7 +271,7 @@ impl SecretFile {
         let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
         // Before it is opened: to open a pipe takes until somebody writes.
         if !std::fs::metadata(&self.path).map_err(unreadable)?.is_file() {
-            return Err("it is no regular file".to_owned());
+            return Err("it is not a regular file".to_owned());
         }
         let mut file = std::fs::File::open(&self.path).map_err(unreadable)?;
         let found = file.metadata().map_err(unreadable)?;
@@ -286,7 +286,7 @@ impl SecretFile {
                 .bound
                 .allows(parsed.is_shown, is_machines(&self.path), &parsed.hosts) =>
             {
-                Err("neither it nor the configuration names the host of the store".to_owned())
+                Err("neither the file nor the configuration names the host of the store".to_owned())
             }
             _ => Ok(parsed.credential),
         }

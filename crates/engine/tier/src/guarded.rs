@@ -153,7 +153,7 @@ struct TooLong;
 
 /// What answers has headers that a store has not: `object_store` would tell what is in them.
 #[derive(Debug, thiserror::Error)]
-#[error("what answers there is no such store: its answer has a header that cannot be read")]
+#[error("the address does not lead to such a store: its answer has an unreadable header")]
 struct NoStore;
 
 /// Whether those headers of an answer are of the form that they have to be whose text gets into errors.
@@ -229,7 +229,8 @@ pub(crate) fn told(error: &(dyn StdError + 'static)) -> String {
     let mut cause = Some(error);
     while let Some(found) = cause {
         if has_words_of_an_answer(found) {
-            return "what answers there is no such store: its answer cannot be read".to_owned();
+            return "the address does not lead to such a store: its answer cannot be read"
+                .to_owned();
         }
         let why = found.to_string();
         if !text.contains(&why) {

@@ -61,9 +61,7 @@ pub enum OpenError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    #[error(
-        "{path} is no directory that can be used ({why}); make it, or mount what is to be there"
-    )]
+    #[error("{path} is not a usable directory ({why}); create it, or mount what is to be there")]
     Directory { path: String, why: String },
     #[error("the object store cannot be used: {0}")]
     Store(String),

@@ -29,16 +29,16 @@ struct Owner {
 pub enum ClaimError {
     #[error("{place} belongs to another pool ({pool}); choose another prefix or bucket")]
     Other { place: String, pool: String },
-    #[error("{place} is tier number {tier} of this pool already; choose another prefix or bucket")]
+    #[error("{place} is already tier number {tier} of this pool; choose another prefix or bucket")]
     OtherTier { place: String, tier: u32 },
-    #[error("{place} has no {NAME}: what is there is not this pool's tier; is it mounted?")]
+    #[error("{place} has no {NAME}, so it is not this pool's tier; is it mounted?")]
     Nobody { place: String },
     #[error("{place} has a {NAME} that no pool wrote; choose another prefix or bucket")]
     Strange { place: String },
-    #[error("{place} is not there: make the bucket or container first, or correct the address")]
+    #[error("{place} does not exist: create the bucket or container first, or correct the address")]
     Missing { place: String },
     #[error(
-        "{place} refuses the credentials, or they do not allow enough; give others in the environment of the server, or with --credentials-file: {why}"
+        "{place} refuses the credentials, or they lack rights; give others in the environment of the server, or with --credentials-file: {why}"
     )]
     Refused { place: String, why: String },
     #[error("{place}: {why}")]

@@ -62,7 +62,9 @@ pub fn check_address(address: &str) -> Result<(), TrustError> {
 pub(crate) fn check_host(host: &str) -> Result<(), &'static str> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return match ip.is_unspecified() || ip.is_multicast() {
-            true => Err("this address is of no single host; give the one that others connect to"),
+            true => Err(
+                "this address is not that of a single host; give the address that others connect to",
+            ),
             false => Ok(()),
         };
     }

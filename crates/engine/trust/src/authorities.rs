@@ -119,7 +119,7 @@ impl Authorities {
         Self::of_both(Arc::clone(&self.issuing), Some(Arc::new(other)))
     }
 
-    /// The same two, with this one first.
+    /// These two authorities, with the given one first.
     pub(crate) fn preferring(&self, fingerprint: Fingerprint) -> Result<Self, TrustError> {
         match &self.other {
             _ if self.issuing.fingerprint() == fingerprint => Ok(self.clone()),
@@ -131,7 +131,7 @@ impl Authorities {
         }
     }
 
-    /// The same without this one, which is not the last.
+    /// These authorities without the given one, which must not be the last.
     pub(crate) fn without(&self, fingerprint: Fingerprint) -> Result<Self, TrustError> {
         let left: Vec<&Arc<Authority>> = self
             .all()
@@ -143,7 +143,7 @@ impl Authorities {
         }
     }
 
-    /// The same, with this one in the place of the one with its certificate.
+    /// These authorities, with the given one replacing the one with its certificate.
     pub(crate) fn with(&self, authority: Authority) -> Result<Self, TrustError> {
         let fingerprint = authority.fingerprint();
         let authority = Arc::new(authority);

@@ -172,7 +172,7 @@ impl Authority {
         })
     }
 
-    /// The same CA with its key, which is compared with the certificate.
+    /// This CA with its key, which is compared with the certificate.
     pub fn with_key(&self, key_pem: &str) -> Result<Self, TrustError> {
         let key = key_of(key_pem)?;
         Parsed::of(&self.certificate)?.check_key(&key)?;

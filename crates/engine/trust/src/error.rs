@@ -19,9 +19,9 @@ pub enum TrustError {
         found: u64,
         known: u32,
     },
-    #[error("{} is already that of a member of a cluster", path.display())]
+    #[error("{} already belongs to a node of a cluster", path.display())]
     Exists { path: PathBuf },
-    #[error("{} is in use by process {pid}; end that first", path.display())]
+    #[error("{} is in use by process {pid}; stop that process first", path.display())]
     Busy { path: PathBuf, pid: String },
     #[error("{}: {problem}", path.display())]
     Unsafe { path: PathBuf, problem: String },
@@ -30,11 +30,11 @@ pub enum TrustError {
     )]
     NoKey,
     #[error(
-        "no node that has the key of the cluster's CA answers: {0}; check that they run and that this node reaches them"
+        "no node with the key of the cluster's CA answers: {0}; check that these nodes run, and that this node reaches them"
     )]
     NoIssuer(String),
     #[error(
-        "the certificate of this node cannot be used ({problem}: {}), and this node does not have the CA's key to make another one. \
+        "the certificate of this node cannot be used ({problem}: {}), and this node lacks the CA's key to make another. \
          Check the clock; else move the cluster folder aside, make a ticket on another node (`cairn cluster token`), and join with \
          it and --takes-over and this node's name",
         path.display()

@@ -181,7 +181,7 @@ impl ClusterFolder {
         self.establish_as(membership, authority.certificate_pem(), authority.key_pem())
     }
 
-    /// The same of a node that joins while one CA takes the place of another.
+    /// Establishes the folder of a node that joins during a rotation of the CA.
     pub(crate) fn establish_with(
         &self,
         membership: &Membership,

@@ -143,7 +143,7 @@ impl IssueServer {
                 true => Ok(IssueAnswer::Key {
                     authority_key_pem: key.to_owned(),
                 }),
-                false => Err("the node that asks is not one that has the CA's key".to_owned()),
+                false => Err("the requesting node may not have the CA's key".to_owned()),
             },
             IssueAsk::Certificate { request, .. } => {
                 let hosts = self.grants.hosts(node);

@@ -34,11 +34,11 @@ const CRC_LEN_BYTES: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TicketError {
     #[error(
-        "this is no ticket of a cluster; `cairn cluster token` prints one, and it begins with cairn{VERSION}-"
+        "this is not a cluster ticket; `cairn cluster token` prints one, which begins with cairn{VERSION}-"
     )]
     NotATicket,
     #[error(
-        "this ticket has version {0}, which this program does not know; install the version of Cairn that the cluster has"
+        "this ticket has version {0}, which this program does not know; install the cluster's version of Cairn"
     )]
     NewerVersion(u32),
     #[error("the end of the ticket is missing; copy all of it")]

@@ -356,7 +356,7 @@ pub(crate) async fn clear_listener(stream: NodeStream) -> io::Result<NodeStream>
     }
 }
 
-/// The same of who connected, after the welcome: the listener is silent until it hears of this.
+/// The dialler's side, after the welcome: it speaks first, because the listener waits for its byte.
 async fn clear_dialler(stream: NodeStream) -> io::Result<NodeStream> {
     let mut stream = stream.into_clear()?;
     stream.write_all(&[WELCOME]).await?;
@@ -478,7 +478,7 @@ fn explain_certificate(problem: &CertificateError) -> String {
             "its certificate is not of this cluster".to_owned()
         }
         CertificateError::ApplicationVerificationFailure => {
-            "the ticket was made before the authority was replaced, or is of another cluster: make a new ticket there (`cairn cluster \
+            "the ticket is from before a rotation of the CA, or from another cluster: create a new ticket there (`cairn cluster \
              token`)"
                 .to_owned()
         }

@@ -20,7 +20,7 @@ pub fn check<T: PartialEq + Debug>(
     check_open(record, bytes, decode);
 }
 
-/// The same of a record whose last field has what is left, so that one that is cut or longer is another one.
+/// Checks a record whose last field takes the rest, so that a cut or longer record is another record.
 #[track_caller]
 pub fn check_open<T: PartialEq + Debug>(
     record: &T,

@@ -84,7 +84,7 @@ pub struct Group {
     pub generation: Generation,
     /// The newest snapshot that there was: what was born up to then, and is changed here, is history.
     pub newest_snapshot: Generation,
-    /// The same for branches that have snapshots: each sees its own keys alone.
+    /// The newest snapshot of each branch that has snapshots: a branch sees its own keys alone.
     pub newest_of_branches: Vec<(Branch, Generation)>,
     pub first: LogPosition,
     pub last: LogPosition,

@@ -33,7 +33,7 @@ pub struct Logouts {
     /// By whose they are: the latest end of sessions that have ended.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     all_of: BTreeMap<String, i64>,
-    /// The same of everybody's.
+    /// The latest end of all sessions, when the sessions of all users were ended.
     #[serde(default, skip_serializing_if = "is_zero")]
     all_ending_by_seconds: i64,
 }

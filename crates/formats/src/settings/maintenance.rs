@@ -65,7 +65,7 @@ impl Days {
     }
 }
 
-/// The same time on some days. It belongs to the day on which it begins, and may end on the next.
+/// A time of day on some days. It belongs to the day on which it begins, and may end on the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     days: Days,

@@ -188,6 +188,6 @@ impl Entry {
 pub fn reset(stream: &impl std::os::fd::AsFd) {
     let socket = socket2::SockRef::from(stream);
     if let Err(error) = socket.set_linger(Some(Duration::ZERO)) {
-        tracing::debug!(%error, "a connection is closed in order instead of at once");
+        tracing::debug!(%error, "a connection is closed cleanly instead of at once");
     }
 }

@@ -77,7 +77,7 @@ pub trait ServeReads: Send + Sync + 'static {
 pub enum ConnectError {
     #[error("the client's connection has to end: {0}")]
     Ended(Refused),
-    #[error("the node serves nothing of the kind yet")]
+    #[error("the node does not serve this protocol yet")]
     NotServed,
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -410,7 +410,7 @@ impl Forward {
         let preamble = match read.map(|()| Preamble::decode(&bytes)) {
             Ok(Ok(preamble)) => preamble,
             Ok(Err(error)) => {
-                tracing::warn!(%node, %error, "a stream of another node is refused");
+                tracing::warn!(%node, %error, "refused a stream of another node");
                 return;
             }
             Err(error) => {
@@ -449,7 +449,7 @@ impl Forward {
         };
         if let Err(why) = &admitted {
             self.metrics.refused(*why);
-            tracing::info!(%node, client = %preamble.client, %why, "a stream of another node is refused");
+            tracing::info!(%node, client = %preamble.client, %why, "refused a stream of another node");
         }
         let answered = async {
             stream.write_u8(answer).await?;

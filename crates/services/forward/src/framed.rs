@@ -31,7 +31,7 @@ const SLICE_COUNT_MAX: usize = 15;
 enum Stale {
     #[error("the owner of the volume gives no sign of life")]
     NoBeat,
-    #[error("bytes of a client were on their way for so long that it may have sent them elsewhere")]
+    #[error("bytes of a client were delayed so long that it may have sent them to another node")]
     Old,
     #[error("a frame of {0} bytes")]
     Len(u32),

@@ -26,12 +26,12 @@ impl ForwardedStreams {
             )?,
             refused: counter(
                 "cairn_forward_streams_refused_total",
-                "Streams of other nodes that were refused, since their clients may have sent the same calls elsewhere.",
+                "Streams of other nodes that were refused, because their clients may have sent the same calls to other nodes.",
                 "why",
             )?,
             ended: counter(
                 "cairn_forward_connections_ended_total",
-                "Connections of clients and streams of other nodes that this node ended, since calls in them may be old.",
+                "Client connections and streams of other nodes that this node closed, because calls in them may be old.",
                 "why",
             )?,
         })

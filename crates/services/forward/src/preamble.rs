@@ -78,7 +78,7 @@ pub struct Preamble {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("these bytes begin no stream between nodes of this version")]
+#[error("these bytes do not start a stream between nodes of this version")]
 pub struct BadPreamble;
 
 impl Preamble {

@@ -42,7 +42,7 @@ impl Pulse {
             let stood_still_ms = (now_us - last_us) / 1000;
             tracing::warn!(
                 stood_still_ms,
-                "this process stood still: connections of clients are closed, for what waits in them may be old"
+                "this process stood still: closing client connections, because calls in them may be old"
             );
         }
         *self.generation.borrow()

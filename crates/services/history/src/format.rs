@@ -69,11 +69,11 @@ pub enum DecodeError {
     Truncated,
     #[error("its checksum does not match")]
     Checksum,
-    #[error("it is no file of a history")]
+    #[error("it is not a history file")]
     Magic,
     #[error("it has version {0}, which a newer program wrote")]
     Version(u16),
-    #[error("its content makes no sense")]
+    #[error("its content is invalid")]
     Content,
 }
 

@@ -595,7 +595,7 @@ impl Bucket {
         }
     }
 
-    /// The same; the key's turn is held alone.
+    /// Changes the record of an object version. The caller holds the key's turn alone.
     pub(crate) async fn change_record_of(
         &self,
         who: &Credentials,
@@ -761,7 +761,7 @@ impl Bucket {
         self.list_keys(who, wanted).await
     }
 
-    /// The same; a page may begin anywhere.
+    /// A page of the bucket's keys that may begin at any key.
     pub async fn list_keys(
         &self,
         who: &Credentials,

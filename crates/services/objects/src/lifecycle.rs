@@ -59,7 +59,7 @@ impl Objects {
             let volume = self.fs.name();
             tracing::warn!(
                 volume, stay_count, what, %error,
-                "some that lifecycle rules may be for were not looked at or removed; they are the next time"
+                "lifecycle rules could not check or remove some objects; the next run retries"
             );
         }
         Ok((objects, uploads))

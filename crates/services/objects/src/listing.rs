@@ -464,7 +464,7 @@ mod tests {
         }
     }
 
-    /// The same by looking at all keys.
+    /// The expected page, computed from all keys.
     fn expected(keys: &BTreeSet<Vec<u8>>, wanted: Wanted<'_>) -> (Vec<Listed<Vec<u8>>>, bool) {
         let mut entries: Vec<Listed<Vec<u8>>> = Vec::new();
         for key in keys {

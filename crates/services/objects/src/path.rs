@@ -17,18 +17,16 @@ pub enum PathError {
     #[error("the key is longer than {KEY_LEN_BYTES_MAX} bytes")]
     TooLong,
     #[error(
-        "a part of the key between two slashes is longer than {PART_LEN_BYTES_MAX} bytes, which no file name can be"
+        "a part of the key between two slashes is longer than {PART_LEN_BYTES_MAX} bytes, the limit of a file name"
     )]
     PartTooLong,
-    #[error("the key begins with a slash or has two in a row, which no path can have here")]
+    #[error("the key begins with a slash or has two slashes in a row, which is not allowed")]
     EmptyPart,
-    #[error("a part of the key is `.` or `..`, which no file can be called")]
+    #[error("a part of the key is `.` or `..`, which cannot be a file name")]
     Dots,
-    #[error(
-        "a part of the key is `.snapshot`, under which each directory shows its snapshots: no file can be called so"
-    )]
+    #[error("a part of the key is `.snapshot`, which is reserved for snapshots in each directory")]
     Snapshots,
-    #[error("the key holds a NUL, which no file name can")]
+    #[error("the key contains a NUL, which a file name cannot")]
     Nul,
 }
 

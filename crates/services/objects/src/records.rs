@@ -22,27 +22,29 @@ const BUCKET_NAME_LEN: std::ops::RangeInclusive<usize> = 3..=63;
 pub enum ObjectError {
     #[error("there is no bucket {0}")]
     NoBucket(String),
-    #[error("there is no object of that key")]
+    #[error("there is no object with that key")]
     NoObject,
-    #[error("that version is a delete marker, which has no bytes")]
+    #[error("that version is a delete marker, which has no data")]
     Marker,
-    #[error("there is no version of that number of the object")]
+    #[error("the object has no version with that id")]
     NoVersion,
     #[error("{0}")]
     Locked(&'static str),
     #[error(
-        "the bucket has no object lock; it is set when a bucket is made, or on one that keeps versions"
+        "the bucket has no object lock; object lock is enabled at creation, or on a bucket with versioning"
     )]
     NoLock,
-    #[error("bucket {0} keeps no versions, so it cannot keep those of changes over NFS")]
+    #[error("bucket {0} has no versioning, so it cannot keep versions of changes over NFS")]
     NoVersioning(String),
-    #[error("there is no upload of that number")]
+    #[error("there is no upload with that id")]
     NoUpload,
     #[error("there is no access key {0}")]
     NoAccessKey(String),
     #[error("bucket {0} exists")]
     BucketExists(String),
-    #[error("the directory {0} is there and another's, so it becomes no bucket by this access key")]
+    #[error(
+        "directory {0} belongs to another user, so this access key cannot create a bucket on it"
+    )]
     NotOwner(String),
     #[error("bucket {0} is not empty")]
     BucketNotEmpty(String),
@@ -50,20 +52,20 @@ pub enum ObjectError {
     Path(#[from] PathError),
     /// `a` beside `a/b`.
     #[error(
-        "a part of the key is an object, so nothing can be below it; or objects are below the key, so it can be none"
+        "a part of the key is an object, which cannot contain keys; or other keys are below this key, which therefore cannot be an object"
     )]
     InTheWay,
-    #[error("the object is not as the request wants it to be")]
+    #[error("the object does not meet the condition of the request")]
     Precondition,
-    #[error("a newer request has changed the object while this one was under way")]
+    #[error("a newer request changed the object during this request")]
     Late,
-    #[error("a part is missing, or is not the one that was sent")]
+    #[error("a part is missing, or differs from the uploaded part")]
     WrongPart,
-    #[error("the checksum that was sent is not that of the parts together")]
+    #[error("the checksum of the request does not match the parts")]
     Checksum,
-    #[error("the parts are not in the order of their numbers")]
+    #[error("the parts are not in ascending order")]
     PartOrder,
-    #[error("a part that is not the last has less than 5 MiB")]
+    #[error("a part before the last is smaller than 5 MiB")]
     PartTooSmall,
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -73,7 +75,7 @@ pub enum ObjectError {
     Secret { id: String, error: SecretError },
     #[error(transparent)]
     Fs(#[from] FsError),
-    #[error("what the volume keeps of {0} cannot be read: {1}")]
+    #[error("the volume's record of {0} cannot be read: {1}")]
     Damaged(String, String),
 }
 

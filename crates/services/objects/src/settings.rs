@@ -247,7 +247,7 @@ impl Objects {
         change(&mut record.settings);
         if encode(&record)?.len() > BUCKET_LEN_BYTES_MAX {
             return Err(ObjectError::Invalid(format!(
-                "the settings of a bucket take at most {BUCKET_LEN_BYTES_MAX} bytes together"
+                "the settings of a bucket have at most {BUCKET_LEN_BYTES_MAX} bytes in total"
             )));
         }
         self.keep_bucket(name, record).await?;

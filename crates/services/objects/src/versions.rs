@@ -306,7 +306,7 @@ impl Bucket {
         (!there.is_directory).then(|| VersionName::new(number, is_null))
     }
 
-    /// The same, so that nothing that is kept has the name: a file that came while no versions were kept may be the second.
+    /// A name for the latest object that no kept version has: a file that came while no versions were kept may be the second.
     pub(crate) async fn free_name_of(
         &self,
         there: &ObjectInfo,
@@ -1065,7 +1065,7 @@ impl Objects {
         }
     }
 
-    /// The same with the folder above it, and its name there.
+    /// The folder for versions of a bucket's objects, with its parent folder and its name there.
     async fn kept_with_parent(
         &self,
         directory: Ino,

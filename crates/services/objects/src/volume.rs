@@ -271,7 +271,7 @@ impl Objects {
         }
     }
 
-    /// The same, alone, for whoever outlives this.
+    /// The exclusive turn of an object, owned by a caller that outlives this reference.
     pub(crate) async fn owned_turn_of(
         &self,
         directory: Ino,
@@ -435,7 +435,7 @@ impl Objects {
         Ok(made)
     }
 
-    /// The same by a user, who makes a bucket of no directory that is another's. `settings`: what it is set to from its beginning;
+    /// Creates a bucket for a user, who cannot take another user's directory for it. `settings`: what it has from its beginning;
     /// they are given the server's time, in seconds since 1970.
     pub async fn create_own_bucket(
         self: &Arc<Self>,
@@ -469,7 +469,7 @@ impl Objects {
             }
             if state.buckets.len() >= BUCKET_COUNT_MAX {
                 return Err(ObjectError::Invalid(format!(
-                    "the volume has {BUCKET_COUNT_MAX} buckets, which is the most there can be"
+                    "the volume has {BUCKET_COUNT_MAX} buckets, which is the limit"
                 )));
             }
         }
@@ -613,7 +613,7 @@ impl Objects {
         let _turn = self.turn.lock().await;
         if self.state.read().keys.len() >= ACCESS_KEY_COUNT_MAX {
             return Err(ObjectError::Invalid(format!(
-                "the volume has {ACCESS_KEY_COUNT_MAX} access keys, which is the most there can be"
+                "the volume has {ACCESS_KEY_COUNT_MAX} access keys, which is the limit"
             )));
         }
         for only in &spec.only {

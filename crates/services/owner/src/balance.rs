@@ -217,7 +217,7 @@ pub(crate) fn takes(view: &MapView, node: NodeId, today: Timestamp) -> bool {
     stays && disks.any(|disk| disk.node == node && !disk.draining)
 }
 
-/// The same for a volume and a node everywhere, and without any order of its own: the higher takes a volume first when
+/// A rank of a node for a volume, computed alike on every node: the node with the higher rank takes a volume first when
 /// nothing else tells two nodes apart.
 ///
 /// All bits are mixed at the end: the hasher alone adds and multiplies, so that of all volumes the nodes would stand in a circle in

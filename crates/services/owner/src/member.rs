@@ -500,7 +500,7 @@ impl ClusterMember {
         };
         let leaving = Arc::clone(farewell).leaving(volume);
         if let Either::Right(_) = select(leaving, self.env.clock.sleep(FAREWELL_MAX)).await {
-            tracing::warn!(%volume, "the volume is left before its address has gone");
+            tracing::warn!(%volume, "the volume is given up before its address was dropped");
         }
     }
 
@@ -646,7 +646,7 @@ impl ClusterMember {
                 match self.map.follow().await {
                     Ok(follower) => break follower,
                     Err(error) => {
-                        tracing::warn!(%error, "the cluster's map cannot be read");
+                        tracing::warn!(%error, "the cluster map cannot be read");
                         self.env.clock.sleep(pauses.pause()).await;
                     }
                 }
@@ -655,7 +655,7 @@ impl ClusterMember {
                 let view = match follower.view() {
                     Ok(view) => Arc::new(view),
                     Err(error) => {
-                        tracing::error!(%error, "the cluster's map is not followed");
+                        tracing::error!(%error, "this node stops following the cluster map");
                         self.env.clock.sleep(pauses.pause()).await;
                         break;
                     }
@@ -694,7 +694,7 @@ impl ClusterMember {
     /// Keeps in mind how new the map is that this node is about to follow: killed later, it follows no older one.
     fn remember(&self, revision: Revision) {
         if let Err(error) = self.map.remember_followed(revision) {
-            tracing::warn!(%error, "an older map would be taken for this one if this node ended now");
+            tracing::warn!(%error, "the latest version of the map could not be stored: after a crash now, this node would accept an older map");
         }
     }
 
@@ -729,7 +729,7 @@ impl ClusterMember {
                     continue;
                 }
                 if let Err(error) = self.map.set_left(volume, process, epoch, &left).await {
-                    tracing::debug!(%volume, %error, "it is not told yet which disks the volume left");
+                    tracing::debug!(%volume, %error, "the disks that the volume left could not be reported yet");
                 }
             }
         }
@@ -762,7 +762,7 @@ impl ClusterMember {
             return;
         };
         if let Err(error) = self.map.give_up_as(volume, process, epoch).await {
-            tracing::debug!(%volume, %error, "the volume is free at the latest when this node's lease ends");
+            tracing::debug!(%volume, %error, "the volume becomes free at the latest when this node's lease ends");
         }
     }
 
@@ -809,7 +809,7 @@ impl ClusterMember {
             .as_ref()
             .is_some_and(|owner| owner.value.node != self.own.node);
         if !is_elsewhere || pool.service(volume.id).is_some() {
-            return Err("it is not at another node any more".to_owned());
+            return Err("it is no longer on another node".to_owned());
         }
         let seat = Seat {
             volume: volume.id,
@@ -912,7 +912,7 @@ impl Seats for ClusterMember {
             match self.map.is_deleted(volume).await {
                 Ok(is_deleted) => is_deleted,
                 Err(error) => {
-                    tracing::warn!(%volume, %error, "what is left of a deleted volume stays until the next start");
+                    tracing::warn!(%volume, %error, "the remains of a deleted volume stay until the next start");
                     false
                 }
             }
@@ -928,7 +928,7 @@ impl Seats for ClusterMember {
             match self.map.deleted_in_store(store, &volumes).await {
                 Ok(deleted) => deleted,
                 Err(error) => {
-                    tracing::warn!(%store, %error, "what is left of deleted volumes stays until the store is opened next");
+                    tracing::warn!(%store, %error, "the remains of deleted volumes stay until the store is next opened");
                     Vec::new()
                 }
             }

@@ -335,7 +335,7 @@ impl Ownership {
         if next.reason != Reason::Memory && !is_window_open(view, today) {
             return None;
         }
-        tracing::info!(?next, "a volume moves, so that the load is spread");
+        tracing::info!(?next, "a volume moves to balance the load");
         self.given.insert(next.volume, now);
         Some(next.volume)
     }
@@ -470,7 +470,7 @@ impl ClusterMember {
             pauses.reset();
             self.on_lease(&pool, &lease).await;
             if !self.is_stopping() {
-                tracing::warn!(lease = %lease.id(), "this node's lease is over: it owns nothing until it has another one; does etcd answer?");
+                tracing::warn!(lease = %lease.id(), "this node's lease has expired: it owns nothing until it has another lease; does etcd answer?");
             }
             self.end_lease(&pool, lease).await;
         }
@@ -498,7 +498,7 @@ impl ClusterMember {
         let lease = match granted.await {
             Ok(lease) => lease,
             Err(error) => {
-                tracing::warn!(%error, "this node gets no lease, so it owns nothing");
+                tracing::warn!(%error, "this node cannot get a lease, so it owns nothing");
                 self.env.clock.sleep(pauses.pause()).await;
                 return None;
             }
@@ -510,7 +510,7 @@ impl ClusterMember {
         };
         let sign = self.sign(&self.view(), BTreeSet::new(), BTreeSet::new());
         if let Err(error) = self.map.announce(process, &sign).await {
-            tracing::warn!(%error, "this node could not say that it is there");
+            tracing::warn!(%error, "this node could not write its sign of life");
             self.env.clock.sleep(pauses.pause()).await;
             return None;
         }
@@ -586,7 +586,7 @@ impl ClusterMember {
                         told = sign;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "other nodes do not know yet what this one says of itself")
+                        tracing::warn!(%error, "other nodes do not have this node's latest report yet")
                     }
                 }
             }
@@ -614,7 +614,7 @@ impl ClusterMember {
                         select(given, pin!(lease.over())).await;
                     }
                     Step::Leave => {
-                        tracing::warn!(volume = %id, "this node does not own the volume any more");
+                        tracing::warn!(volume = %id, "this node no longer owns the volume");
                         join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
                     }
                     // One that is left for later is taken by whoever is next in line and has nothing to do.
@@ -649,7 +649,7 @@ impl ClusterMember {
                     let Some((node, lack)) = found else { continue };
                     tracing::warn!(
                         volume = %id, to = %node, ?lack,
-                        "this node does not reach what the volume needs, or is not reached, and another node can serve it better: it gets the volume"
+                        "this node cannot reach the volume's disks, or cannot be reached; another node that can serve the volume better gets it"
                     );
                     ownership.rest(now, id, GIVEN_REST);
                     self.yield_to_others(pool, id, lack, lease).await;
@@ -687,7 +687,7 @@ impl ClusterMember {
                 true => match select(next, pin!(lease.over())).await {
                     Either::Left((next, _)) => next,
                     Either::Right(_) => {
-                        tracing::warn!(volumes = ?taking.keys(), "this node stops before it has taken these volumes over");
+                        tracing::warn!(volumes = ?taking.keys(), "this node is stopping before it has taken these volumes over");
                         break;
                     }
                 },
@@ -712,7 +712,7 @@ impl ClusterMember {
             let begun = member.env.clock.monotonic();
             let result = pool.prepare(id).await;
             let took = member.env.clock.monotonic().saturating_sub(begun);
-            tracing::debug!(volume = %id, took_ms = took.as_millis(), ?result, "this node got ready for a volume");
+            tracing::debug!(volume = %id, took_ms = took.as_millis(), ?result, "this node prepared for a volume");
             // The loop may have ended.
             let _ = done.send(id);
             member.note_prepared(id, through);
@@ -823,7 +823,7 @@ impl ClusterMember {
             true => Leave::Close,
             false => {
                 tracing::error!(
-                    "this node's lease is over: it serves no volume until it has another"
+                    "this node's lease has expired: it serves no volume until it has another lease"
                 );
                 Leave::Abandon
             }

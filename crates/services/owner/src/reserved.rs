@@ -28,11 +28,11 @@ const SHARE: u64 = 16;
 /// Why nothing was set aside.
 #[derive(Debug, Error)]
 pub enum ClaimError {
-    #[error("this node does not own the volume any more")]
+    #[error("this node no longer owns the volume")]
     NotOwned,
-    #[error("the cluster's map could not be changed: {0}")]
+    #[error("the cluster map could not be changed: {0}")]
     Map(#[from] MapError),
-    #[error("{0} did not hear of it within {seconds} s", seconds = HEARD_MAX.as_secs())]
+    #[error("{0} did not learn of the reservation within {seconds} s", seconds = HEARD_MAX.as_secs())]
     NotHeard(String),
 }
 

@@ -275,7 +275,7 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         match store_state(&state.record.value) {
             Ok(store) => stores.push(store),
             Err(error) => {
-                tracing::error!(error, "a volume of the cluster's map cannot be read");
+                tracing::error!(error, "a volume of the cluster map cannot be read");
                 let id = state.record.value.id;
                 let known = before.volumes.iter().find(|known| known.id == id);
                 stores.extend(known.map(|known| StoreState::of(before, known)));
@@ -300,7 +300,10 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         None if !view.damaged.is_empty() => before.classes.clone(),
         None => Classes::new(),
         Some(record) => classes_of(&record.value).unwrap_or_else(|error| {
-            tracing::error!(error, "the classes stay as they were known");
+            tracing::error!(
+                error,
+                "the classes in the cluster map cannot be read; the known ones stay in use"
+            );
             before.classes.clone()
         }),
     };
@@ -308,7 +311,10 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         None if !view.damaged.is_empty() => before.users.clone(),
         None => Users::new(),
         Some(record) => users_of(&record.value).unwrap_or_else(|error| {
-            tracing::error!(error, "the users stay as they were known");
+            tracing::error!(
+                error,
+                "the users in the cluster map cannot be read; the known ones stay in use"
+            );
             before.users.clone()
         }),
     };
@@ -316,7 +322,10 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         None if !view.damaged.is_empty() => before.logouts.clone(),
         None => Logouts::default(),
         Some(record) => logouts_of(&record.value).unwrap_or_else(|error| {
-            tracing::error!(error, "the ended sessions stay as they were known");
+            tracing::error!(
+                error,
+                "the ended sessions in the cluster map cannot be read; the known ones stay in use"
+            );
             before.logouts.clone()
         }),
     };
@@ -324,7 +333,10 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         None if !view.damaged.is_empty() => Tiers::of(before),
         None => Tiers::default(),
         Some(record) => tiers_of(&record.value).unwrap_or_else(|error| {
-            tracing::error!(error, "the tiers stay as they were known");
+            tracing::error!(
+                error,
+                "the tiers in the cluster map cannot be read; the known ones stay in use"
+            );
             Tiers::of(before)
         }),
     };
@@ -332,7 +344,7 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         None if !view.damaged.is_empty() => before.maintenance.clone(),
         None => Maintenance::default(),
         Some(record) => maintenance_of(&record.value).unwrap_or_else(|error| {
-            tracing::error!(error, "the maintenance window stays as it was known");
+            tracing::error!(error, "the maintenance window in the cluster map cannot be read; the known one stays in use");
             before.maintenance.clone()
         }),
     };
@@ -342,7 +354,10 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         Some(record) => match secrets_key_of(&record.value) {
             Ok(key) => Some(key),
             Err(error) => {
-                tracing::error!(error, "the key of secrets stays as it was known");
+                tracing::error!(
+                    error,
+                    "the key of secrets in the cluster map cannot be read; the known one stays in use"
+                );
                 before.secrets_key
             }
         },

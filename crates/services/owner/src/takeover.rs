@@ -26,7 +26,7 @@ pub enum TakeoverError {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(
-        "volume {volume}: its log in the cluster's map cannot be used: {problem}; restore etcd from a backup"
+        "volume {volume}: its log in the cluster map cannot be used: {problem}; restore the map with `cairn cluster recover`"
     )]
     MapList { volume: VolumeId, problem: String },
     /// [`MetaError::LogUnreachable`] and [`MetaError::StateUnreachable`] may pass: try again when disks are back.

@@ -501,7 +501,7 @@ impl Truth for MapTruth {
             // This node acts upon its own change at once, without having followed the map to it. The change is made, whatever
             // becomes of this.
             if let Err(error) = self.map.remember() {
-                tracing::warn!(%error, "a map without this change would be taken for this one if this node ended now");
+                tracing::warn!(%error, "the latest version of the map could not be stored: after a crash now, this node would accept an older map");
             }
             let (local, local_before) = (self.local(state), self.local(before));
             if disks.is_empty() {

@@ -97,7 +97,7 @@ impl ClusterMember {
             if is_news
                 && let Err(error) = self.map.set_usage(*volume, *process, *epoch, &usage).await
             {
-                tracing::debug!(%volume, %error, "it is not told yet what nodes have of the volume");
+                tracing::debug!(%volume, %error, "the volume's usage could not be reported yet");
                 continue;
             }
             told.usage.insert(*volume, (*epoch, now, usage));

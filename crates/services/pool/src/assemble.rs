@@ -842,7 +842,7 @@ mod tests {
         }
     }
 
-    /// The same of a volume that is deleted before its clones, which is listed for these alone.
+    /// A volume that is deleted before its clones stays listed for them, and is gone if enough disks say so.
     #[test]
     fn a_volume_with_clones_is_gone_if_enough_disks_say_so() {
         for (versions, want) in [

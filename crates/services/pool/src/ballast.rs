@@ -298,7 +298,7 @@ impl Pool {
                 Ok::<_, DiskError>(())
             };
             if let Err(error) = made.await {
-                tracing::debug!(%error, "no room is kept on this disk");
+                tracing::debug!(%error, "no ballast on this disk");
             }
         }
     }
@@ -326,7 +326,7 @@ impl Pool {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
-                        tracing::warn!(%error, "the room that is kept cannot be used");
+                        tracing::warn!(%error, "the ballast of a disk cannot be given up");
                         break;
                     }
                 }
@@ -337,7 +337,7 @@ impl Pool {
                 }
                 tracing::warn!(
                     disk = disk.label(),
-                    "this disk is full; some of the room that is kept on it is used now"
+                    "this disk is full; some of its ballast was given up"
                 );
                 if wanted == Wanted::One {
                     break;

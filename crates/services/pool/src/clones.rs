@@ -90,7 +90,7 @@ impl Pool {
             return Err(error.into());
         }
         self.publish();
-        tracing::info!(volume = %name, %id, %store, "clone of a volume made");
+        tracing::info!(volume = %name, %id, %store, "clone of a volume created");
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Pool {
         if let Some(VolumeService::Serving(fs)) = self.service(store)
             && let Err(error) = delete_in(&fs, volume).await
         {
-            tracing::warn!(%volume, %store, %error, "the deleted volume is freed when its store is opened next");
+            tracing::warn!(%volume, %store, %error, "the deleted volume is freed when its store is next opened");
         }
     }
 
@@ -208,7 +208,7 @@ impl Pool {
             VolumeService::Serving(fs) => match fs.open_clone(id, clone.volume.name.as_str()) {
                 Ok(fs) => VolumeService::Serving(fs),
                 Err(_) => VolumeService::Failed(
-                    "it was not made to the end; delete it and clone the volume again".to_owned(),
+                    "its cloning was interrupted; delete it and clone the volume again".to_owned(),
                 ),
             },
         })

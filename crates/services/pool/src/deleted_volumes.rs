@@ -66,14 +66,14 @@ impl Pool {
         for disk in self.disks() {
             match disk.volumes().await {
                 Ok(volumes) => found.extend(volumes),
-                Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
+                Err(error) => tracing::warn!(%error, "the search for deleted volumes failed"),
             }
             match self.host.volumes_with_metadata(disk.disk()).await {
                 Some(volumes) => found.extend(volumes),
                 None => {
                     tracing::warn!(
                         disk = disk.label(),
-                        "looking for deleted volumes: no answer"
+                        "the search for deleted volumes got no answer"
                     );
                 }
             }
@@ -82,7 +82,7 @@ impl Pool {
             match finding(id, state, self.is_whole) {
                 Finding::Kept => {}
                 Finding::Unsure => {
-                    tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks and their pool files");
+                    tracing::warn!(%id, "no pool file on this server lists a volume with this id; its files stay until a start with all disks and their pool files");
                 }
                 Finding::Deleted => {
                     if let Some(seats) = &self.seats
@@ -90,7 +90,7 @@ impl Pool {
                     {
                         continue;
                     }
-                    tracing::info!(%id, "removing what is left of a deleted volume");
+                    tracing::info!(%id, "removing the remains of a deleted volume");
                     self.remove_files(id).await;
                 }
             }
@@ -102,7 +102,7 @@ impl Pool {
     pub async fn remove_files(&self, id: VolumeId) {
         let swept = self.store.remove_volume(id, &self.deletion_pace).await;
         if swept.errors > 0 {
-            tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
+            tracing::warn!(%id, errors = swept.errors, "some shards remain until the next start");
         }
         // One that failed may hang, and one that does not answer does; the next start looks at it.
         let mut disks = self.disks();

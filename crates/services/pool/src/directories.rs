@@ -50,7 +50,7 @@ impl Pool {
             // What a directory asks for is known, but for the moment between that it is allowed and that it is said.
             let forgotten = self.change_directory_protections(volume, |_| asked(&fs));
             if let Err(error) = forgotten.await {
-                tracing::warn!(volume = %volume.name, %error, "the protections that its directories ask for are not written down yet");
+                tracing::warn!(volume = %volume.name, %error, "the protections of the volume's directories are not stored yet");
             }
         }
     }

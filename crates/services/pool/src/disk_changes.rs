@@ -156,7 +156,7 @@ impl Pool {
             tracing::warn!(
                 before = before.nodes,
                 after = after.nodes,
-                "data survives the loss of fewer nodes from now on"
+                "data survives the loss of fewer nodes now"
             );
         }
     }
@@ -226,7 +226,7 @@ impl Pool {
         self.watch.note_taken(id);
         // It has an older state.
         if let Err(error) = self.save(&mut tried, &mut state).await {
-            tracing::warn!(%error, "a disk that was taken back does not have the pool's state yet");
+            tracing::warn!(%error, "a disk that was taken back lacks the pool's state");
         }
         self.tell_of_disks();
         for fs in self.serving_all() {
@@ -238,7 +238,7 @@ impl Pool {
         }
         self.sweep_all();
         drop(tried);
-        tracing::info!(disk = opened.label(), %id, "a disk is used again");
+        tracing::info!(disk = opened.label(), %id, "a disk is back in use");
         self.after_a_change().await;
         Ok(id)
     }
@@ -248,12 +248,12 @@ impl Pool {
         let table = self.table();
         let Some(disk) = table.disk(id) else {
             return impossible(format!(
-                "disk {label} is not there: bring it back, and start the server again"
+                "disk {label} is missing: attach it, and restart the server"
             ));
         };
         if table.condition(id) != Condition::Failed {
             return impossible(format!(
-                "disk {label} is used; one that does not answer, or fails, counts again by itself when it has proven that it works"
+                "disk {label} is in use; an unresponsive or failing disk counts again by itself once it has proven that it works"
             ));
         }
         Ok(Arc::clone(disk))
@@ -267,9 +267,7 @@ impl Pool {
         settings: ShardSettings,
     ) -> Result<Arc<ShardDisk>, ChangeFailure> {
         let unanswered = || {
-            format!(
-                "disk {label} has not answered all that it was asked before: try again when it has"
-            )
+            format!("disk {label} has not answered all earlier operations: try again once it has")
         };
         let disk = match self.watch.anew(old.disk()) {
             Some(disk) if disk.is_idle() => disk,
@@ -306,7 +304,7 @@ impl Pool {
             Either::Right(_) => return impossible(no_answer_of(label, hang_after)),
         };
         if opened.id() != old.id() {
-            return impossible(format!("another disk is at {label} now"));
+            return impossible(format!("{label} now contains another disk"));
         }
         opened.continue_from(old);
         Ok(opened)
@@ -329,7 +327,7 @@ impl Pool {
                 return;
             }
             let left = self.store.make_good(id, &self.rebuild.pace).await;
-            tracing::info!(disk = %id, left, "a disk was given what it missed while it did not answer or failed");
+            tracing::info!(disk = %id, left, "a disk got the writes that it missed while it was unresponsive or failing");
         });
         join_all(each).await;
     }
@@ -368,7 +366,7 @@ impl Pool {
         let disk = self.find_disk(words)?;
         let mut tried = self.begin_change().await?;
         if self.table().is_here(disk.id) {
-            return impossible(format!("disk {} is one of this server", disk.label));
+            return impossible(format!("disk {} belongs to this server", disk.label));
         }
         let mut state = PoolState::clone(&self.state());
         if let Some(entry) = state.disk_mut(disk.id) {
@@ -379,7 +377,7 @@ impl Pool {
         drop(tried);
         tracing::info!(
             disk = disk.label,
-            "a missing disk is lost for good, another one takes its place"
+            "a missing disk is lost for good, and another disk replaces it"
         );
         self.after_a_change().await;
         Ok(disk.id)
@@ -400,7 +398,7 @@ impl Pool {
         self.save(&mut tried, &mut state).await?;
         drop(tried);
         let kind = MediaChoice::from(media);
-        tracing::info!(disk = disk.label, media = %kind, "a disk is of this kind");
+        tracing::info!(disk = disk.label, media = %kind, "device class of a disk set");
         self.after_a_change().await;
         Ok(disk.id)
     }
@@ -425,13 +423,13 @@ impl Pool {
             disk.id != id && is_fine && (is_journal || disk.role.is_data())
         };
         if !state.disks.iter().any(|disk| takes_over(&disk)) {
-            return impossible("there is no other disk that works: add one first".to_owned());
+            return impossible("there is no other working disk: add one first".to_owned());
         }
         self.require_protection(state, id)?;
         match self.room_to_leave(&[id], None).lack() {
             None => Ok(()),
             Some(lack) => impossible(format!(
-                "of what is on it, {lack}: add a disk or delete data first"
+                "the other disks lack space for its data: {lack}. Add a disk or delete data first"
             )),
         }
     }
@@ -469,7 +467,7 @@ impl Pool {
                     let name = &state.head_of(volume).name;
                     let of = match wanted == volume.settings.protection {
                         true => format!("volume {name}"),
-                        false => format!("directories of volume {name}, or what was written there"),
+                        false => format!("directories of volume {name}, or data written there"),
                     };
                     ChangeFailure::Impossible(format!("{of}: {error}"))
                 })?;
@@ -488,7 +486,7 @@ impl Pool {
         if let Some(seats) = &self.seats {
             if force == Force::Yes {
                 return impossible(
-                    "in a cluster a disk is drained before it is removed, also one that is lost: `cairn disk drain`"
+                    "in a cluster, drain a disk before you remove it, even a lost disk: `cairn disk drain`"
                         .to_owned(),
                 );
             }
@@ -501,7 +499,7 @@ impl Pool {
         let has_others =
             |of: &[PoolDisk]| of.iter().any(|it| it.id != disk.id && it.role.is_data());
         if !has_others(&state.disks) {
-            return impossible("it is the only disk that data is on".to_owned());
+            return impossible("it is the only disk with data".to_owned());
         }
         self.require_all_served()?;
         self.require_found(&state, disk.id)?;
@@ -624,7 +622,7 @@ impl Pool {
         match state.volumes.iter().find(|volume| !is_served(volume)) {
             None => Ok(()),
             Some(volume) => impossible(format!(
-                "volume {} is not served, so nobody knows whether it needs this disk",
+                "volume {} is not served, so it is unknown whether the volume needs this disk",
                 state.head_of(volume).name
             )),
         }
@@ -653,14 +651,14 @@ impl Pool {
                 .segments_at_stake(fs.volume(), |disk| disk != id, |_| 0);
             let Some(segments) = at_stake else {
                 return impossible(format!(
-                    "nobody knows whether volume {} needs this disk, for it is being opened: try again in a moment",
+                    "it is unknown whether volume {} needs this disk, because the volume is being opened: try again in a moment",
                     fs.name()
                 ));
             };
             let is_lost = |info: &&_| !planner::is_rebuildable(info, id, &standings);
             if let Some(info) = segments.iter().find(is_lost) {
                 return impossible(format!(
-                    "volume {} has data that could not be had without it (segment {}): drain it instead",
+                    "volume {} has data that cannot be read without this disk (segment {}): drain the disk instead",
                     fs.name(),
                     info.id
                 ));
@@ -689,10 +687,7 @@ impl Pool {
         member.holds_nothing = true;
         let label = member.label.clone();
         self.save(&mut tried, &mut state).await.map_err(text)?;
-        tracing::info!(
-            disk = label,
-            "nothing that was on this lost disk is needed any more"
-        );
+        tracing::info!(disk = label, "no data of this lost disk is needed any more");
         Ok(())
     }
 

@@ -122,7 +122,7 @@ impl Pool {
             Some(VolumeEncryption::Key(wrapped)) => wrapped,
             Some(VolumeEncryption::Erased(_)) => {
                 return Err(format!(
-                    "its key was erased, so that nobody can read it any more: delete it with `cairn volume delete {}`",
+                    "its key was erased, so it is unreadable for ever: delete it with `cairn volume delete {}`",
                     self.state().head_of(volume).name
                 ));
             }
@@ -200,7 +200,7 @@ impl Pool {
             return Ok(());
         }
         self.save(&mut tried, &mut state).await?;
-        tracing::info!("secrets that are kept on disks are wrapped from now on");
+        tracing::info!("secrets on the disks are wrapped from now on");
         Ok(())
     }
 
@@ -264,7 +264,7 @@ impl Pool {
                 master_key = %current,
                 volumes = rotation.wrapped.len(),
                 secrets = rotation.secrets,
-                "keys are wrapped anew"
+                "keys rewrapped"
             );
         }
         Ok(rotation)
@@ -287,13 +287,13 @@ impl Pool {
         }
         let Some(volume) = state.store_mut(store) else {
             return Err(ChangeFailure::Impossible(format!(
-                "the store of volume \"{name}\" is not listed"
+                "the pool file does not list the store of volume \"{name}\""
             )));
         };
         match volume.encryption {
             None => {
                 return Err(ChangeFailure::Impossible(format!(
-                    "the volume \"{name}\" is not encrypted, so it has no key"
+                    "volume \"{name}\" is not encrypted, so it has no key"
                 )));
             }
             Some(VolumeEncryption::Erased(_)) => return Ok(()),

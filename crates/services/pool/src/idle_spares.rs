@@ -81,7 +81,7 @@ impl Pool {
                 continue;
             }
             if let Err(error) = disk.release_recycled_above(bytes_per_disk).await {
-                tracing::warn!(%error, "a spare file was not given back");
+                tracing::warn!(%error, "a spare file could not be given back");
             }
         }
     }

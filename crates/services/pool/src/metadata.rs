@@ -171,7 +171,7 @@ impl Pool {
             {
                 let name = fs.name();
                 Err(format!(
-                    "metadata of volume {name} did not get to a faster disk; it is tried again"
+                    "the metadata of volume {name} could not move to a faster disk; the server retries"
                 ))
             }
             _ => Ok(()),
@@ -218,7 +218,7 @@ impl Pool {
         let has_copy = copies.any(|copy| copy.position.0 + 1 >= stats.log_start.0);
         if !has_copy && stats.log_start > LogPosition(1) {
             return Err(format!(
-                "metadata of volume {name} stays on its disk: there is no copy of it yet that it could be opened from"
+                "the metadata of volume {name} stays on its disk: no other disk has a copy from which to open it"
             ));
         }
         let mut disks = Vec::new();
@@ -245,7 +245,7 @@ impl Pool {
         let before = self.all_meta_disks(Some(id));
         self.open_closed(fs, before, Vec::new()).await?;
         Err(format!(
-            "metadata of volume {name} stays on its disk: {why}"
+            "the metadata of volume {name} stays on its disk: {why}"
         ))
     }
 
@@ -260,7 +260,7 @@ impl Pool {
         if others(self.meta_disks(volume_id)).is_empty() {
             let name = fs.name();
             return Err(format!(
-                "metadata of volume {name} stays on the disk: no other one works that does not leave, too"
+                "the metadata of volume {name} stays on the disk: there is no other working disk that stays"
             ));
         }
         let mut disks = others(self.all_meta_disks(volume_id));
@@ -317,7 +317,7 @@ impl Pool {
         match self.while_it_works(fs, change).await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(format!(
-                "metadata of volume {name} stays on the disk: {error}"
+                "the metadata of volume {name} stays on the disk: {error}"
             )),
             None => Err(format!(
                 "metadata of volume {name} stays on the disk: the disk of its state does not answer, or there is no \
@@ -360,7 +360,7 @@ impl Pool {
             tracing::warn!(
                 volume = fs.name(),
                 why,
-                "the metadata does not have its copies yet"
+                "copies of the metadata are missing"
             );
         }
     }
@@ -417,7 +417,7 @@ impl Pool {
                 // hears of it, and it puts nothing on the disks.
                 tracing::error!(
                     volume = fs.name(),
-                    "the volume does not close; it is left behind, and recovered from the log"
+                    "the volume does not close; it is abandoned, and recovered from the log"
                 );
                 fs.abandon();
                 false
@@ -485,12 +485,12 @@ impl Pool {
     pub fn metadata_problem(&self, id: DiskId) -> Option<String> {
         if let Some((volume, why)) = self.table().why_avoided(id) {
             let of = volume.map_or(String::new(), |volume| format!(" of volume {volume}"));
-            return Some(format!("it is not used for metadata{of} any more: {why}"));
+            return Some(format!("it no longer holds metadata{of}: {why}"));
         }
         let failed = |fs: &Fs| fs.meta().stats().failed_disks.contains(&id);
         let fs = self.serving_all().into_iter().find(failed)?;
         Some(format!(
-            "metadata of volume {} could not be written there; it is not until the next start",
+            "metadata of volume {} could not be written to the disk, which gets none of it until the next start",
             fs.name()
         ))
     }

@@ -65,7 +65,7 @@ impl Pool {
         let works = |disk: &&PoolDisk| standings.get(&disk.id) == Some(&Standing::Fine);
         if !state.disks.iter().filter(stays).any(|disk| works(&disk)) {
             return impossible(
-                "no other node has a disk that works and stays: let another node join first"
+                "no other node has a working disk that stays: let another node join first"
                     .to_owned(),
             );
         }
@@ -94,7 +94,7 @@ impl Pool {
         match self.room_to_leave(&leaving, None).lack() {
             None => Ok(()),
             Some(lack) => impossible(format!(
-                "of what is on it, {lack}: add a node or a disk, or delete data first"
+                "the other nodes lack space for its data: {lack}. Add a node or a disk, or delete data first"
             )),
         }
     }

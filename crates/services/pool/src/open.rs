@@ -150,7 +150,7 @@ pub async fn open_members(
             Some(Err(error)) => error.to_string(),
             None => no_answer(settings.hang_after),
         };
-        tracing::error!(disk = label, why, "this disk is not used");
+        tracing::error!(disk = label, why, "this disk is out of use");
         let entry = state.disks.iter().find(|entry| entry.id == id);
         missing.extend(entry.map(|disk| Missing {
             disk: disk.clone(),

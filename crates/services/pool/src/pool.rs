@@ -324,7 +324,7 @@ impl Pool {
         match self.is_stopping() {
             false => Ok(()),
             true => Err(ChangeFailure::Impossible(
-                "the server is stopping: try again when it has started again".to_owned(),
+                "the server is stopping: try again once it is back".to_owned(),
             )),
         }
     }
@@ -348,7 +348,7 @@ impl Pool {
             // Some disks may have what was refused, and nobody may take that for the pool at the next start.
             let mut before = PoolState::clone(&self.state());
             if let Err(error) = self.save_once(tried, &mut before).await {
-                tracing::error!(%error, "a change of the pool was refused and may be on some disks");
+                tracing::error!(%error, "a change of the pool was refused, but may be on some disks");
             }
         }
         saved
@@ -388,7 +388,7 @@ impl Pool {
         let mut tried = self.changes.lock().await;
         let mut state = PoolState::clone(&self.state());
         if let Err(error) = self.save(&mut tried, &mut state).await {
-            tracing::warn!(%error, "the pool file was not renewed");
+            tracing::warn!(%error, "the pool file could not be renewed");
         }
     }
 
@@ -571,9 +571,9 @@ pub enum ChangeFailure {
     Refused(#[from] ChangeError),
     #[error("there is no disk \"{0}\" in the pool")]
     NoDisk(String),
-    #[error("no disk of the pool that takes data is known to be {0}")]
+    #[error("no disk of the pool for data has device class {0}")]
     NoMedia(Media),
-    #[error("the volume \"{0}\" is exported")]
+    #[error("volume \"{0}\" is exported")]
     Exported(VolumeName),
     /// The disks do not allow it.
     #[error("{0}")]

@@ -38,15 +38,15 @@ impl Drop for Restoring<'_> {
 pub enum RestoreVolumeFailure {
     #[error(transparent)]
     Change(#[from] ChangeFailure),
-    #[error("the volume is not served here just now")]
+    #[error("this node does not serve the volume now")]
     NotServed,
-    #[error("the volume is a clone of another, and cannot be restored in place")]
+    #[error("the volume is a clone, and cannot be restored in place")]
     IsClone,
     /// It is as it was.
     #[error(transparent)]
     Snapshot(#[from] SnapshotFailure),
     #[error(
-        "the volume does not close, because a disk does not answer or there is no space for its log; look at what it has when it is served again"
+        "the volume does not close, because a disk does not answer or its log finds no space; check its content once it is served again"
     )]
     DoesNotClose,
     /// It is restored when it can be opened.
@@ -88,7 +88,7 @@ impl Pool {
         let decided = match closed.await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
-                tracing::warn!(volume = name, %error, "the volume is not restored");
+                tracing::warn!(volume = name, %error, "the volume could not be restored");
                 Err(error.into())
             }
             None => {
@@ -127,7 +127,7 @@ impl Pool {
             if self.env.clock.monotonic().saturating_sub(since) > HANDLES_WAIT_MAX {
                 tracing::warn!(
                     volume = name,
-                    "somebody still has the closed volume; it is opened all the same, and tried again if it cannot be"
+                    "the closed volume is still in use; the server opens it anyway, and retries if that fails"
                 );
                 return;
             }
@@ -147,7 +147,7 @@ impl Pool {
         let (service, result) = match opened {
             Ok(fs) => (VolumeService::Serving(fs), Ok(())),
             Err(why) => {
-                tracing::error!(volume = %volume.name, %why, "this volume is not served; it is tried again");
+                tracing::error!(volume = %volume.name, %why, "this volume is not served; the server retries");
                 (VolumeService::Failed(why.clone()), Err(why))
             }
         };

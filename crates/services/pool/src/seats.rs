@@ -84,13 +84,13 @@ impl Pool {
         let volume = volume.ok_or_else(|| format!("there is no volume {id}"))?;
         let disks = self.all_meta_disks(Some(id));
         if disks.is_empty() {
-            return Err("this node has no disk that works".to_owned());
+            return Err("this node has no working disk".to_owned());
         }
         let count = state.volumes.len();
         let fs = self.open_volume(volume, count, disks, Vec::new()).await?;
         if self.is_stopping() {
             fs.abandon();
-            return Err("this node stops".to_owned());
+            return Err("this node is stopping".to_owned());
         }
         self.set_service(id, Some(VolumeService::Serving(fs)));
         if !planted::is(Bug::ListedWhileOpeningNotFollowed) {
@@ -130,7 +130,7 @@ impl Pool {
         self.disown_before(id, how, std::future::pending()).await;
     }
 
-    /// The same. It is closed no longer than until `over`, when this node may own it no more: then it is abandoned.
+    /// Stops serving a volume. Closing it may last until `over`, when this node loses the volume: then the volume is abandoned.
     pub async fn disown_before(&self, id: VolumeId, how: Leave, over: impl Future<Output = ()>) {
         let service = self.set_service(id, None);
         self.publish();
@@ -160,7 +160,7 @@ impl Pool {
             Either::Right((ended, _)) => {
                 let why = match ended {
                     Either::Left(_) => "it takes too long",
-                    Either::Right(_) => "this node's lease is over",
+                    Either::Right(_) => "this node's lease has expired",
                 };
                 tracing::warn!(
                     volume,
@@ -179,7 +179,7 @@ impl Pool {
             Either::Right(_) => {
                 tracing::info!(
                     volume,
-                    "what clients wrote is durable, and the rest of closing waits for a disk; the next owner recovers the volume"
+                    "client writes are durable, but closing the volume waits for a disk; the next owner recovers the volume"
                 );
                 fs.abandon();
             }

@@ -73,7 +73,7 @@ impl Spreading {
                 least_permille = unevenness.least_permille,
                 most_permille = unevenness.most_permille,
                 excess_bytes = unevenness.excess_bytes,
-                "disks are not equally full: data moves to the emptier ones"
+                "disks are not equally full: data moves to emptier disks"
             );
         }
         self.is_begun.store(is_begun, Ordering::Relaxed);

@@ -73,7 +73,7 @@ pub async fn read_copies(
 /// Why a change of the pool does not count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaveError {
-    #[error("saving the pool file: {needed} disks have to have it, {saved} took it: {detail}")]
+    #[error("saving the pool file: {needed} disks must store it, {saved} did: {detail}")]
     Disks {
         needed: usize,
         saved: usize,
@@ -82,7 +82,7 @@ pub enum SaveError {
     /// Somebody else changed the same thing first.
     #[error("{0}")]
     Conflict(String),
-    #[error("the cluster's map did not take the change: {0}")]
+    #[error("the cluster map refused the change: {0}")]
     Map(String),
 }
 
@@ -266,7 +266,7 @@ pub async fn save(
         saved = require_enough(disks, &written, state, before);
     }
     for error in errors_of(disks, &written) {
-        tracing::error!(%error, "a disk did not take the new pool file");
+        tracing::error!(%error, "a disk could not store the new pool file");
     }
     let have_it: Vec<bool> = written.iter().map(Written::is_done).collect();
     for (holder, written) in disks.iter().zip(written) {
@@ -340,7 +340,7 @@ pub async fn look(disk: &Arc<dyn Disk>) -> Result<Content, String> {
         Some(Ok(Picked { value, bad })) => {
             if let Some(bad) = bad {
                 // The start writes the file again.
-                tracing::warn!(disk = disk.label(), %bad, "the pool file of this disk is damaged; its other copy counts");
+                tracing::warn!(disk = disk.label(), %bad, "a copy of this disk's pool file is damaged; its other copy is used");
             }
             Some(value)
         }
@@ -412,7 +412,7 @@ mod tests {
             .collect()
     }
 
-    /// The same disk once more.
+    /// A second holder of the disk.
     fn same(holder: &Holder) -> Holder {
         Holder::new(holder.id, Arc::clone(&holder.disk))
     }

@@ -112,7 +112,7 @@ impl Pool {
             }
             // Each time less is left to give up, so this ends.
             if error.is_full && self.make_more_room_to_open().await {
-                tracing::warn!(volume = %volume.name, why = error.why, "opening the volume again with the room that full disks kept");
+                tracing::warn!(volume = %volume.name, why = error.why, "opening the volume again, with ballast of full disks");
                 continue;
             }
             let OpenError {
@@ -186,7 +186,7 @@ impl Pool {
         if let Err(error) = self.store.fence(volume.id, meta.epoch()).await {
             // Nobody used it yet; it is in the way of the next one while it is open.
             let closed = meta.close().await;
-            tracing::warn!(volume = %volume.name, %error, ?closed, "disks have promised a later term");
+            tracing::warn!(volume = %volume.name, %error, ?closed, "disks have promised a later epoch");
             return Err(OpenError {
                 why: error.to_string(),
                 damaged: None,
@@ -265,7 +265,7 @@ impl Pool {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(%volume, %error, "looking for unreferenced shards failed")
+                    tracing::warn!(%volume, %error, "the search for unreferenced shards failed")
                 }
             }
         };
@@ -398,7 +398,7 @@ impl Pool {
         if store.is_none() && (settings, &tiering) != (before, &tiering_before) {
             let head = state.head_of(state.store_of(state.volume(name)?));
             return Err(ChangeFailure::Impossible(format!(
-                "the settings of clone \"{name}\" are those of volume \"{}\", in whose store it is; only its class can be changed",
+                "clone \"{name}\" shares the settings of volume \"{}\", in whose store it is; only its class can be changed",
                 head.name
             )));
         }
@@ -407,7 +407,7 @@ impl Pool {
         }
         if is_clone && settings.size_limit != before.size_limit {
             return Err(ChangeFailure::Impossible(format!(
-                "the volume \"{name}\" began as a clone, and has no size limit"
+                "volume \"{name}\" is a clone, and cannot have a size limit"
             )));
         }
         self.check_tiering(&state, tiering_before.as_ref(), &asked)
@@ -482,7 +482,7 @@ impl Pool {
             if followed.settings != volume.settings {
                 self.set_copies(&fs, &volume.settings).await;
                 if let Err(error) = fs.set_policy(policy(&volume.settings)) {
-                    tracing::warn!(volume = %volume.name, %error, "the volume's new settings do not hold yet");
+                    tracing::warn!(volume = %volume.name, %error, "the volume's new settings are not applied yet");
                 }
             }
             if followed.tiering != volume.tiering {
@@ -575,7 +575,7 @@ impl Pool {
         code.map_or(0, |code| code.parity())
     }
 
-    /// The same of its safest data.
+    /// How many disks the volume's best protected data can lose.
     fn tolerated_by_metadata(&self, settings: &VolumeSettings) -> u8 {
         let codes = settings.protections().map(|it| self.store.code_for(it));
         let parities = codes.map(|code| code.map_or(0, |code| code.parity()));

@@ -97,7 +97,7 @@ impl Bucket {
         seconds(level.max(self.peak_wait()))
     }
 
-    /// The same for one that needs no credit and no baseline of this bucket, because somebody lends it.
+    /// The wait of an operation with a lent rate, which needs neither credit nor baseline of this bucket.
     pub fn wait_lent(&self) -> Duration {
         match self.rate.has_burst() {
             true => seconds(self.peak_wait()),

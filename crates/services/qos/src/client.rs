@@ -55,19 +55,19 @@ impl Client {
         }
     }
 
-    /// The same, who comes from this address.
+    /// This client, at the given address.
     pub fn from(self, address: Option<IpAddr>) -> Self {
         let address = address.map(|address| address.to_canonical());
         Self { address, ..self }
     }
 
-    /// The same, who asks for this part of the volume.
+    /// This client, using the given part of the volume.
     pub fn of(self, part: Part) -> Self {
         let part = Some(part);
         Self { part, ..self }
     }
 
-    /// The same, whatever it asks for and from where.
+    /// This client, without address and part.
     pub(crate) fn without_parts(self) -> Self {
         Self {
             address: None,

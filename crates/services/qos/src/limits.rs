@@ -49,7 +49,7 @@ impl Operation {
         Self::new(Kind::Other, 0)
     }
 
-    /// The same as a part of one that was counted before.
+    /// This operation as a further part of one that was already counted, or not.
     pub fn more(self, is_more: bool) -> Self {
         Self { is_more, ..self }
     }

@@ -346,7 +346,7 @@ impl<W: Waiter> Volume<W> {
         waits.max().unwrap_or_default()
     }
 
-    /// The same for what one client may have, and what the part that it asks for may.
+    /// How long an operation has to wait for the limits of its client and of the part that it uses.
     fn wait_of(&mut self, client: Client, operation: Operation, now: Duration) -> Duration {
         let parts = self.parts_of(client);
         let waits = parts.flat_map(|part| each(&mut part.buckets, operation));
@@ -653,7 +653,7 @@ impl<W: Waiter> Scheduler<W> {
         is_let
     }
 
-    /// The same for a volume that shares a total with others.
+    /// Lets an operation of a volume that shares a total with others begin, if it may at once.
     fn admit_shared(
         &mut self,
         id: VolumeId,

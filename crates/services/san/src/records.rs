@@ -16,7 +16,7 @@ pub enum SanError {
     NoLun(String),
     #[error("there is no group {0}")]
     NoIgroup(String),
-    #[error("nothing is set for initiator {0}")]
+    #[error("initiator {0} has no CHAP secret")]
     NoInitiator(String),
     #[error("LUN {0} exists")]
     LunExists(String),
@@ -31,7 +31,7 @@ pub enum SanError {
     },
     #[error(transparent)]
     Fs(#[from] FsError),
-    #[error("what the volume keeps of {0} cannot be read: {1}")]
+    #[error("the volume's record of {0} cannot be read: {1}")]
     Damaged(String, String),
 }
 

@@ -534,7 +534,7 @@ impl San {
         let lun = self.lun(name)?;
         if lun.online {
             return Err(SanError::Conflict(format!(
-                "LUN {name} is online: hosts would go on with what they have of it in memory"
+                "LUN {name} is online: hosts would keep using its old content from their caches"
             )));
         }
         self.require_unreserved(&lun, "restored")?;
@@ -555,7 +555,7 @@ impl San {
         let then: KindRecord = decode(name, &view.xattr(&WHO, source.ino, OF_LUN).await?)?;
         if then.naa != lun.naa {
             return Err(SanError::Conflict(format!(
-                "what snapshot {snapshot} has as LUN {name} is another one that had the name before: clone that"
+                "LUN {name} in snapshot {snapshot} is another LUN that had this name earlier: clone that LUN"
             )));
         }
         let mut xattrs = stored_of(&lun.record)?.to_vec();
@@ -761,7 +761,7 @@ impl San {
         };
         if let Some(number) = lun.maps.get(igroup) {
             return Err(SanError::Conflict(format!(
-                "LUN {name} is mapped to group {igroup} already, as {number}"
+                "LUN {name} is already mapped to group {igroup}, as {number}"
             )));
         }
         let number = match number {
@@ -778,7 +778,7 @@ impl San {
                 }
                 None if held.contains(&number) => {
                     return Err(SanError::Conflict(format!(
-                        "an initiator of group {igroup} that is logged in saw another LUN as number {number}: choose another number, or log its host out of the target"
+                        "a logged-in initiator of group {igroup} saw another LUN as number {number}: choose another number, or log its host out of the target"
                     )));
                 }
                 None => number,
@@ -787,7 +787,7 @@ impl San {
                 .find(|number| !taken.contains_key(number) && !held.contains(number))
                 .ok_or_else(|| {
                     SanError::Conflict(format!(
-                        "group {igroup} has no number left that none of its initiators sees, or saw since it logged in"
+                        "group {igroup} has no free number: its initiators use all numbers, or used them since their login"
                     ))
                 })?,
         };
@@ -839,7 +839,7 @@ impl San {
             let state = self.state.read();
             if !state.igroups.contains_key(name) && state.igroups.len() >= IGROUP_COUNT_MAX {
                 return Err(SanError::Conflict(format!(
-                    "the volume has {IGROUP_COUNT_MAX} groups, which is the most"
+                    "the volume has {IGROUP_COUNT_MAX} groups, which is the limit"
                 )));
             }
             // A new member may see the same number through another group.
@@ -922,7 +922,7 @@ impl San {
             if !state.initiators.contains_key(name) && state.initiators.len() >= INITIATOR_COUNT_MAX
             {
                 return Err(SanError::Conflict(format!(
-                    "secrets of {INITIATOR_COUNT_MAX} initiators are set, which is the most"
+                    "{INITIATOR_COUNT_MAX} initiators have secrets, which is the limit"
                 )));
             }
         }
@@ -1004,13 +1004,13 @@ impl State {
 fn not_reserved(error: FsError, size_bytes: u64) -> SanError {
     match error {
         FsError::NoSpace => SanError::Conflict(format!(
-            "{size_bytes} bytes cannot be set aside: so much is not free in the pool, beside what is set aside for other LUNs"
+            "{size_bytes} bytes cannot be reserved: the pool has less free space, beside the reservations of other LUNs"
         )),
         FsError::QuotaExceeded => SanError::Conflict(format!(
-            "{size_bytes} bytes cannot be set aside: a quota of the volume leaves less"
+            "{size_bytes} bytes cannot be reserved: a quota of the volume leaves less"
         )),
         FsError::Unreachable(why) => SanError::Conflict(format!(
-            "{size_bytes} bytes cannot be set aside now: {why}; try again when the cluster is well"
+            "{size_bytes} bytes cannot be reserved now: {why}; try again when the cluster is healthy"
         )),
         error => error.into(),
     }

@@ -27,10 +27,10 @@ pub const DIFF_PAGE_MAX: usize = 10_000;
 pub enum DiffFailure {
     #[error("there is no snapshot {0}")]
     NoSnapshot(String),
-    #[error("snapshot {later} is not later than {earlier}: name the older one first")]
+    #[error("snapshot {later} is not later than {earlier}: give the older snapshot first")]
     NotLater { earlier: String, later: String },
     #[error(
-        "{DIFFS_MAX} lists of changes are being read already; try again when one of them is read"
+        "{DIFFS_MAX} lists of changes are already being read; try again when one of them is complete"
     )]
     TooMany,
     #[error(
@@ -39,10 +39,10 @@ pub enum DiffFailure {
     )]
     Gone,
     #[error(
-        "a snapshot was deleted while its changes were listed, or the volume was opened again; begin again"
+        "a snapshot was deleted while its changes were listed, or the volume was opened again; start again"
     )]
     Stale,
-    #[error("the snapshot that stands for now: {0}")]
+    #[error("the snapshot of the current state: {0}")]
     Snapshot(#[from] SnapshotFailure),
     #[error(transparent)]
     Fs(FsError),

@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 pub enum ScheduleFailure {
     #[error(transparent)]
     Refused(#[from] ScheduleError),
-    #[error("what the volume keeps of its schedules cannot be read: {0}")]
+    #[error("the volume's record of its schedules cannot be read: {0}")]
     Damaged(String),
     #[error(transparent)]
     Fs(#[from] FsError),

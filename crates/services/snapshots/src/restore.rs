@@ -43,16 +43,16 @@ pub enum RestoreFailure {
     #[error("there is no snapshot {0}")]
     NoSnapshot(String),
     #[error(
-        "{0:?} is no path in a volume: it begins with / and has neither . nor .. nor .snapshot nor an empty name in it"
+        "{0:?} is not a path in a volume: a path begins with /, without ., .., .snapshot or empty names"
     )]
     Path(String),
     #[error("snapshot {snapshot} has no {path}")]
     NotThere { snapshot: String, path: String },
-    #[error("{path} cannot be made: {error}")]
+    #[error("{path} cannot be created: {error}")]
     Place { path: String, error: FsError },
-    #[error("{0} is there; a directory is restored where nothing is")]
+    #[error("{0} already exists; a directory needs an unused path")]
     DirectoryExists(String),
-    #[error("{0} is a directory, and what is to be restored there is none")]
+    #[error("{0} is a directory, and the source is not")]
     IsDirectory(String),
     #[error("{path}: {error}")]
     Fs { path: String, error: FsError },

@@ -28,21 +28,21 @@ const KNOWN: [(&str, &str); 4] = [
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     #[error(
-        "{0:?} is no schedule: write a name, how many snapshots are kept, and when in the form of cron, as in \
+        "{0:?} is not a schedule: write a name, the number of snapshots to keep, and a cron expression, as in \
          `hourly 24`, `daily 7` or `six-hourly 10 (0 */6 * * *)`"
     )]
     Form(String),
     #[error(
-        "{0:?} is no name of a schedule: 1 to {SCHEDULE_NAME_LEN_BYTES_MAX} letters, digits and -, beginning with a letter"
+        "{0:?} is not a schedule name: 1 to {SCHEDULE_NAME_LEN_BYTES_MAX} letters, digits and -, beginning with a letter"
     )]
     Name(String),
     #[error(
-        "{0} says no time: only hourly, daily, weekly and monthly have one; write it as in `{0} 10 (0 */6 * * *)`"
+        "{0} has no time: only hourly, daily, weekly and monthly imply one; write it as in `{0} 10 (0 */6 * * *)`"
     )]
     NoTime(String),
-    #[error("schedule {name}: {count} is not how many are kept: 1 to {KEEP_MAX}")]
+    #[error("schedule {name}: {count} is not a number of snapshots to keep: 1 to {KEEP_MAX}")]
     Keep { name: String, count: String },
-    #[error("schedule {name}: {cron:?} is no time in the form of cron: {why}")]
+    #[error("schedule {name}: {cron:?} is not a cron expression: {why}")]
     Cron {
         name: String,
         cron: String,
@@ -247,22 +247,22 @@ mod tests {
         let long = format!("{} 1 (0 0 * * *)", "a".repeat(41));
         let many: Vec<String> = (0..17).map(|at| format!("s{at} 1 (0 0 * * *)")).collect();
         for (given, want) in [
-            ("hourly", "is no schedule"),
-            ("hourly 24 7", "is no schedule"),
-            ("hourly 24,,daily 7", "is no schedule"),
-            ("x 1 (0 0 * * *", "is no schedule"),
+            ("hourly", "is not a schedule"),
+            ("hourly 24 7", "is not a schedule"),
+            ("hourly 24,,daily 7", "is not a schedule"),
+            ("x 1 (0 0 * * *", "is not a schedule"),
             ("hourly 0", "1 to 1000"),
             ("hourly many", "1 to 1000"),
             ("hourly -1", "1 to 1000"),
             ("hourly 1001", "1 to 1000"),
-            ("often 5", "says no time"),
-            ("a/b 5 (0 0 * * *)", "no name"),
-            ("1st 5 (0 0 * * *)", "no name"),
-            (&long, "no name"),
+            ("often 5", "has no time"),
+            ("a/b 5 (0 0 * * *)", "not a schedule name"),
+            ("1st 5 (0 0 * * *)", "not a schedule name"),
+            (&long, "not a schedule name"),
             ("x 5 (0 0 * *)", "five fields"),
             ("x 5 (0 0 0 * * *)", "five fields"),
             ("x 5 (@hourly)", "five fields"),
-            ("x 5 (61 0 * * *)", "form of cron"),
+            ("x 5 (61 0 * * *)", "cron expression"),
             ("x 5 (0 0 30 2 *)", "never comes"),
             ("daily 1, daily 2", "two schedules daily"),
             (&many.join(","), "at most 16"),

@@ -282,7 +282,7 @@ impl Client {
         self.pick(|kind| matches!(kind, Kind::Dir(_)))
     }
 
-    /// The same by the numbers for what was added later.
+    /// A directory, picked by the numbers for what was added later.
     fn pick_any_dir(&mut self) -> Option<(NodeId, Ino)> {
         let model = self.life.model.lock();
         let known = model.known(|kind| matches!(kind, Kind::Dir(_)));

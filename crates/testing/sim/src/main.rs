@@ -35,7 +35,7 @@ enum What {
     Run(Run),
     /// Print the scenario of a seed, as `--scenario` takes it.
     Show { seed: u64 },
-    /// The same with a whole cluster.
+    /// Run, show and bite with a whole cluster.
     Cluster {
         #[command(subcommand)]
         what: ClusterWhat,

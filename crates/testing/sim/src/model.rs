@@ -146,7 +146,7 @@ struct History {
 }
 
 impl History {
-    /// The same, if what was answered after some event counts as not answered.
+    /// This history, with events that were answered after `before` counted as not answered.
     fn as_answered(&self, before: Seq) -> Self {
         let mut history = self.clone();
         for event in &mut history.events {
@@ -501,7 +501,7 @@ impl Model {
         }
     }
 
-    /// The same changes and writes, to be judged as what was there at one moment since the mark: all that was answered
+    /// These changes and writes, to be judged as what was there at one moment since the mark: all that was answered
     /// before the mark is in it, and all that was answered before a change that is in it.
     pub fn since(&self, mark: Mark) -> Self {
         Self {

@@ -265,7 +265,7 @@ impl Shape {
         self.tolerated_of(self.disk_count)
     }
 
-    /// The same of data that is written when the pool has so many disks.
+    /// How many disks may be lost without loss of data that is written when the pool has so many disks.
     pub fn tolerated_of(&self, disk_count: usize) -> usize {
         match self.protection {
             Protection::Default => match disk_count {

@@ -332,7 +332,7 @@ impl World {
         }
     }
 
-    /// The same pool with the volume as it is served now; says why it is not, if it is not.
+    /// This pool with the volume as it is served now; says why it is not, if it is not.
     pub fn again(&self) -> Result<Self, String> {
         Self::of(self.pool.clone())
     }

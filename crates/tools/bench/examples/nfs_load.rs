@@ -112,7 +112,7 @@ fn arguments() -> Result<(NfsUrl, LoadSettings, WithEngine), Box<dyn std::error:
     Ok((url, settings, by_engine.then_some(warm)))
 }
 
-/// The same work as a phase. What it needs is written first, and everything removed afterwards.
+/// Runs the work as a phase. What it needs is written first, and everything removed afterwards.
 fn run_engine(
     url: &NfsUrl,
     settings: &LoadSettings,

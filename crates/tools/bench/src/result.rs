@@ -97,7 +97,7 @@ pub struct PhaseResult {
     pub first_error: Option<String>,
     /// From the start of the first worker to the end of the last request that counts.
     pub foreground_seconds: f64,
-    /// The same until everything written is stable; equal to the foreground for reads.
+    /// From the start of the first worker until everything written is stable; equal to the foreground for reads.
     pub drained_seconds: f64,
     /// CPU time of the load itself, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,7 +180,7 @@ pub struct Figure {
     pub value: f64,
     /// `MB/s` (10^6) or `ops/s`
     pub unit: String,
-    /// The same when everything was stable; absent for reads.
+    /// The value when everything was stable; absent for reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained: Option<f64>,
     /// The phase it is from.
@@ -202,7 +202,7 @@ pub struct CreditCurve {
     pub stretches: Vec<Stretch>,
     /// By the server, rising in time.
     pub samples: Vec<CreditSample>,
-    /// The same by the planner's model, which begins with the credit of the first sample.
+    /// Credit by the planner's model, which begins with the credit of the first sample.
     pub model: Vec<CreditModel>,
     /// By how much the sum of what was delivered differed from the model's, at most, of all that it delivers.
     #[serde(default, skip_serializing_if = "Option::is_none")]

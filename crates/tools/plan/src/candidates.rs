@@ -562,7 +562,7 @@ fn cairn_cluster(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     }
 }
 
-/// The same server several times: volumes on each, a parallel file system over them, or an array. With just the
+/// Several equal servers: volumes on each, a parallel file system over them, or an array. With just the
 /// parity that is asked for: more of it on the same disks costs more and is no faster.
 fn cairn_spread(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     for basis in Basis::all(catalog) {

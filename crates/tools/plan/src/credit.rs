@@ -30,7 +30,7 @@ pub fn simulate(
     simulate_from(credit, 1.0, demand, step_s, steps)
 }
 
-/// The same of a bucket of which a `part` is left at first, 0 to 1.
+/// Simulates a bucket of which a `part`, 0 to 1, is left at first.
 pub fn simulate_from(
     credit: &Credit,
     part: f64,

@@ -200,7 +200,7 @@ fn shapes(catalog: &Catalog, product: Product, shape: &Shape) -> Vec<Choice<Shap
     }
 }
 
-/// The same arrays behind the given host, or one of the most similar name.
+/// These arrays behind the given host, or one of the most similar name.
 fn hosted(catalog: &Catalog, host: Option<&str>, shapes: Vec<Choice<Shape>>) -> Vec<Choice<Shape>> {
     let Some(host) = host else {
         return shapes;
@@ -342,7 +342,7 @@ fn servers(catalog: &Catalog, product: Product, it: &NfsServer) -> Vec<Choice<Nf
     all
 }
 
-/// The same storage in another number.
+/// This storage with another count.
 fn with_count(storage: &Storage, count: u32) -> Option<Choice<Storage>> {
     let from = storage.count();
     if count == from {

@@ -392,7 +392,7 @@ pub fn evaluation(it: &Evaluation) -> Table {
 /// Below this there is no room for a column of rules.
 const RULES_WIDTH_MIN: usize = 100;
 
-/// The same for a terminal.
+/// An evaluation for a terminal.
 fn evaluation_plain(it: &Evaluation, width: usize) -> String {
     let mut table = evaluation(it);
     if width < RULES_WIDTH_MIN {
@@ -781,7 +781,7 @@ pub fn explain(rules: &[&Rule]) -> Table {
     }
 }
 
-/// The same for a terminal: a paragraph per rule.
+/// Rules for a terminal: a paragraph per rule.
 pub fn explain_plain(rules: &[&Rule], width: usize) -> String {
     let mut text = String::new();
     for rule in rules {
@@ -947,7 +947,7 @@ pub fn validation(it: &Validation) -> Table {
     }
 }
 
-/// The same for a terminal: the rows by family, and below them what is known of the misses.
+/// A validation for a terminal: the rows by family, and below them what is known of the misses.
 pub fn validation_plain(it: &Validation, width: usize) -> String {
     let table = validation(it);
     let mut text = String::new();

@@ -32,7 +32,7 @@ impl Admit for Admission {
         Box::pin(async move {
             // Whatever is wrong with it: a stranger learns nothing more.
             let bad = |_| {
-                "the token is wrong, expired, or was used already; make another one with `cairn cluster token`".to_owned()
+                "the token is wrong, expired, or already used; create another with `cairn cluster token`".to_owned()
             };
             let token: JoinToken = token.parse().map_err(bad)?;
             let versions = VersionRange {
@@ -68,7 +68,7 @@ impl Admit for Admission {
             let node = match joined {
                 Ok(node) => node,
                 Err(MapError::Token(why)) => {
-                    tracing::warn!(token = token.id(), why, "a token is refused");
+                    tracing::warn!(token = token.id(), why, "refused a join token");
                     return Err(bad(MapError::Token(why)));
                 }
                 // The token is valid: it may know.
@@ -76,7 +76,7 @@ impl Admit for Admission {
             };
             // Before it needs that. Should it fail, the node is in the map, and gets it by that in a moment.
             if let Err(error) = side.admit(node).await {
-                tracing::warn!(%node, %error, "a node that joins is no user of etcd yet");
+                tracing::warn!(%node, %error, "a joining node is not yet a user of etcd");
             }
             let etcd = match membership.etcd {
                 EtcdSource::Own { members, .. } => {

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 pub const FOLDER: &str = "map-copies";
 /// The newest map that the node saw.
 pub const NEWEST: &str = "newest.json";
-/// The same on each of its disks.
+/// The newest map on each of the node's disks.
 pub const ON_DISK: &str = "cluster-map.json";
 /// While it is being written.
 pub const ON_DISK_NEW: &str = "cluster-map.json.new";
@@ -72,7 +72,7 @@ pub fn read_file(path: &Path) -> Result<MapCopy, String> {
         .map_err(|error| told(error.to_string()))?
         .len();
     if len_bytes > COPY_LEN_BYTES_MAX {
-        return Err(told(format!("{len_bytes} bytes are too many for a copy")));
+        return Err(told(format!("a copy of {len_bytes} bytes is too large")));
     }
     let bytes = fs::read(path).map_err(|error| told(error.to_string()))?;
     MapCopy::decode(&bytes).map_err(|error| told(error.to_string()))
@@ -218,7 +218,7 @@ fn copy_to_disks(places: Vec<PathBuf>, copy: &MapCopy, mark: u64, on_disks: &Arc
             let is_disk = fs::symlink_metadata(folder.join(cairn_shard::IDENTITY_NAME)).is_ok();
             let place = folder.join(ON_DISK);
             if is_disk && let Err(error) = write_file(&place, &bytes) {
-                tracing::debug!(place = %place.display(), %error, "the map is not copied to this disk");
+                tracing::debug!(place = %place.display(), %error, "cannot copy the cluster map to this disk");
             }
             on_disks.lock().insert(folder, OnDisk::Done(mark));
         });
@@ -259,7 +259,7 @@ pub async fn tend(
         let copy = match member.map().copy(VERSION).await {
             Ok(copy) => copy,
             Err(error) => {
-                tracing::debug!(%error, "the map is not copied");
+                tracing::debug!(%error, "cannot copy the cluster map");
                 continue;
             }
         };
@@ -272,7 +272,7 @@ pub async fn tend(
         let taken = tokio::task::spawn_blocking(move || in_folder.take(&copy)).await;
         let failure = match taken {
             Ok(taken) => taken.map_err(|error| error.to_string()),
-            Err(_) => Err("the copying broke off".to_owned()),
+            Err(_) => Err("the copy was interrupted".to_owned()),
         };
         if let Err(why) = failure {
             // Tried again with the next look, told once.
@@ -280,7 +280,7 @@ pub async fn tend(
             if told.as_ref() != Some(&why) {
                 tracing::error!(
                     why,
-                    "the cluster's map is not copied: it could not be recovered if etcd were lost"
+                    "the cluster map cannot be copied: if etcd were lost, it could not be recovered"
                 );
                 told = Some(why);
             }

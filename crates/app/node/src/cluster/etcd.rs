@@ -231,7 +231,9 @@ fn problem_of(error: &CoordinatorError) -> String {
             format!("it does not answer within {} ms", after.as_millis())
         }
         CoordinatorError::Unreachable(_) => "it cannot be reached".to_owned(),
-        CoordinatorError::NoLeader(_) => "it has no leader: the others do not reach it".to_owned(),
+        CoordinatorError::NoLeader(_) => {
+            "it has no leader: the other members cannot reach it".to_owned()
+        }
         other => other.to_string(),
     }
 }
@@ -420,7 +422,10 @@ impl EtcdSide {
         if problem != *before
             && let Some(problem) = &problem
         {
-            tracing::warn!(problem, "replacing the CA of the cluster; trying again");
+            tracing::warn!(
+                problem,
+                "replacing the CA of the cluster fails; the server retries"
+            );
         }
         *before = problem;
     }
@@ -657,7 +662,7 @@ impl EtcdSide {
         {
             tracing::warn!(
                 error,
-                "who may use etcd is not as it should be; trying again"
+                "the users of etcd could not be updated; the server retries"
             );
         }
         if runs_member {
@@ -681,7 +686,7 @@ impl EtcdSide {
                 && on_staying > wanted
                 && with_member.last().is_some_and(|last| last.id == own.id);
             if own.draining && on_staying >= wanted || is_spare {
-                tracing::info!(own.draining, "this node's member of etcd is removed");
+                tracing::info!(own.draining, "removing this node's etcd member");
                 let removed = self.etcd.remove_member(known.id).await;
                 removed.map_err(|error| error.to_string())?;
                 return self.end_member().await;
@@ -695,7 +700,7 @@ impl EtcdSide {
         {
             tracing::info!(
                 member = lost.name,
-                "the member of etcd of a lost node is removed"
+                "removing the etcd member of a lost node"
             );
             let removed = self.etcd.remove_member(lost.id).await;
             return removed.map_err(|error| error.to_string());
@@ -705,7 +710,7 @@ impl EtcdSide {
         }
         // Of the machine that was this node before: it cannot come back, and keeps others from being added.
         if let Some(stale) = of_node(own) {
-            tracing::info!("the member of etcd of this node's earlier machine is removed");
+            tracing::info!("removing the etcd member of this node's earlier machine");
             let removed = self.etcd.remove_member(stale.id).await;
             return removed.map_err(|error| error.to_string());
         }
@@ -799,7 +804,7 @@ impl EtcdSide {
         for user in users.iter().filter(|user| !is_node(user)) {
             tracing::info!(
                 user,
-                "a user of etcd that is no node of the cluster is removed"
+                "removing a user of etcd that is not a node of the cluster"
             );
             self.etcd.remove_user(user).await.map_err(told)?;
         }
@@ -846,14 +851,14 @@ impl EtcdSide {
             .map(EtcdMember::start_again);
         if let Some(mut states) = states {
             tracing::info!(
-                "this node's member of etcd starts again: a node was removed, or the CAs that are trusted have changed"
+                "restarting this node's etcd member: a node was removed, or the trusted CAs changed"
             );
             let deadline = tokio::time::Instant::now() + MEMBER_RESTART_MAX;
             let _ = tokio::time::timeout_at(deadline, states.changed()).await;
             self.is_open.store(false, Ordering::Release);
             while let Err(error) = self.etcd.check_at(&client_url).await {
                 if tokio::time::Instant::now() >= deadline {
-                    return Err(format!("its member of etcd does not come back: {error}"));
+                    return Err(format!("its etcd member does not restart: {error}"));
                 }
                 tokio::time::sleep(RESTART_LOOK).await;
             }
@@ -867,7 +872,7 @@ impl EtcdSide {
         if self.missed.fetch_add(1, Ordering::AcqRel) + 1 < MISSED_MAX {
             return Ok(());
         }
-        tracing::warn!("etcd does not know this node's member any more: it ends");
+        tracing::warn!("etcd no longer knows this node's member: the member stops");
         self.end_member().await
     }
 
@@ -954,7 +959,7 @@ impl EtcdSide {
             let urls = urls_of(&membership).map_err(told)?;
             (membership.node_name.clone(), urls.1)
         };
-        tracing::info!("this node adds a member to etcd");
+        tracing::info!("adding this node's member to etcd");
         let known = self.etcd.members().await.map_err(told)?;
         let is_added = |member: &EtcdMemberInfo| member.peer_urls.contains(&peer_url);
         let all = match known.iter().any(is_added) {
@@ -1012,7 +1017,7 @@ pub fn urls_of(membership: &Membership) -> Result<(String, String), NodeError> {
         ..
     } = &membership.etcd
     else {
-        return Err(failed("this node runs no member of etcd"));
+        return Err(failed("this node runs no etcd member"));
     };
     let host = host_of(&membership.internal_address).map_err(failed)?;
     let host = match host.contains(':') {
@@ -1037,7 +1042,7 @@ fn member_settings(
         ..
     } = &membership.etcd
     else {
-        return Err(failed("this node runs no member of etcd"));
+        return Err(failed("this node runs no etcd member"));
     };
     let (client_url, peer_url) = urls_of(membership)?;
     let members = members.iter();

@@ -82,7 +82,10 @@ impl ToldAddress {
             // Standard error is that of the process that was killed.
             let why = error.to_string();
             let why = cairn_base::printable::one_line(&why);
-            eprintln!("the guardian could not take {} away: {why}", self.address);
+            eprintln!(
+                "the guardian could not remove address {}: {why}",
+                self.address
+            );
         }
     }
 }
@@ -123,17 +126,17 @@ pub(super) async fn keep(
             Ok((mut child, mut stdin)) => {
                 tokio::select! {
                     ended = child.wait() => {
-                        tracing::warn!(?ended, "the guardian of this node's lease ended: if this process is killed now, its volumes are taken over when the lease has ended by itself");
+                        tracing::warn!(?ended, "the guardian of this node's lease ended: if this process is killed now, other nodes take its volumes over only when the lease expires");
                     }
                     error = tell(&mut stdin, &member, &etcd, &mut addresses) => {
-                        tracing::warn!(%error, "the guardian of this node's lease does not listen");
+                        tracing::warn!(%error, "the guardian of this node's lease does not respond");
                         // Nobody else waits for it.
                         let _ = child.kill().await;
                     }
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "starting the guardian of this node's lease");
+                tracing::warn!(%error, "cannot start the guardian of this node's lease");
             }
         }
         tokio::time::sleep(pauses.pause()).await;

@@ -52,7 +52,7 @@ impl ClusterNode {
                     tracing::error!(
                         %address,
                         external,
-                        "hosts are told of no portal of this node, since the address for clients is a name: give its addresses \
+                        "iSCSI discovery announces no portal of this node, because its address for clients is a name: set its addresses \
                          with --iscsi-portal"
                     );
                     None
@@ -69,7 +69,7 @@ impl ClusterNode {
                     return;
                 };
                 if !std::mem::replace(&mut said, true) {
-                    tracing::warn!(%error, "the map does not say yet where this node serves iSCSI");
+                    tracing::warn!(%error, "the cluster map does not have this node's iSCSI portals yet");
                 }
                 clock.sleep(ANNOUNCE_PAUSE).await;
             }

@@ -102,7 +102,7 @@ pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
     let is_one = |path: &Path| {
         ClusterFolder::is_one(path).map_err(|error| {
             failed(format!(
-                "whether this node is in a cluster cannot be seen: {error}; run the server as the user that made the folder, \
+                "the cluster folder cannot be read: {error}; run the server as the user that created the folder, \
                  or give the folder to the server's user (chown -R)"
             ))
         })
@@ -110,7 +110,7 @@ pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
     match &config.cluster_dir {
         Some(path) if is_one(path)? => Ok(Some(path.clone())),
         Some(path) => Err(failed(format!(
-            "{} is no folder of a node in a cluster; make it with `cairn cluster init --cluster-dir {0}`, or with \
+            "{} is not the cluster folder of a node; create it with `cairn cluster init --cluster-dir {0}`, or with \
              `cairn cluster join`",
             path.display()
         ))),
@@ -380,7 +380,7 @@ impl Begun {
             } else {
                 tracing::error!(
                     disk = disk.label,
-                    "this disk was removed from the cluster and is not used: empty its folder, then add it again"
+                    "this disk was removed from the cluster, and is not used: empty its folder, then add it again"
                 );
             }
         }
@@ -426,7 +426,7 @@ fn keep_members(opened: &mut Opened, state: PoolState, own: NodeId) {
     for disk in lost {
         opened.missing.push(cairn_pool::assemble::Missing {
             disk,
-            why: "no folder of this node has it".to_owned(),
+            why: "no data folder of this node contains it".to_owned(),
         });
     }
     opened.state = state;
@@ -585,7 +585,7 @@ async fn remove_node(
     // First: what would be left of it could not be removed by its name.
     if node.draining && etcd.has_member(node).await? {
         return Err(format!(
-            "node {} still has a member of etcd, which goes by itself; try again in a moment",
+            "node {} still has an etcd member, which the cluster removes by itself; try again in a moment",
             node.name
         ));
     }
@@ -595,7 +595,7 @@ async fn remove_node(
     let revoked = etcd.revoke(node.id).await;
     revoked.map_err(|error| {
         format!(
-            "node {} is emptied, and may use etcd still: {error}; try again",
+            "node {} is empty, but may still use etcd: {error}; try again",
             node.name
         )
     })?;
@@ -681,7 +681,7 @@ impl ClusterNode {
                 // The volumes that this server had are its alone until the cluster has their logs: no other node may take them.
                 member.all_have_logs().await;
                 if let Err(error) = become_member(&trust, &membership) {
-                    tracing::error!(%error, "no other node can join");
+                    tracing::error!(%error, "other nodes cannot join");
                     return;
                 }
             }
@@ -736,13 +736,10 @@ impl ClusterNode {
                 for node in nodes.filter(is_replaced) {
                     match remove_node(&member, &etcd, node).await {
                         Ok(()) => {
-                            tracing::info!(
-                                node = node.name,
-                                "another node has taken the place of this one"
-                            );
+                            tracing::info!(node = node.name, "another node has replaced this node");
                         }
                         Err(why) => {
-                            tracing::debug!(node = node.name, why, "it is not replaced yet")
+                            tracing::debug!(node = node.name, why, "the node is not replaced yet")
                         }
                     }
                 }
@@ -757,7 +754,7 @@ impl ClusterNode {
         }
         let keeper = self.etcd.keeper(&self.member.view());
         let none = || {
-            "no node that runs a member of etcd is there, and only such a one changes this: start one of them".to_owned()
+            "only a node with an etcd member can change this, and none is up: start one of these nodes".to_owned()
         };
         keeper.map(Some).ok_or_else(none)
     }

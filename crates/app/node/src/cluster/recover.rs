@@ -111,7 +111,7 @@ pub fn plan(
         match read_if_there(&place, !given.is_empty()) {
             Ok(None) => {}
             Ok(Some(copy)) if copy.cluster.0 != membership.cluster.0 => unusable.push(format!(
-                "{}: it is of cluster {}, and this node is in cluster {}",
+                "{}: it belongs to cluster {}, and this node is in cluster {}",
                 place.display(),
                 copy.cluster,
                 membership.cluster
@@ -153,7 +153,7 @@ fn newer_logs(volumes: &[CopiedVolume], on_disks: &BTreeMap<VolumeId, OnDisks>) 
     newer_than(&known.collect(), on_disks)
 }
 
-/// The same, of the newest file of each log that is known.
+/// Volumes whose log has files on these disks that are newer than the newest known file.
 fn newer_than(
     known: &BTreeMap<VolumeId, u64>,
     on_disks: &BTreeMap<VolumeId, OnDisks>,
@@ -180,14 +180,14 @@ fn look_at_disks(disks: &[PathBuf]) -> Result<BTreeMap<VolumeId, OnDisks>, NodeE
             Err(error) => {
                 let place = disk.display();
                 return Err(failed(format!(
-                    "{place} is no disk of this node that can be read ({error}); mount it, or leave it out"
+                    "{place} is not a readable disk of this node ({error}); mount it, or leave it out"
                 )));
             }
         };
         // What cannot be read may be the newest.
         let unreadable = |place: &Path, error: std::io::Error| {
             failed(format!(
-                "{}: {error}; mend the disk, or leave it out",
+                "{}: {error}; repair the disk, or leave it out",
                 place.display()
             ))
         };
@@ -352,7 +352,7 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
             if let Err(error) = side.admit(node.id).await {
                 side.stop().await;
                 return Err(failed(format!(
-                    "making node {} a user of etcd: {error}; do it again",
+                    "making node {} a user of etcd: {error}; run the command again",
                     node.name
                 )));
             }
@@ -389,7 +389,7 @@ pub fn accept_restored(
         match (&membership.etcd, member) {
             (EtcdSource::Given { .. }, Some(_)) => {
                 return Err(failed(
-                    "this node uses an etcd that others run: leave --member out",
+                    "this cluster uses its own etcd outside of the nodes: leave --member out",
                 ));
             }
             (
@@ -402,7 +402,7 @@ pub fn accept_restored(
             ) => {
                 if member.node_name == membership.node_name {
                     return Err(failed(
-                        "that is this node itself, which has the recovered map already: start its server",
+                        "that is this node itself, which already has the recovered map: start its server",
                     ));
                 }
                 membership.etcd = EtcdSource::Own {

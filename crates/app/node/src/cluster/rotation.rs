@@ -148,7 +148,7 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
         }
     } else if !pair.is_of(&authorities) {
         return Err(
-            "the map tells of other authorities than this node has: it was made of an old copy. `cairn cluster rotate-ca` begins anew"
+            "the cluster map has other CAs than this node, because it was recovered from an old copy; `cairn cluster rotate-ca` starts a new rotation"
                 .to_owned(),
         );
     }
@@ -186,7 +186,7 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
         (Some(RotationStep::AwaitMember), _) => {
             if let Some(why) = side.unwell_member() {
                 return Err(format!(
-                    "this node's member of etcd has to start again, and does when all members are well: {why}"
+                    "this node's etcd member has to restart, and does so once all members are healthy: {why}"
                 ));
             }
         }
@@ -245,7 +245,7 @@ fn already_made(
     let mut others = authorities.all().filter(|it| it.fingerprint() != old);
     match others.find(|it| it.has_key()) {
         None if authorities.issuing().fingerprint() != old => Err(
-            "this node's certificates are of the next authority already, and it does not have the key of that: it waits for it"
+            "this node's certificates are already from the next CA; the node waits for that CA's key"
                 .to_owned(),
         ),
         made => Ok(made),
@@ -275,7 +275,7 @@ async fn make(
         Err(error) => Err(told(error)),
         Ok(()) => {
             let fingerprint = made.fingerprint();
-            tracing::info!(%fingerprint, "this node has made the next CA of the cluster");
+            tracing::info!(%fingerprint, "this node has created the next CA of the cluster");
             Ok(())
         }
     }
@@ -315,7 +315,7 @@ async fn resume(
     match cluster.map().set_rotation(found, &record).await {
         Ok(()) => {
             tracing::info!(
-                "this node trusts two CAs of the cluster, and the map did not tell why: the younger one takes the place of the other"
+                "this node trusts two CAs of the cluster, and the map does not say why: the younger CA replaces the older one"
             );
             Ok(())
         }
@@ -393,7 +393,7 @@ pub async fn begin(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), Begin
     }
     if authorities.other().is_some() {
         return Err(BeginError::Failed(
-            "this node trusts two authorities still: the last rotation ends on it, or is taken up again, in a moment. Try again then"
+            "this node still trusts two CAs: the last rotation ends or continues here in a moment. Try again then"
                 .to_owned(),
         ));
     }
@@ -451,12 +451,12 @@ fn awaited(
             node: node.name.clone(),
             is_away: !view.alive.contains_key(&id),
             what: match record.phase {
-                RotationPhase::Make => "has to make the new authority",
+                RotationPhase::Make => "has to create the new authority",
                 RotationPhase::Trust if record.done.contains(&id) => {
                     "has to get the key of the new authority"
                 }
                 RotationPhase::Trust => "has to trust the new authority",
-                RotationPhase::Renew => "has to get a certificate of the new authority",
+                RotationPhase::Renew => "has to get a certificate from the new authority",
                 RotationPhase::Drop | RotationPhase::Done => "has to drop the old authority",
             },
         })

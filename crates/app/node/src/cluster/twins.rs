@@ -83,7 +83,7 @@ pub async fn require_alone(
         }
         if !is_told {
             tracing::info!(
-                "an earlier process of this node has a lease still: waiting for its end"
+                "an earlier process of this node still has a lease: waiting until the lease ends"
             );
             is_told = true;
         }

@@ -90,7 +90,7 @@ impl Controller {
         }
         let name = view.nodes.get(&disk.node).map(|node| &node.value.name);
         let name = name.map_or_else(|| disk.node.to_string(), Clone::clone);
-        let why = format!("disk {} is one of node {name}, which runs", disk.label);
+        let why = format!("disk {} belongs to node {name}, which is up", disk.label);
         Err(ControlError::new(ErrorKind::Conflict, why)
             .hint("ask that node: `cairn disk replace` with its --server"))
     }
@@ -108,23 +108,20 @@ impl Controller {
         let name = view.nodes.get(&disk.node).map(|node| &node.value.name);
         let name = name.map_or_else(|| disk.node.to_string(), Clone::clone);
         if !view.alive.contains_key(&disk.node) {
-            let why = format!(
-                "disk {} is one of node {name}, which does not run",
-                disk.label
-            );
+            let why = format!("disk {} belongs to node {name}, which is down", disk.label);
             return Err(ControlError::new(ErrorKind::Conflict, why)
-                .hint("start that node: it uses the disk again then, if it works"));
+                .hint("start that node: it then uses the disk again, if the disk works"));
         }
-        let why = format!("disk {} is one of node {name}", disk.label);
+        let why = format!("disk {} belongs to node {name}", disk.label);
         Err(ControlError::new(ErrorKind::Unavailable, why).at(disk.node))
     }
 
     pub(super) fn disk_now(&self, id: DiskId) -> Result<DiskView, ControlError> {
         let id = id.to_string();
         let mut views = self.disk_views().into_iter();
-        views
-            .find(|view| view.id == id)
-            .ok_or_else(|| ControlError::new(ErrorKind::Internal, "the disk is not there any more"))
+        views.find(|view| view.id == id).ok_or_else(|| {
+            ControlError::new(ErrorKind::Internal, "the disk is no longer in the pool")
+        })
     }
 
     pub(super) fn disk_view(&self, disk: &DiskStatus, pool: &PoolState, shards: u64) -> DiskView {
@@ -150,7 +147,7 @@ impl Controller {
                 (DiskState::Unresponsive, Some(why.to_owned()))
             }
             cairn_segment::DiskState::Returning => {
-                let why = "it is given what was written while it did not take it";
+                let why = "it receives the writes that it missed";
                 (DiskState::Returning, Some(why.to_owned()))
             }
             cairn_segment::DiskState::Failing => {

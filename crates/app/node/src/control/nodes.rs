@@ -30,10 +30,10 @@ impl Controller {
         if !(1..=TOKEN_SECONDS_MAX).contains(&create.valid_seconds) {
             let seconds = create.valid_seconds;
             let why = format!(
-                "a ticket cannot be valid for {seconds} s: from 1 s to {TOKEN_SECONDS_MAX} s (24 h)"
+                "a ticket cannot be valid for {seconds} s: the limits are 1 s and {TOKEN_SECONDS_MAX} s (24 h)"
             );
             return Err(ControlError::new(ErrorKind::Invalid, why)
-                .hint("make a ticket shortly before a node joins with it"));
+                .hint("create the ticket shortly before the node joins"));
         }
         self.require_guarded()?;
         let valid_for = Duration::from_secs(create.valid_seconds);
@@ -90,12 +90,12 @@ impl Controller {
         let record = cluster.record_named(&node).map_err(not_found)?;
         let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
         if seconds > MAINTENANCE_SECONDS_MAX {
-            let why = format!("{seconds} seconds are too long: at most a week");
-            return Err(conflict(why).hint("`cairn node drain` has a node leave"));
+            let why = format!("{seconds} seconds are too long: the limit is a week");
+            return Err(conflict(why).hint("to remove a node, use `cairn node drain`"));
         }
         if seconds > 0 && record.draining {
-            return Err(conflict(format!("node {node} is to leave"))
-                .hint("`cairn node drain --cancel` has it stay"));
+            return Err(conflict(format!("node {node} is being drained"))
+                .hint("`cairn node drain --cancel` stops the drain"));
         }
         let now = self.inner.env.clock.now().seconds;
         let until = i64::try_from(seconds).ok();
@@ -118,7 +118,7 @@ impl Controller {
         if weight > WEIGHT_MAX {
             let why = format!("a weight of {weight} is too large: at most {WEIGHT_MAX}");
             return Err(ControlError::new(ErrorKind::Invalid, why).hint(format!(
-                "{WEIGHT_NORMAL} is the usual one; only the proportions of the nodes' weights count"
+                "{WEIGHT_NORMAL} is the default; only the ratio of the nodes' weights matters"
             )));
         }
         self.require_guarded()?;
@@ -141,17 +141,17 @@ impl Controller {
         let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
         let view = cluster.member.view();
         if old.id == new.id {
-            return Err(conflict(format!("node {by} cannot take its own place")));
+            return Err(conflict(format!("node {by} cannot replace itself")));
         }
         if new.draining {
-            return Err(conflict(format!("node {by} is to leave, too")));
+            return Err(conflict(format!("node {by} is being drained as well")));
         }
         if !view.alive.contains_key(&new.id) {
-            return Err(conflict(format!("node {by} does not run: start it first")));
+            return Err(conflict(format!("node {by} is down: start it first")));
         }
         let mut disks = view.disks.values().map(|disk| &disk.value);
         if !disks.any(|disk| disk.node == new.id && !disk.draining) {
-            let why = format!("node {by} has no disk that stays: add one first");
+            let why = format!("node {by} has no disk that stays: add a disk first");
             return Err(conflict(why));
         }
         // Of one that is lost, as much as possible is better than nothing: what is missing is told while that goes on.
@@ -170,7 +170,7 @@ impl Controller {
         let removed = cluster.remove_node(&record).await;
         removed.map_err(|why| {
             ControlError::new(ErrorKind::Conflict, why)
-                .hint("`cairn node list` shows what keeps a node that drains")
+                .hint("`cairn node list` shows what a draining node still has")
         })
     }
 
@@ -184,7 +184,8 @@ impl Controller {
         match cluster.keeper_elsewhere().map_err(unavailable)? {
             None => Ok(()),
             Some(keeper) => {
-                let why = "this node runs no member of etcd, and only nodes that do change this";
+                let why =
+                    "this node runs no etcd member; only nodes with an etcd member can change this";
                 Err(unavailable(why.to_owned()).at(keeper))
             }
         }
@@ -199,9 +200,10 @@ impl Controller {
         match view.nodes.get(&cluster.member.node()) {
             Some(record) if record.value.draining => {
                 let name = &record.value.name;
-                let why = format!("node {name} is to leave the cluster, and takes no new disks");
-                Err(ControlError::new(ErrorKind::Conflict, why)
-                    .hint(format!("`cairn node drain {name} --cancel` lets it stay")))
+                let why = format!("node {name} is being drained, and takes no new disks");
+                Err(ControlError::new(ErrorKind::Conflict, why).hint(format!(
+                    "`cairn node drain {name} --cancel` stops the drain"
+                )))
             }
             _ => Ok(()),
         }
@@ -255,6 +257,6 @@ pub(super) async fn authority_now(cluster: &ClusterNode) -> Result<AuthorityView
 }
 
 pub(crate) fn no_cluster() -> ControlError {
-    ControlError::new(ErrorKind::NotFound, "this server is in no cluster")
-        .hint("make one with `cairn cluster init`, or join one with `cairn cluster join`")
+    ControlError::new(ErrorKind::NotFound, "this server is not in a cluster")
+        .hint("create a cluster with `cairn cluster init`, or join one with `cairn cluster join`")
 }

@@ -45,7 +45,7 @@ impl Controller {
         }
     }
 
-    /// The same without what is told of each volume: it is looked at every few seconds, also where there are thousands of them.
+    /// The state of everything but the volumes. Streams need it every few seconds, even with thousands of volumes.
     pub fn overview(&self) -> Status {
         let inner = &self.inner;
         let pool = inner.pool.state();
@@ -120,7 +120,7 @@ impl Controller {
                 });
                 if fs.is_deleted() {
                     state.problem = Some(
-                        "it was deleted, and an older copy of the pool's state lists it: delete it again".to_owned(),
+                        "it was deleted, but an older copy of the pool state lists it: delete it again".to_owned(),
                     );
                 }
                 state.serving = state.problem.is_none();

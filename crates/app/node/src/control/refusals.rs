@@ -1,4 +1,4 @@
-//! What each refusal suggests to do.
+//! Hints of refusals.
 
 use cairn_admin::ControlError;
 use cairn_admin::api::ErrorKind;
@@ -23,27 +23,27 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         }
         ChangeFailure::Refused(ChangeError::SharesKey { .. }) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("delete those first; all clones of a volume have its key")
+                .hint("delete the clones first: they share the volume's key")
         }
         ChangeFailure::Refused(
             ChangeError::TooManyVolumes | ChangeError::TooManyRules | ChangeError::TooLong { .. },
         ) => ControlError::new(ErrorKind::Conflict, message)
-            .hint("delete one that is not needed first"),
+            .hint("delete an unneeded one first"),
         ChangeFailure::Refused(ChangeError::NoClass(_)) => {
             ControlError::new(ErrorKind::NotFound, message)
                 .hint("`cairn class list` shows all classes")
         }
         ChangeFailure::Refused(ChangeError::ClassExists(_)) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn class set` changes it; or choose another name")
+                .hint("change it with `cairn class set`, or choose another name")
         }
         ChangeFailure::Refused(ChangeError::ClassBuiltIn(_)) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn class create` makes one of another name")
+                .hint("create a class with another name: `cairn class create`")
         }
         ChangeFailure::Refused(ChangeError::ClassInUse { .. }) => {
             ControlError::new(ErrorKind::Conflict, message).hint(
-                "give them another one first: `cairn volume set VOLUME --class CLASS`, or `--class none`",
+                "first move these volumes to another class: `cairn volume set VOLUME --class CLASS`, or `--class none`",
             )
         }
         ChangeFailure::Refused(ChangeError::NoTier(_)) => {
@@ -55,7 +55,7 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         }
         ChangeFailure::Refused(ChangeError::TooManyTiers) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn tier remove` removes one that nothing is in")
+                .hint("`cairn tier remove` removes an empty tier")
         }
         ChangeFailure::Refused(ChangeError::NoUser(_)) => {
             ControlError::new(ErrorKind::NotFound, message)
@@ -63,11 +63,11 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         }
         ChangeFailure::Refused(ChangeError::UserExists(_)) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn user set` and `cairn user password` change it; or choose another name")
+                .hint("change the user with `cairn user set` or `cairn user password`, or choose another name")
         }
         ChangeFailure::Refused(ChangeError::UserChanged(_)) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("look at what it is now, and try again")
+                .hint("check the user's current settings, and try again")
         }
         ChangeFailure::Refused(ChangeError::NoLimit { .. }) => {
             ControlError::new(ErrorKind::NotFound, message)
@@ -75,7 +75,7 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         }
         ChangeFailure::Refused(ChangeError::TooManyClasses | ChangeError::TooManyLimits | ChangeError::TooManyUsers) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("delete one that is not needed first")
+                .hint("delete an unneeded one first")
         }
         ChangeFailure::Refused(
             ChangeError::ClassProblem { .. }
@@ -86,19 +86,19 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
             format!("remove its export first (`cairn export remove {name}`), or use --force"),
         ),
         ChangeFailure::NoMedia(kind) => ControlError::new(ErrorKind::Conflict, message).hint(format!(
-            "`cairn disk add FOLDER --media {kind}` adds one; `cairn disk set DISK --media {kind}` says that one is"
+            "add a disk with `cairn disk add FOLDER --media {kind}`, or set a disk's device class with `cairn disk set DISK --media {kind}`"
         )),
         ChangeFailure::NoDisk(_) => ControlError::new(ErrorKind::NotFound, message)
             .hint("`cairn disk list` shows all disks"),
         ChangeFailure::Impossible(_) => ControlError::new(ErrorKind::Conflict, message),
         ChangeFailure::Save(SaveError::Conflict(_)) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("look at what there is now, and decide again")
+                .hint("check the current state, and try again")
         }
         ChangeFailure::Save(_) | ChangeFailure::Engine(_) => {
             tracing::error!(%message, "a change of the pool failed");
             ControlError::new(ErrorKind::Internal, message)
-                .hint("`cairn disk list` shows how the disks are; the server's log says more")
+                .hint("`cairn disk list` shows the state of the disks; the server's log has details")
         }
     }
 }

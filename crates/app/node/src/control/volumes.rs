@@ -48,11 +48,10 @@ impl Controller {
         if there.is_some_and(|there| there.value.locked.contains(&store)) {
             let to = to.unwrap_or_default();
             let why = format!(
-                "node {to} cannot open volume {name}: it has no master key for it, or the key was erased"
+                "node {to} cannot open volume {name}: it lacks the volume's master key, or the volume's key was erased"
             );
             return Err(ControlError::new(ErrorKind::Conflict, why).hint(format!(
-                "give that node the master keys of the others, and see what it has with `cairn key list`; volume {name} \
-                 stays where it is"
+                "give that node the master keys that the other nodes have (`cairn key list`); volume {name} stays where it is"
             )));
         }
         let set = cluster.member.map().set_preferred(store, node).await;

@@ -114,10 +114,10 @@ fn started(last: Option<EventKind>, now_seconds: i64) -> EventEntry {
             EventStage::Once,
             Severity::Warning,
             format!(
-                "the server was started, version {version}, and had not been stopped before: it was killed, it failed, \
-                 or the machine lost power. All that was acknowledged is there"
+                "the server was started, version {version}, without a clean stop before: it was killed, it crashed, \
+                or the machine lost power. All acknowledged data is intact"
             ),
-            Some("see what the logs of the server and of the system say of that time"),
+            Some("check the logs of the server and of the system around that time"),
         ),
     };
     entry(EventKind::ServerStarted, SERVER, event, now_seconds)

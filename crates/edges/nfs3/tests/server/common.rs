@@ -189,7 +189,7 @@ impl Server {
         Self::with_dirty(256 << 20, change)
     }
 
-    /// The same with so much memory for data that is not on the disks yet.
+    /// Those volumes, with `dirty_bytes_max` bytes of memory for data that is not on the disks yet.
     pub fn with_dirty(dirty_bytes_max: u64, change: impl FnOnce(&mut ServerSettings)) -> Self {
         Self::with_memory(dirty_bytes_max, 1 << 20, change)
     }

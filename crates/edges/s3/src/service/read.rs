@@ -215,7 +215,7 @@ impl Service {
     }
 }
 
-/// The same of an object as it was put.
+/// The `Expires` header that an object was put with.
 fn kept_expires(info: &ObjectInfo) -> Option<Expires> {
     let text = kept(info, KEPT_HEADERS[4])?;
     Timestamp::parse(TimestampFormat::HttpDate, &text).ok()

@@ -32,7 +32,7 @@ impl Failure {
         }
     }
 
-    /// The same answer would come from any member.
+    /// An error that any member would answer with.
     fn certain(error: CoordinatorError) -> Self {
         Self {
             another_member_may_help: false,
@@ -65,7 +65,7 @@ pub(super) fn of(endpoint: &str, error: Error) -> Failure {
             CoordinatorError::BadSettings(format!("{endpoint}: {message}")),
         ),
         Error::InvalidUri(error) => Failure::certain(CoordinatorError::BadSettings(format!(
-            "{endpoint} is no address: {error}"
+            "{endpoint} is not an address: {error}"
         ))),
         // Certificates that cannot be read, among others.
         Error::TransportError(error) => Failure::certain(CoordinatorError::BadSettings(format!(

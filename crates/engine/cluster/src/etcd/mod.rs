@@ -419,7 +419,8 @@ impl Etcd {
         self.call_in_steps(what, repeat, step, request).await
     }
 
-    /// The same; each member may take one step, and one more in every second round, up to what one may take at all.
+    /// Asks members until one answers or the time is over. Each member may take one step, and one step more in
+    /// every second round, up to the limit for one member.
     async fn call_in_steps<T, F>(
         &self,
         what: &str,

@@ -44,7 +44,7 @@ fn grant_of(kind: PermissionType, range: &KeyRange) -> Grant {
     }
 }
 
-/// The same as etcd tells it.
+/// A right as etcd reports it.
 type Kept = (i32, Vec<u8>, Vec<u8>);
 
 fn kept(permission: &Permission) -> Kept {

@@ -61,11 +61,11 @@ struct CopyEntry {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
-    #[error("it is no copy of a cluster's map: {0}")]
+    #[error("it is not a copy of a cluster map: {0}")]
     NoCopy(String),
-    #[error("it has format {found}, and this program knows {FORMAT}: take a newer program")]
+    #[error("it has format {found}, and this program knows {FORMAT}: use a newer version")]
     Format { found: u32 },
-    #[error("it is damaged: its checksum is wrong. Take another copy")]
+    #[error("it is damaged: its checksum is wrong. Use another copy")]
     Damaged,
 }
 

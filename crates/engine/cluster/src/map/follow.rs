@@ -134,7 +134,7 @@ fn its_own<T: Value>(
         false => Err(MapError::Damaged {
             key: entry.key.clone(),
             what: T::WHAT,
-            problem: "it says that it is of another node".to_owned(),
+            problem: "it names another node".to_owned(),
         }),
     }
 }
@@ -347,7 +347,7 @@ impl Follower {
         }
         for (key, revision, error) in damaged {
             if self.told.insert((key.clone(), revision)) {
-                tracing::error!(%error, "a value of the cluster's map is left out");
+                tracing::error!(%error, "ignoring a value of the cluster map");
             }
             view.damaged.push(key);
         }

@@ -68,10 +68,12 @@ pub enum MapError {
     Coordinator(CoordinatorError),
     /// Nothing that rests on the change may be acknowledged.
     #[error(
-        "nobody knows whether a change of the cluster's map was made ({0}); it is settled once etcd can be reached again"
+        "it is unknown whether a change of the cluster map was made ({0}); this is settled once etcd can be reached again"
     )]
     Unknown(CoordinatorError),
-    #[error("{what} at {key} in etcd is damaged: {problem}; restore etcd from a backup")]
+    #[error(
+        "{what} at {key} in etcd is damaged: {problem}; restore the map with `cairn cluster recover`"
+    )]
     Damaged {
         key: Key,
         what: &'static str,
@@ -91,12 +93,12 @@ pub enum MapError {
         what: &'static str,
         problem: String,
     },
-    #[error("{what} is not in the cluster's map ({key})")]
+    #[error("{what} is not in the cluster map ({key})")]
     NotFound { key: Key, what: &'static str },
-    #[error("{what} is in the cluster's map already ({key}); choose another one")]
+    #[error("{what} is already in the cluster map ({key}); choose another one")]
     Exists { key: Key, what: &'static str },
     /// Somebody else changed it meanwhile: read it again and decide anew.
-    #[error("{what} at {key} was changed by somebody else meanwhile; try again")]
+    #[error("somebody else changed {what} at {key} meanwhile; try again")]
     Changed { key: Key, what: &'static str },
     /// Stop: somebody else owns the volume, or has a later state of its log.
     #[error("this node no longer owns volume {volume} in epoch {epoch}: the map has epoch {found}")]
@@ -111,12 +113,12 @@ pub enum MapError {
         owner: OwnerRecord,
     },
     #[error(
-        "etcd holds an older state of the cluster's map than this node has seen (it has {found}, this node saw {seen}): \
+        "etcd has an older state of the cluster map than this node has seen (etcd {found}, this node {seen}): \
          it was restored from an old backup. Restore a newer one, or accept this one with `cairn cluster accept-restored`"
     )]
     WentBack { found: HighWater, seen: HighWater },
     #[error(
-        "the cluster's map was replaced while this node used it (it is of {found} now); restart this node"
+        "the cluster map was replaced while this node used it (it is of {found} now); restart this node"
     )]
     Replaced { found: HighWater },
     #[error(

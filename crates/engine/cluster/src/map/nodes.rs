@@ -80,13 +80,13 @@ impl ClusterMap {
         };
         if replaced.value.draining {
             return Err(invalid(
-                "the node is to leave: `cairn node drain --cancel` has it stay",
+                "the node is being drained: `cairn node drain --cancel` stops the drain",
             ));
         }
         let alive = self.keys().alive(node);
         if self.read_one::<AliveRecord>(alive.clone()).await?.is_some() {
             return Err(invalid(
-                "the node runs, or did some seconds ago: stop its server first",
+                "the node is up, or was some seconds ago: stop its server first",
             ));
         }
         let record = NodeRecord {
@@ -247,7 +247,10 @@ impl ClusterMap {
         if let Some(other) = replaced_by {
             let other = self.node(other).await?;
             if other.value.draining {
-                return Err(invalid(format!("{} leaves, too", other.value.name)));
+                return Err(invalid(format!(
+                    "{} is being drained as well",
+                    other.value.name
+                )));
             }
             let key = self.keys().node(other.value.id);
             txn.when.push(Compare::Modified(key, other.revision));
@@ -329,7 +332,7 @@ impl ClusterMap {
         if !record.draining {
             let name = record.name;
             return Err(invalid(format!(
-                "it is in use: `cairn node drain {name}` moves what it has to others"
+                "it is in use: `cairn node drain {name}` moves its data to other nodes"
             )));
         }
         let (volumes, _) = self.volumes().await?;
@@ -540,7 +543,7 @@ impl ClusterMap {
                     key,
                     what: "a disk",
                     problem: format!(
-                        "node {0} leaves and takes no new disks; `cairn node drain {0} --cancel` lets it stay",
+                        "node {0} is being drained and takes no new disks; `cairn node drain {0} --cancel` stops the drain",
                         node.value.name
                     ),
                 });
@@ -658,12 +661,12 @@ impl ClusterMap {
         if !is_name(&record.name) {
             let name = &record.name;
             return Err(invalid(format!(
-                "{name:?} is no name: letters, digits, '-', '_' and '.', 63 at most"
+                "{name:?} is not a name: at most 63 letters, digits, '-', '_' and '.'"
             )));
         }
         let addresses = [&record.internal_address, &record.external_address];
         if let Some(address) = addresses.into_iter().find(|address| !is_address(address)) {
-            return Err(invalid(format!("{address:?} is no address")));
+            return Err(invalid(format!("{address:?} is not an address")));
         }
         let mut claims = BTreeSet::from([keys.name(Named::Node, &record.name)]);
         claims.extend(addresses.map(|address| keys.name(Named::Address, address)));
@@ -689,7 +692,7 @@ impl ClusterMap {
             .map_err(|_| MapError::Damaged {
                 key: key.clone(),
                 what: "a name",
-                problem: format!("{:?} is no id of a node", name.value.of),
+                problem: format!("{:?} is not the id of a node", name.value.of),
             })?;
         self.node(node).await
     }

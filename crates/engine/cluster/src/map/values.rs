@@ -209,7 +209,7 @@ pub struct IscsiPortals {
 }
 
 impl Value for IscsiPortals {
-    const WHAT: &'static str = "where a node serves iSCSI";
+    const WHAT: &'static str = "a node's iSCSI portals";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,10 +273,10 @@ impl Value for NodeRecord {
             ));
         }
         if self.replaced_by == Some(self.id) {
-            return Some("it takes its own place".to_owned());
+            return Some("it replaces itself".to_owned());
         }
         (self.replaced_by.is_some() && !self.draining)
-            .then(|| "another node takes its place, but it does not drain".to_owned())
+            .then(|| "another node replaces it, but it is not draining".to_owned())
     }
 }
 
@@ -402,7 +402,7 @@ pub struct RemovedRecord {
 }
 
 impl Value for RemovedRecord {
-    const WHAT: &'static str = "a node that was removed";
+    const WHAT: &'static str = "a removed node";
 }
 
 /// What a map was made anew of: a node with newer logs than these on its disks must not follow it.
@@ -414,7 +414,7 @@ pub struct RecoveredRecord {
 }
 
 impl Value for RecoveredRecord {
-    const WHAT: &'static str = "what the map was recovered from";
+    const WHAT: &'static str = "the origin of a recovered map";
 }
 
 /// Volumes of which snapshots of one instant are being taken.
@@ -427,7 +427,7 @@ pub struct GroupRecord {
 }
 
 impl Value for GroupRecord {
-    const WHAT: &'static str = "a group of snapshots";
+    const WHAT: &'static str = "a consistency group";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -565,7 +565,7 @@ pub struct WorkRecord {
 }
 
 impl Value for UsageRecord {
-    const WHAT: &'static str = "what nodes have of a volume";
+    const WHAT: &'static str = "the usage of a volume";
 }
 
 /// What is set aside for files of a volume, as its owner told last. It stays when the owner goes: all nodes leave it free.
@@ -576,7 +576,7 @@ pub struct ReservedRecord {
 }
 
 impl Value for ReservedRecord {
-    const WHAT: &'static str = "what is set aside for a volume";
+    const WHAT: &'static str = "the reserved space of a volume";
 }
 
 /// The address that follows a volume's owner.
@@ -654,7 +654,7 @@ pub struct AddressHolder {
 }
 
 impl Value for AddressHolder {
-    const WHAT: &'static str = "who holds an address";
+    const WHAT: &'static str = "the holder of an address";
 }
 
 /// The node that should own a volume while it can.

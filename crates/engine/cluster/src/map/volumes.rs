@@ -604,8 +604,8 @@ impl ClusterMap {
         self.change_volume_beside(before, record, None).await
     }
 
-    /// The same of one that comes to name one of these `tiers`: refused if these changed meanwhile. They are written again as
-    /// they are, so that whoever removes one, and read which volumes name it before, is refused in turn.
+    /// Changes a volume that begins to name one of these `tiers`; refused if the tiers changed meanwhile. The tiers are written
+    /// again unchanged, so that a removal of a tier that read the volumes earlier is refused in turn.
     pub async fn change_volume_beside(
         &self,
         before: &Versioned<VolumeRecord>,

@@ -742,7 +742,7 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     is_invalid(map.add_disk(&disk(10, 1)).await, "takes no new disks");
     // Nor does one that leaves take the place of another.
     let taken = map.set_node_draining(NodeId(2), true, Some(NodeId(1)));
-    is_invalid(taken.await, "leaves, too");
+    is_invalid(taken.await, "is being drained as well");
     is_invalid(
         map.remove_drained_node(NodeId(1)).await,
         "still has data or metadata",

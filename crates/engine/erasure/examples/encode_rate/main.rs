@@ -1,6 +1,6 @@
 //! Measures the coding kernels: `cargo run --release -p cairn-erasure --example encode_rate -- --help`.
 //!
-//! The same program with ISA-L beside it is in `benches-peers/isal-compare`.
+//! `benches-peers/isal-compare` has this program with ISA-L beside it.
 
 mod measure;
 

@@ -25,12 +25,12 @@ pub enum JoinError {
     #[error("this node cannot join: {0}")]
     Invalid(#[from] TrustError),
     #[error(
-        "no node that the ticket names could be used ({0}); check that they run and that this node reaches them"
+        "no node in the ticket could be used ({0}); check that these nodes run, and that this node reaches them"
     )]
     Unreachable(String),
-    #[error("the cluster does not take this node in: {0}")]
+    #[error("the cluster refuses this node: {0}")]
     Refused(String),
-    #[error("{0}; the ticket may be used up: if it is refused now, make another one")]
+    #[error("{0}; the ticket may be used up: if it is refused now, create another")]
     Lost(String),
 }
 

@@ -84,7 +84,7 @@ pub trait Message: Serialize + DeserializeOwned {
 impl Message for Ask {
     fn check(&self) -> Result<(), String> {
         if !is_token(self.token.as_bytes()) {
-            return Err("the token is none".to_owned());
+            return Err("the token is not valid".to_owned());
         }
         self.request.check().map_err(|error| error.to_string())
     }

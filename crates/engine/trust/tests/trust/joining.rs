@@ -188,7 +188,7 @@ async fn a_token_is_shown_to_its_cluster_alone() {
     assert!(
         refused
             .to_string()
-            .contains("made before the authority was replaced, or is of another cluster"),
+            .contains("from before a rotation of the CA, or from another cluster"),
         "{refused}"
     );
     assert_eq!(other.asked(), 0);
@@ -225,8 +225,7 @@ async fn a_ticket_is_good_until_its_authority_is_replaced() {
     let refused = try_join(&early).await.expect_err("of the old one");
     let refused = refused.to_string();
     assert!(
-        refused.contains("made before the authority was replaced")
-            && refused.contains("make a new"),
+        refused.contains("from before a rotation of the CA") && refused.contains("create a new"),
         "{refused}"
     );
     assert_eq!(first.asked(), 1);

@@ -42,7 +42,7 @@ fn operations(operations_per_second: u64) -> WorkRecord {
     }
 }
 
-/// The same after moves.
+/// The loads after these moves.
 fn after(loads: &Loads, moves: &[Move]) -> Loads {
     let mut loads = loads.clone();
     for made in moves {

@@ -460,11 +460,11 @@ impl Planner {
             Outcome::MoveFailed(_) | Outcome::NotPlaced if work.to.is_some() => return,
             Outcome::MoveFailed(error) => {
                 let why = match error {
-                    MoveError::NoTarget if work.is_misplaced => Reason::Many(
-                        "data waits for room on the kind of disks that it asks for".to_owned(),
-                    ),
+                    MoveError::NoTarget if work.is_misplaced => {
+                        Reason::Many("data waits for space on disks of its device class".to_owned())
+                    }
                     MoveError::NoTarget => Reason::Many(
-                        "there is no disk to rebuild onto: add one, or replace the lost one"
+                        "there is no disk to rebuild onto: add a disk, or replace the lost disk"
                             .to_owned(),
                     ),
                     error => {
@@ -477,7 +477,7 @@ impl Planner {
             Outcome::NotPlaced => {
                 // Else all of it is copied again at once, perhaps for nothing again.
                 let why = format!(
-                    "segment {segment} of volume {volume}: the new place of a shard was not taken, or is not durable yet"
+                    "segment {segment} of volume {volume}: the new place of a shard could not be used, or is not durable yet"
                 );
                 self.deferred
                     .add(key, now, Prospect::Open, Reason::Segment(why));

@@ -82,9 +82,9 @@ pub struct Scrub {
     spent_before: AtomicU64,
     /// Bytes that rebuilds had given up when it began: it finds the files.
     lost_bytes_before: AtomicU64,
-    /// The same when the last whole one began: of these the files are known.
+    /// Bytes that rebuilds had given up when the last whole scrub began: their files are known.
     lost_bytes_known: AtomicU64,
-    /// The same of reads that met data damaged beyond repair.
+    /// Reads that had met data damaged beyond repair when the last whole scrub began.
     damaged_reads_before: AtomicU64,
     /// Grows with every scrub that is begun: what is found for an earlier one is of no use.
     run: AtomicU64,

@@ -150,7 +150,7 @@ pub(super) fn time_table(view: &View<'_>, topic: &Topic<'_>) -> Table {
     table
 }
 
-/// The same work in at most `count_max` samples: neighbours are added up. A last one that is much
+/// The samples, merged into at most `count_max`: neighbours are added up. A last one that is much
 /// shorter than the others goes into the one before, because its rate says little.
 pub(super) fn fewer(samples: &[Sample], count_max: usize) -> Vec<Sample> {
     let group = samples.len().div_ceil(count_max.max(1)).max(1);

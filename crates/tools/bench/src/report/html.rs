@@ -371,7 +371,7 @@ fn credits(page: &mut Page, view: &View<'_>, charts: &mut Vec<Chart>) {
     page.raw("</section>\n");
 }
 
-/// The same reads again and again, and where a server had them from.
+/// Repeated reads, and where a server had them from.
 fn passes(page: &mut Page, view: &View<'_>) {
     let table = credit::passes(view);
     if table.is_empty() {

@@ -1,4 +1,4 @@
-//! The same in Markdown, for issues, commits and terminals.
+//! Reports in Markdown, for issues, commits and terminals.
 //!
 //! Owns: its structure. Must not know: what the tables mean.
 

@@ -153,7 +153,7 @@ impl Machine {
         self.export_of(self.disks.count())
     }
 
-    /// The same of so many nodes, over which the data is spread.
+    /// The volume that clients mount, and its protection, when the data is spread over `parts` nodes or disks.
     pub fn export_of(&self, parts: u32) -> (&'static str, String) {
         let by_itself = default_protection(parts);
         match self.protection {

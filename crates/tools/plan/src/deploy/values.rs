@@ -35,7 +35,7 @@ pub(super) const SPOT_PATTERN: &str = "^None$|^[0-9]+(\\.[0-9]+)?$";
 const CLIENT_PREFIX_LEN_MIN: u8 = 8;
 /// Root there is root of the volume: a network of one login node, or of a few.
 const LOGIN_V4_PREFIX_LEN_MIN: u8 = 24;
-/// The same in IPv6, where a subnet of a VPC is a /64 (VPC user guide, subnet sizing for IPv6).
+/// The shortest prefix of a login network in IPv6, where a subnet of a VPC is a /64 (VPC user guide, subnet sizing for IPv6).
 const LOGIN_V6_PREFIX_LEN_MIN: u8 = 64;
 const NAME_LEN_MAX: usize = 31;
 const HOST_LEN_MAX: usize = 253;

@@ -61,7 +61,7 @@ impl Limits {
         });
     }
 
-    /// The same limits after something that multiplies them all: more servers, parity.
+    /// All limits multiplied by a factor: more servers, parity.
     pub fn times(mut self, factor: f64, why: impl Fn() -> String) -> Self {
         if factor != 1.0 {
             for limit in &mut self.0 {

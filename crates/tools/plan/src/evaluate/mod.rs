@@ -61,7 +61,7 @@ pub fn evaluate(catalog: &Catalog, design: &Design) -> Result<Evaluation, Evalua
     evaluate_with(catalog, design, Detail::Words)
 }
 
-/// The same, or its numbers alone.
+/// Evaluates one design, with words or numbers alone.
 pub fn evaluate_with(
     catalog: &Catalog,
     design: &Design,

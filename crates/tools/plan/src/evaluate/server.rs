@@ -481,7 +481,7 @@ pub fn network(instance: &Instance, divided_by: f64, why: &str, detail: Detail) 
     limits
 }
 
-/// The same, for operations of 4 KiB.
+/// The network of one server as a limit of operations of 4 KiB.
 pub fn network_iops(
     instance: &Instance,
     divided_by: f64,

@@ -65,7 +65,7 @@ impl Asked {
         }
     }
 
-    /// The same with less asked for, in every way in which that can be.
+    /// This goal with less asked for, in every way in which that can be.
     fn loosened(&self) -> Vec<(&'static str, Self)> {
         let less = |it: Option<u32>| it.map(|it| it / 2).filter(|it| *it > 0);
         let base = || self.clone();
