@@ -12,7 +12,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What clients do with each volume, all together. In a cluster those of all nodes are in it.
+         * Live metrics of each volume; in a cluster, the volumes of all nodes.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["activity_list"];
@@ -32,12 +32,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
-         *     is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
-         *     1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
-         *     shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out. In a cluster these are the changes that were asked of
-         *     any node, or of the one that is named by `node`; `silent` names nodes that did not answer, and a page may have a few entries
-         *     more, with the id of the last.
+         * The audit log, newest first: each request that changes something, and each log-in. `next_before` is the `before` of the next
+         *     page. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since 1970, or relative to now if
+         *     negative or zero; `refused=true` shows only requests that were refused or failed; `after` shows only entries with a higher id;
+         *     `limit` is 1 to 1000, by default 100. In a cluster the log has the requests to all nodes, or only those to `node`; `silent`
+         *     names nodes that did not answer. A page may have a few more entries than `limit`, with the id of the last one.
          */
         get: operations["audit_list"];
         put?: never;
@@ -55,13 +54,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The benchmark that runs, and those that are kept, newest first. */
+        /** Shows the running benchmark and the stored runs, newest first. */
         get: operations["benchmark_list"];
         put?: never;
         /**
-         * Runs the four corners for about a minute on a volume of this server, by its own NFS client. One at a time. Its files are in
-         *     the folder `cairn-bench` of the volume, and are removed at the end. Refused when the volume, or the pool, has too little
-         *     room.
+         * Runs the four corners for about a minute on a volume of this server, with the server's own NFS client. One run at a time. The
+         *     files are in the folder `cairn-bench` of the volume, and are removed at the end. The run is refused if the volume or the pool
+         *     has too little space.
          */
         post: operations["benchmark_start"];
         delete?: never;
@@ -77,7 +76,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What others published of their systems: other hardware, other clients, other times. */
+        /** Lists published figures of other systems, with other hardware, clients and dates. */
         get: operations["benchmark_published"];
         put?: never;
         post?: never;
@@ -94,7 +93,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A page with charts of 1 to 8 runs (`run`, given once for each) beside each other and beside published figures, to download. */
+        /** Downloads a page that compares 1 to 8 runs (one `run` parameter each) with each other and with published figures. */
         get: operations["benchmark_report"];
         put?: never;
         post?: never;
@@ -113,7 +112,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Stops the benchmark that runs. It ends when its files are removed; what was measured until then is kept. */
+        /** Stops the running benchmark. The run ends once its files are removed; finished measurements are kept. */
         post: operations["benchmark_stop"];
         delete?: never;
         options?: never;
@@ -128,7 +127,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The result of a run, to download: a file for `cairn bench show` and `cairn bench report`. */
+        /** Downloads the result of a run, for `cairn bench show` and `cairn bench report`. */
         get: operations["benchmark_result"];
         put?: never;
         post?: never;
@@ -146,12 +145,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All buckets of all volumes.
+         * Lists all buckets of all volumes.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["bucket_list"];
         put?: never;
-        /** Makes a bucket of a directory, which may be there. */
+        /** Creates a bucket on a new or existing directory. */
         post: operations["bucket_create"];
         delete?: never;
         options?: never;
@@ -169,11 +168,11 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Deletes a bucket that is empty; with `keep=true` only the bucket, and not its directory. */
+        /** Deletes an empty bucket and its directory; with `keep=true` deletes only the bucket and keeps the directory. */
         delete: operations["bucket_delete"];
         options?: never;
         head?: never;
-        /** Changes a bucket. What S3 clients set is theirs. */
+        /** Changes a bucket, except settings that belong to S3 clients. */
         patch: operations["bucket_set"];
         trace?: never;
     };
@@ -184,10 +183,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The read caches of the server that answers. */
+        /** Lists the read caches of the answering server. */
         get: operations["cache_list"];
         put?: never;
-        /** Makes a read cache in a folder of the server's machine, and uses it from then on. */
+        /** Creates a read cache in a folder on the server, and starts to use it. */
         post: operations["cache_add"];
         delete?: never;
         options?: never;
@@ -205,7 +204,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Uses a read cache no more, and empties its folder. `cache` is its id. */
+        /** Removes a read cache, and empties its folder. `cache` is its id. */
         delete: operations["cache_remove"];
         options?: never;
         head?: never;
@@ -220,12 +219,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All classes, also those that are built in, with the volumes that are in them.
+         * Lists all classes, including built-in ones, with their volumes.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["class_list"];
         put?: never;
-        /** Makes a class. Volumes come into it with `PATCH /api/v1/volumes/{name}`. */
+        /** Creates a class. `PATCH /api/v1/volumes/{name}` puts volumes into it. */
         post: operations["class_create"];
         delete?: never;
         options?: never;
@@ -240,12 +239,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One class. */
+        /** Shows one class. */
         get: operations["class_show"];
-        /** Puts other limits in the place of those of a class. Volumes that are in it have them at once. */
+        /** Replaces the limits of a class. They apply to its volumes at once. */
         put: operations["class_set"];
         post?: never;
-        /** Deletes a class that no volume is in. */
+        /** Deletes a class without volumes. */
         delete: operations["class_delete"];
         options?: never;
         head?: never;
@@ -260,7 +259,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The cluster that the node is in.
+         * Shows the cluster of the node.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["cluster"];
@@ -280,12 +279,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Addresses that nodes share: where each has its home, and which node has it now.
+         * Lists address pools: each address with its home and its holder.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["address_pool_list"];
         put?: never;
-        /** Has the nodes share addresses. They take them within a second. */
+        /** Creates an address pool. The nodes take its addresses within a second. */
         post: operations["address_pool_create"];
         delete?: never;
         options?: never;
@@ -300,15 +299,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One pool. */
+        /** Shows one address pool. */
         get: operations["address_pool_show"];
         put?: never;
         post?: never;
-        /** Removes a pool: no node has its addresses any more. */
+        /** Deletes an address pool; its nodes drop the addresses. */
         delete: operations["address_pool_delete"];
         options?: never;
         head?: never;
-        /** Adds addresses to a pool, and removes some. Clients of one that goes are cut off when the node that has it sees the change. */
+        /** Adds and removes addresses of an address pool. The holder of a removed address drops it, which disconnects its clients. */
         patch: operations["address_pool_change"];
         trace?: never;
     };
@@ -319,7 +318,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Which authority certificates of nodes are of, and how far another one has taken its place. */
+        /** Shows the CA of the nodes' certificates, and the progress of its rotation. */
         get: operations["cluster_authority"];
         put?: never;
         post?: never;
@@ -339,8 +338,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Has another authority take the place of the one that certificates of nodes are of. The nodes do it by themselves, one step after
-         *     the other, while clients work. If that runs already, it is shown.
+         * Starts a rotation of the cluster's CA. The nodes do its steps by themselves while clients work. If a rotation is running, the
+         *     answer shows it.
          */
         post: operations["cluster_authority_rotate"];
         delete?: never;
@@ -359,8 +358,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Copies the cluster's map, without any data of clients, and has the node keep the copy, too: `cairn cluster recover` makes a map
-         *     of one.
+         * Copies the cluster map, without client data; the node keeps the copy as well. `cairn cluster recover` restores the map from a
+         *     copy.
          */
         post: operations["cluster_backup"];
         delete?: never;
@@ -376,12 +375,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who owns how much of the cluster's load, and which volumes should move so that it is spread. It changes nothing. */
+        /** Shows the load of each node, and the moves of volumes that would balance it. Changes nothing. */
         get: operations["balance"];
         put?: never;
         /**
-         * Moves the first of the volumes that should move, waits until its new owner serves it, and says what should move then. Clients of
-         *     that volume feel a short pause.
+         * Makes the first of these moves, waits until the new owner serves the volume, and shows the next moves. Clients of that volume
+         *     see a short pause.
          */
         post: operations["balance_step"];
         delete?: never;
@@ -400,11 +399,14 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Takes a drained node out of the cluster: other nodes refuse it from then on, and its server ends. */
+        /** Removes a drained node from the cluster: other nodes refuse it from then on, and its server stops. */
         delete: operations["node_remove"];
         options?: never;
         head?: never;
-        /** Moves all that a node has to other nodes, or stops that. `node` is its name. How far it is, says `drain` of the node. */
+        /**
+         * Starts or cancels the drain of a node, which moves everything from it to other nodes. `node` is its name. The node's `drain`
+         *     shows the progress.
+         */
         patch: operations["node_set"];
         trace?: never;
     };
@@ -417,8 +419,8 @@ export interface paths {
         };
         get?: never;
         /**
-         * Says that a node is meant to be away for a while: its volumes move to other nodes at once, it takes none, and nothing on its
-         *     disks is rebuilt. It stays in the cluster with all that it has, unlike one that drains.
+         * Puts a node into maintenance, or ends it. The node's volumes move to other nodes at once, it takes none, and its disks are not
+         *     rebuilt. Unlike with a drain, its data stays on it.
          */
         put: operations["node_maintenance"];
         post?: never;
@@ -438,8 +440,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Has another node take the place of one: all that it has moves to others, at once also if it is lost, and then it is
-         *     removed from the cluster.
+         * Replaces a node: its data moves, or is rebuilt, to other nodes at once, even if the node is lost; then the cluster removes
+         *     the node.
          */
         post: operations["node_replace"];
         delete?: never;
@@ -456,10 +458,7 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /**
-         * Says which part of the load a node has beside others. Volumes follow one at a time, after a while; with 0 all of them leave at
-         *     once.
-         */
+        /** Sets a node's share of the load. Volumes move one by one, after some minutes; with 0 all volumes leave at once. */
         put: operations["node_weight"];
         post?: never;
         delete?: never;
@@ -477,7 +476,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Makes a ticket with which one node can join the cluster. */
+        /** Creates a ticket with which one node can join the cluster. */
         post: operations["cluster_ticket"];
         delete?: never;
         options?: never;
@@ -492,7 +491,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a folder of the server's machine is on, or would be: to be looked at before it becomes a disk. Nothing is made. */
+        /** Shows the device of a folder on the server, for a check before the folder becomes a disk. Creates nothing. */
         get: operations["disk_place"];
         put?: never;
         post?: never;
@@ -510,12 +509,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The disks of the pool.
+         * Lists the disks of the pool.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["disk_list"];
         put?: never;
-        /** Takes an empty folder of the server's machine into the pool. */
+        /** Adds an empty folder on the server to the pool, as a new disk. */
         post: operations["disk_add"];
         delete?: never;
         options?: never;
@@ -534,13 +533,13 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Takes a disk out of the pool. One with data on it only with `force=true`, and only if that data can
-         *     be rebuilt from the others.
+         * Removes a disk from the pool. A disk with data is removed only with `force=true`, and only if that data can be rebuilt from
+         *     the other disks.
          */
         delete: operations["disk_remove"];
         options?: never;
         head?: never;
-        /** Moves the data of a disk to the others, or stops that; says what kind of device it is. `disk` is its id, or the beginning of it. */
+        /** Starts or cancels the drain of a disk, or sets its device class. `disk` is its id, or the beginning of its id. */
         patch: operations["disk_set"];
         trace?: never;
     };
@@ -553,10 +552,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Puts a new disk into the place of one that is there or lost; the old one leaves the pool when
-         *     everything that it held is on others.
-         */
+        /** Replaces a present or lost disk by a new one; the old disk leaves the pool once all its data is on other disks. */
         post: operations["disk_replace"];
         delete?: never;
         options?: never;
@@ -574,8 +570,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Takes a disk back that is not used any more, without a restart, if it answers and takes what it is asked to. It is given what it
-         *     missed before it counts. Not in a cluster, where the node of the disk is started again.
+         * Takes a failed disk back without a restart, if reads and writes work again. The disk gets the writes that it missed, and counts
+         *     once it has them. In a cluster any node takes the request; the disk's node must be up.
          */
         post: operations["disk_retry"];
         delete?: never;
@@ -592,10 +588,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What happened in the system, newest first; in a cluster what all nodes saw, or `node` alone. Of a page, `next_before` is the `before` of the next one. `severity` is the
-         *     least that is shown; `subject` is a part of the subject, `text` one of the message or of what to do; `from` and `to` are
-         *     seconds since 1970, or relative to now if they are negative or zero; `after` shows only events with a higher id; `limit`
-         *     is 1 to 1000, 100 if left out.
+         * Lists events, newest first: in a cluster those of all nodes, or only those of `node`. `next_before` is the `before` of the next
+         *     page. `severity` is the lowest severity to show; `subject` is a part of the subject; `text` is a part of the message or of the
+         *     action; `from` and `to` are seconds since 1970, or relative to now if negative or zero; `after` shows only events with a higher
+         *     id; `limit` is 1 to 1000, by default 100.
          */
         get: operations["event_list"];
         put?: never;
@@ -614,7 +610,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who may mount what.
+         * Lists the exports: which clients may mount which volume.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["export_list"];
@@ -638,8 +634,8 @@ export interface paths {
         put: operations["export_set"];
         post?: never;
         /**
-         * Removes the rules of the clients named by `client` (may be given more than once); all rules
-         *     when none is named. Another key in the query is an error.
+         * Removes the rules of the clients in `client`, which may be given more than once; without `client`, removes all rules. Other
+         *     query keys are errors.
          */
         delete: operations["export_remove"];
         options?: never;
@@ -656,9 +652,9 @@ export interface paths {
         };
         /**
          * Values of series over time. `series` may be given up to 64 times; `from` and `to` are seconds since 1970, or relative
-         *     to now if they are negative or zero (the last hour if they are left out); `points` is the most steps (360, up to 2000).
-         *     A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time. In a cluster values are of all nodes in
-         *     one, as `across` says, or with `node` of that one alone.
+         *     to now if negative or zero (by default the last hour); `points` is the maximum number of steps (by default 360, up to 2000).
+         *     A step is 10 s, 5 min, or a multiple; the finest step that covers the whole time is used. In a cluster, values of all nodes
+         *     are combined as `across` says, or with `node` those of one node are returned.
          */
         get: operations["history"];
         put?: never;
@@ -676,7 +672,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What the history has. In a cluster the series of all nodes that answer, or with `node` all that one has. */
+        /** Describes the stored history. In a cluster, with the series of all nodes that answer, or with `node` those of one node. */
         get: operations["history_list"];
         put?: never;
         post?: never;
@@ -694,7 +690,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All groups of initiators.
+         * Lists all groups of initiators.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["igroup_list"];
@@ -714,10 +710,10 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Makes a group, or replaces its initiators. */
+        /** Creates a group, or replaces its initiators. */
         put: operations["igroup_set"];
         post?: never;
-        /** Removes a group that no LUN is mapped to. */
+        /** Removes a group without mapped LUNs. */
         delete: operations["igroup_remove"];
         options?: never;
         head?: never;
@@ -732,7 +728,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The initiators that have to prove who they are.
+         * Lists the initiators with a CHAP secret.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["initiator_list"];
@@ -752,10 +748,10 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Sets user and secret of an initiator, and what the target answers with. */
+        /** Sets the CHAP user and secret of an initiator, and those of the target for mutual CHAP. */
         put: operations["initiator_set"];
         post?: never;
-        /** Forgets user and secret of an initiator: it has to prove nothing any more. */
+        /** Removes the CHAP user and secret of an initiator: its name alone then admits it. */
         delete: operations["initiator_remove"];
         options?: never;
         head?: never;
@@ -770,7 +766,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who is connected.
+         * Lists the connected initiators.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["session_list"];
@@ -789,7 +785,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The server in short, as it is now. In a cluster `numbers` are of all nodes, or with `node` of that one alone. */
+        /** Live metrics of the server. In a cluster `numbers` are those of all nodes, or with `node` those of one node. */
         get: operations["live"];
         put?: never;
         post?: never;
@@ -807,8 +803,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The same every two seconds, as server-sent events of the type `live`, or `problem` with an error; 64 streams at a time, further ones are refused.
-         *     One that a session began ends with that session.
+         * Streams live metrics every two seconds, as server-sent events of the type `live`, or `problem` with an error. At most 64
+         *     streams are open at a time. A stream that a session opened ends with the session.
          */
         get: operations["live_events"];
         put?: never;
@@ -827,12 +823,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All LUNs of all volumes.
+         * Lists all LUNs of all volumes.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["lun_list"];
         put?: never;
-        /** Makes a LUN. Nobody sees it until it is mapped. */
+        /** Creates a LUN. No host sees it until it is mapped. */
         post: operations["lun_create"];
         delete?: never;
         options?: never;
@@ -847,15 +843,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One LUN. */
+        /** Shows one LUN. */
         get: operations["lun_show"];
         put?: never;
         post?: never;
-        /** Deletes a LUN and all its data. A mapped one is refused unless `force=true`. */
+        /** Deletes a LUN and all its data. A mapped LUN is deleted only with `force=true`. */
         delete: operations["lun_delete"];
         options?: never;
         head?: never;
-        /** Changes a LUN: its size, whether it is online, read-only, or has a write cache. */
+        /** Changes a LUN: size, online, read-only, writeback. */
         patch: operations["lun_set"];
         trace?: never;
     };
@@ -868,7 +864,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Makes a LUN with the blocks of another, at once and without copying them. Nobody sees it until it is mapped. */
+        /** Clones a LUN at once, without copying its blocks. No host sees the clone until it is mapped. */
         post: operations["lun_clone"];
         delete?: never;
         options?: never;
@@ -884,10 +880,10 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Lets a group see a LUN. */
+        /** Maps a LUN to a group of initiators. */
         put: operations["lun_map"];
         post?: never;
-        /** A group sees a LUN no more. */
+        /** Unmaps a LUN from a group of initiators. */
         delete: operations["lun_unmap"];
         options?: never;
         head?: never;
@@ -903,7 +899,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Gives a LUN that is offline the blocks and the size that it had in a snapshot of its volume, at once and without copying them. */
+        /** Rolls an offline LUN back to a snapshot of its volume at once, with its size, without copying blocks. */
         post: operations["lun_restore"];
         delete?: never;
         options?: never;
@@ -918,7 +914,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The master keys that the server knows, read anew from where they come from; never the keys themselves. */
+        /** Rereads the server's master keys from their source, and lists their ids; never the keys themselves. */
         get: operations["master_key_list"];
         put?: never;
         post?: never;
@@ -937,7 +933,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Wraps the keys of all encrypted volumes with the first master key. No data is read or written. */
+        /** Wraps the keys of all encrypted volumes with the first master key, without reading or writing data. */
         post: operations["master_key_rotate"];
         delete?: never;
         options?: never;
@@ -953,7 +949,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who has mounted what, as far as clients say.
+         * Lists mounts, as reported by clients.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["mount_list"];
@@ -972,7 +968,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This document. Takes no token. */
+        /** Returns this document. Needs no token. */
         get: operations["openapi"];
         put?: never;
         post?: never;
@@ -990,8 +986,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Ranks designs by goals, which are those of `cairn plan`, with their units: `capacity=200TiB`, `read=6GB/s`. Nothing of
-         *     this server counts, and nothing is changed.
+         * Ranks designs by goals. The goals and units are those of `cairn plan`: `capacity=200TiB`, `read=6GB/s`. The answer does not
+         *     depend on this server, and nothing is changed.
          */
         get: operations["plan_show"];
         put?: never;
@@ -1009,7 +1005,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The same as a page with charts, to download. It takes the queries of `/api/v1/plan`. */
+        /** Downloads the ranking as a page with charts. Takes the queries of `/api/v1/plan`. */
         get: operations["plan_report"];
         put?: never;
         post?: never;
@@ -1027,8 +1023,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The template that deploys one of the designs, to download. It takes the queries of `/api/v1/plan`, `rank` (1 if it is left
-         *     out), and `format`: cloudformation, cloudformation-json or terraform.
+         * Downloads the template that deploys one of the designs. Takes the queries of `/api/v1/plan`, `rank` (by default 1), and
+         *     `format`: cloudformation, cloudformation-json or terraform.
          */
         get: operations["plan_template"];
         put?: never;
@@ -1046,14 +1042,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How far the moving and rebuilding of shards is. */
+        /** Shows the progress of moves and rebuilds of shards. */
         get: operations["rebuild"];
         put?: never;
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        /** Changes how fast shards are moved and rebuilt, until the next start. */
+        /** Changes the rate limit of moves and rebuilds, until the next start. */
         patch: operations["rebuild_set"];
         trace?: never;
     };
@@ -1065,12 +1061,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All access keys of all volumes, without their secrets.
+         * Lists all access keys of all volumes, without their secrets.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["key_list"];
         put?: never;
-        /** Makes an access key. Its secret is in this answer, and in no other. */
+        /** Creates an access key. Only this answer has its secret. */
         post: operations["key_create"];
         delete?: never;
         options?: never;
@@ -1102,7 +1098,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How far the scrub is. */
+        /** Shows the progress of the scrub. */
         get: operations["scrub"];
         put?: never;
         post?: never;
@@ -1121,7 +1117,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Pauses the scrub; it stays paused over restarts. */
+        /** Pauses the scrub; it stays paused across restarts. */
         post: operations["scrub_pause"];
         delete?: never;
         options?: never;
@@ -1136,7 +1132,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What the last scrub found that cannot be repaired: which bytes of which files. */
+        /** Lists damage that the last scrub could not repair, as bytes of files. */
         get: operations["scrub_report"];
         put?: never;
         post?: never;
@@ -1153,12 +1149,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** When scrubs begin by themselves, and the maintenance window. */
+        /** Shows the scrub schedule and the maintenance window. */
         get: operations["scrub_schedule"];
-        /** Sets when scrubs begin by themselves, the maintenance window, or both; what is left out is not there any more. */
+        /** Sets the scrub schedule and the maintenance window; a field that is left out is cleared. */
         put: operations["scrub_schedule_set"];
         post?: never;
-        /** Takes the timer of scrubs and the maintenance window away. A scrub that waits for the window goes on. */
+        /** Clears the scrub schedule and the maintenance window. A scrub that waits for the window continues. */
         delete: operations["scrub_schedule_clear"];
         options?: never;
         head?: never;
@@ -1174,7 +1170,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Starts a scrub, or goes on with the one that was paused; changes its rate. */
+        /** Starts a scrub, resumes a paused one, or changes its rate. */
         post: operations["scrub_start"];
         delete?: never;
         options?: never;
@@ -1215,8 +1211,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Begins a log-in by the OpenID provider: the answer says where the browser goes, and sets a cookie that holds for ten
-         *     minutes. The provider sends the browser back to `/console/login` of the address where the console is open.
+         * Starts a log-in through the OpenID provider: the answer has the provider's address for the browser, and sets a cookie that is
+         *     valid for ten minutes. The provider redirects the browser to `/console/login` at the console's address.
          */
         post: operations["oidc_begin"];
         delete?: never;
@@ -1235,8 +1231,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Ends a log-in by the OpenID provider, with what it sent the browser back with: the answer sets a cookie, as any log-in.
-         *     The session ends as others do, and when the settings of the provider are changed.
+         * Completes a log-in through the OpenID provider, with the parameters of its redirect: the answer sets a session cookie. The
+         *     session ends like any other, and when the settings of the provider change.
          */
         post: operations["oidc_finish"];
         delete?: never;
@@ -1269,7 +1265,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Which ways to log in there are besides users with passwords and the admin token. */
+        /** Lists the ways to log in besides passwords and the admin token. */
         get: operations["login_ways"];
         put?: never;
         post?: never;
@@ -1287,16 +1283,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Sessions of browsers that hold and were used since this node was started: of users, of people whom the OpenID provider
-         *     vouched for, and of the admin token. In a cluster each node knows those that were used there.
+         * Lists valid browser sessions that were used since this node started: of users, of users of the OpenID provider, and of the
+         *     admin token. In a cluster each node lists the sessions that were used at that node.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["open_session_list"];
         put?: never;
         post?: never;
         /**
-         * Ends all sessions of one name, also those that this node does not know: at once, for all nodes of a cluster, and over
-         *     restarts. With `by` only those that began so: `password` or `oidc`. `user=token` ends those of the admin token.
+         * Ends all sessions of a user, even those unknown to this node: at once, on all nodes of a cluster, and for good. With `by` only
+         *     sessions with that log-in: `password` or `oidc`. `user=token` ends the sessions of the admin token.
          */
         delete: operations["sessions_end"];
         options?: never;
@@ -1314,7 +1310,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Ends one session, by its number: at once, for all nodes of a cluster, and over restarts. */
+        /** Ends one session by its number: at once, on all nodes of a cluster, and for good. */
         delete: operations["session_end"];
         options?: never;
         head?: never;
@@ -1330,7 +1326,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Takes snapshots of several volumes at one instant: all of them or none. They are there, and durable, when this answers. */
+        /** Takes snapshots of a consistency group of volumes at one instant: all or none. They are visible and durable once this answers. */
         post: operations["snapshot_create_group"];
         delete?: never;
         options?: never;
@@ -1345,9 +1341,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How far the moving of data to emptier disks is. */
+        /** Shows the progress of the spread of data to emptier disks. */
         get: operations["spread"];
-        /** Pauses the moving of data to emptier disks, or lets it go on: in a cluster on all nodes. */
+        /** Pauses or resumes the spread of data to emptier disks, on all nodes of a cluster. */
         put: operations["spread_set"];
         post?: never;
         delete?: never;
@@ -1363,7 +1359,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How the server, its pool, disks and volumes are. */
+        /** Shows the state of the server, its pool, disks and volumes. */
         get: operations["status"];
         put?: never;
         post?: never;
@@ -1381,14 +1377,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Object stores that cold data is kept in, and what is in them.
+         * Lists the tiers, with the data in them.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["tier_list"];
         put?: never;
         /**
-         * Adds a tier. The bucket and prefix, or the directory, must not be another pool's. What goes there is said by
-         *     `PATCH /api/v1/volumes/{name}`.
+         * Adds a tier. No other pool may use the bucket and prefix, or the directory. `PATCH /api/v1/volumes/{name}` sets which data is
+         *     offloaded to it.
          */
         post: operations["tier_add"];
         delete?: never;
@@ -1404,11 +1400,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One tier. */
+        /** Shows one tier. */
         get: operations["tier_show"];
         put?: never;
         post?: never;
-        /** Removes a tier that nothing is in. */
+        /** Removes an empty tier. */
         delete: operations["tier_remove"];
         options?: never;
         head?: never;
@@ -1425,8 +1421,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Reads an object of a tier and compares it with its checksums. Whoever wants all checked sends what `next` says until
-         *     there is none.
+         * Reads an object of a tier and verifies its checksums. To check all objects, repeat the request with `next` until there is
+         *     none.
          */
         post: operations["tier_check"];
         delete?: never;
@@ -1443,12 +1439,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All users. What is kept of their passwords is not told.
+         * Lists all users, without their password hashes.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["user_list"];
         put?: never;
-        /** Makes a user. */
+        /** Creates a user. */
         post: operations["user_create"];
         delete?: never;
         options?: never;
@@ -1463,7 +1459,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One user. */
+        /** Shows one user. */
         get: operations["user_show"];
         put?: never;
         post?: never;
@@ -1471,7 +1467,7 @@ export interface paths {
         delete: operations["user_delete"];
         options?: never;
         head?: never;
-        /** Changes role or password of a user. All sessions of the user end. */
+        /** Changes the role or password of a user. All sessions of the user end. */
         patch: operations["user_set"];
         trace?: never;
     };
@@ -1483,12 +1479,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
-         *     `name` is a part of the name, whatever its case.
+         * Lists volumes by name: all, or a page of at most `limit`, 1 to 1000. `next_after` is the `after` of the next page. `name` is a
+         *     part of the name; case is ignored.
          */
         get: operations["volume_list"];
         put?: never;
-        /** Makes a volume. It is exported to nobody until an export is set. */
+        /** Creates a volume. No client can mount it until an export is set. */
         post: operations["volume_create"];
         delete?: never;
         options?: never;
@@ -1503,11 +1499,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One volume. */
+        /** Shows one volume. */
         get: operations["volume_show"];
         put?: never;
         post?: never;
-        /** Deletes a volume and all its data. An exported one is refused unless `force=true`. */
+        /** Deletes a volume and all its data. An exported volume is deleted only with `force=true`. */
         delete: operations["volume_delete"];
         options?: never;
         head?: never;
@@ -1522,7 +1518,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What clients do with a volume now: by operation, and the clients and files with the most. */
+        /** Live metrics of a volume: by operation, and for the busiest clients and files. */
         get: operations["activity_show"];
         put?: never;
         post?: never;
@@ -1540,10 +1536,10 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Has an address follow a volume: the node that owns the volume has it. */
+        /** Gives a volume an address that its owner always holds. */
         put: operations["volume_address_set"];
         post?: never;
-        /** Takes the address that follows a volume away. */
+        /** Removes the address of a volume. */
         delete: operations["volume_address_remove"];
         options?: never;
         head?: never;
@@ -1560,8 +1556,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Makes a file or directory that begins as another of the volume is at one instant; they share their bytes. A file is there,
-         *     whole and durable, when this answers; a directory is made entry by entry.
+         * Clones a file or directory at one instant; source and clone share their data. A file is complete and durable once this answers;
+         *     a directory is cloned entry by entry.
          */
         post: operations["clone_create"];
         delete?: never;
@@ -1580,7 +1576,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Erases the key of a volume. Nobody can read the volume any more when this answers; it is still to be deleted. */
+        /** Erases the key of a volume. The volume is unreadable for ever once this answers; it still has to be deleted. */
         delete: operations["volume_key_erase"];
         options?: never;
         head?: never;
@@ -1596,7 +1592,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Has another node own a volume, as long as that one can. */
+        /** Moves a volume to another node, which owns it whenever it can. */
         post: operations["volume_move"];
         delete?: never;
         options?: never;
@@ -1612,11 +1608,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All directories of a volume that have a policy.
+         * Lists the directories of a volume that have a policy.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["policy_list"];
-        /** Sets the policy of a directory, in the place of one that is there. It is for data that is written from then on. */
+        /** Sets or replaces the policy of a directory. It applies to data written from then on. */
         put: operations["policy_set"];
         post?: never;
         delete?: never;
@@ -1632,11 +1628,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a directory says, and what holds there. */
+        /** Shows a directory's own settings and the effective ones. */
         get: operations["policy_show"];
         put?: never;
         post?: never;
-        /** Takes the policy of a directory away. Data stays as it is. */
+        /** Removes the policy of a directory. Existing data stays as it is stored. */
         delete: operations["policy_clear"];
         options?: never;
         head?: never;
@@ -1650,12 +1646,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How the conversion of existing data stands, or how the last one ended. */
+        /** Shows the progress of the conversion of existing data, or the result of the last one. */
         get: operations["apply_show"];
         put?: never;
-        /** Begins to convert existing data to what policies say, in the background. A restart goes on with it. */
+        /** Starts to convert existing data to its policies, in the background. The conversion continues after a restart. */
         post: operations["apply_start"];
-        /** Ends the conversion that is under way. What is converted stays so. */
+        /** Cancels the running conversion. Converted data stays converted. */
         delete: operations["apply_cancel"];
         options?: never;
         head?: never;
@@ -1669,11 +1665,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One quota, or what is used where there is none. */
+        /** Shows one quota, or the usage if there is no quota. */
         get: operations["quota_show"];
         put?: never;
         post?: never;
-        /** Takes a quota away. */
+        /** Removes a quota. */
         delete: operations["quota_remove"];
         options?: never;
         head?: never;
@@ -1687,7 +1683,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What each user, or group (`of=group`), uses in a directory with a quota, or in the volume. */
+        /** Lists the usage of each user, or group (`of=group`), in a directory with a quota, or in the volume. */
         get: operations["quota_usages"];
         put?: never;
         post?: never;
@@ -1705,13 +1701,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All quotas of a volume.
+         * Lists all quotas of a volume.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["quota_list"];
         /**
-         * Sets a quota, in the place of one that is there. It holds when this answers; what a directory has already is counted in
-         *     the background then, and the quota says so.
+         * Sets or replaces a quota. The quota applies once this answers. The existing usage of a directory is counted in the background,
+         *     and the quota says so meanwhile.
          */
         put: operations["quota_set"];
         post?: never;
@@ -1728,9 +1724,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** When snapshots of a volume are taken by themselves. */
+        /** Shows the snapshot schedules of a volume. */
         get: operations["schedules"];
-        /** Sets all schedules of a volume. Snapshots that earlier ones took stay. */
+        /** Sets all snapshot schedules of a volume. Snapshots of earlier schedules stay. */
         put: operations["schedules_set"];
         post?: never;
         delete?: never;
@@ -1747,12 +1743,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The snapshots of a volume, oldest first; with `space=true`, with what deleting each alone would free.
+         * Lists the snapshots of a volume, oldest first; with `space=true`, with the space that deleting each one alone would free.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["snapshot_list"];
         put?: never;
-        /** Takes a snapshot of a volume. It is there, and durable, when this answers. */
+        /** Takes a snapshot of a volume. The snapshot is visible and durable once this answers. */
         post: operations["snapshot_create"];
         delete?: never;
         options?: never;
@@ -1767,11 +1763,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A snapshot, with what deleting it alone would free. */
+        /** Shows a snapshot, with the space that deleting only it would free. */
         get: operations["snapshot_show"];
         put?: never;
         post?: never;
-        /** Deletes a snapshot. Nobody sees it any more when this answers; its space is freed in the background. */
+        /** Deletes a snapshot. It is invisible once this answers; its space is freed in the background. */
         delete: operations["snapshot_delete"];
         options?: never;
         head?: never;
@@ -1789,8 +1785,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * What changed from a snapshot to a later one, or to now: names that came, went or moved, and files that were modified. It
-         *     costs as much as changed. Each page says what to ask with for the next one.
+         * Lists changes from a snapshot to a later one, or to now: created, deleted and renamed names, and modified files. The cost grows
+         *     with the number of changes. Each page has the parameter for the next page.
          */
         post: operations["snapshot_diff"];
         delete?: never;
@@ -1809,8 +1805,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Makes a file or directory anew as a snapshot has it. A file is there, whole and durable, when this answers; a directory is
-         *     made entry by entry.
+         * Restores a file or directory from a snapshot. A file is complete and durable once this answers; a directory is restored entry
+         *     by entry.
          */
         post: operations["snapshot_restore"];
         delete?: never;
@@ -1829,8 +1825,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Makes a whole volume what a snapshot of it shows. Clients are told to try again later meanwhile: as long as it takes to put
-         *     back what changed since. What the volume was is kept as another snapshot, unless that is not wanted.
+         * Rolls a whole volume back to a snapshot. Clients wait until all later changes are undone. Another snapshot keeps the earlier
+         *     content of the volume, unless `discard` is set.
          */
         post: operations["volume_restore"];
         delete?: never;
@@ -1849,8 +1845,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Makes a volume that begins as this one is now, or as one of its snapshots shows it, and shares all of its bytes: at once,
-         *     whatever its size. It is exported to nobody until an export is set.
+         * Clones a volume or one of its snapshots. A clone of any size is ready at once and shares its data with the source. No client
+         *     can mount it until an export is set.
          */
         post: operations["volume_clone"];
         delete?: never;
@@ -1867,14 +1863,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The parts of a volume that have rates of their own, with what they use.
+         * Lists the parts of a volume that have limits, with their use.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["limit_list"];
-        /** Gives a part of a volume rates of its own, in the place of those that it had. */
+        /** Replaces the limits of a part of a volume. */
         put: operations["limit_set"];
         post?: never;
-        /** Takes the rates of the part that `part` names away. */
+        /** Removes the limits of the part that `part` names. */
         delete: operations["limit_clear"];
         options?: never;
         head?: never;
@@ -1888,7 +1884,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the process answers at all. Takes no token. */
+        /** Returns success while the process answers. Needs no token. */
         get: operations["alive"];
         put?: never;
         post?: never;
@@ -1905,7 +1901,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Everything that is counted, in Prometheus's text format. */
+        /** Returns all metrics in Prometheus's text format. */
         get: operations["metrics"];
         put?: never;
         post?: never;
@@ -1972,16 +1968,16 @@ export interface components {
         };
         /** @enum {string} */
         ActivityProtocol: "nfs" | "iscsi" | "s3";
-        /** @description What clients do with a volume now. */
+        /** @description Live metrics of a volume. */
         ActivityView: {
-            /** @description Up to 20, those that move most first. An operation counts as 4 KiB at least. */
+            /** @description Up to 20 clients, those with most bytes first. An operation counts as at least 4 KiB. */
             clients: components["schemas"]["ClientActivity"][];
-            /** @description Up to 20, in the same order. */
+            /** @description Up to 20 files, in the order of clients. */
             files: components["schemas"]["FileActivity"][];
-            /** @description There are others, which do less. */
+            /** @description Whether there are further, less busy clients. */
             has_more_clients: boolean;
             has_more_files: boolean;
-            /** @description All kinds that there were, the most frequent first. */
+            /** @description Operations by kind, the most frequent first. */
             operations: components["schemas"]["OperationActivity"][];
             /** Format: double */
             operations_per_second: number;
@@ -1989,7 +1985,7 @@ export interface components {
             read_bytes_per_second: number;
             /**
              * Format: double
-             * @description Over how long the rates are: the last 5 to 10 seconds.
+             * @description Period of the rates: the last 5 to 10 seconds.
              */
             seconds: number;
             /** @example main */
@@ -1997,27 +1993,26 @@ export interface components {
             /** Format: uint64 */
             written_bytes_per_second: number;
         };
-        /** @description Addresses that come to a pool, and such that go. Written as in a new pool; those that go also without a prefix. */
+        /** @description Addresses to add to and remove from an address pool, written as in a new pool; removed ones also without a prefix length. */
         AddressPoolChange: {
             add?: string[];
             remove?: string[];
         };
-        /** @description A pool to make: addresses of one network, which the nodes share. */
+        /** @description An address pool to create: addresses of one network, which the nodes share. */
         AddressPoolCreate: {
             /**
-             * @description Each with the length of its prefix, which is the same for all: `10.0.0.20/24`; or from the first to the last:
-             *     `10.0.0.20-10.0.0.25/24`.
+             * @description Addresses with a common prefix length, `10.0.0.20/24`, or ranges, `10.0.0.20-10.0.0.25/24`.
              * @example [
              *       "10.0.0.20-10.0.0.25/24"
              *     ]
              */
             addresses: string[];
             /**
-             * @description The name by which the DNS responders of the nodes tell of the addresses that nodes have now.
+             * @description DNS name that the nodes' DNS responders resolve to the addresses that nodes hold now.
              * @example files.example.com
              */
             dns_name?: string | null;
-            /** @description The interface that they are put on, of this name on each node; left out: that in their network. */
+            /** @description The network interface, which has this name on each node; left out: the one in the addresses' network. */
             interface?: string | null;
             /** @example lan */
             name: string;
@@ -2032,7 +2027,7 @@ export interface components {
              */
             total?: number;
         };
-        /** @description A pool of addresses, as the node that answers sees it. */
+        /** @description An address pool, as the answering node sees it. */
         AddressPoolView: {
             addresses: components["schemas"]["PoolAddressView"][];
             dns_name?: string | null;
@@ -2043,54 +2038,54 @@ export interface components {
         AdminView: {
             url: string;
         };
-        /** @description Whose data is to be converted. */
+        /** @description The data to convert. */
         ApplyStart: {
-            /** @description A directory, from the root of the volume; `/` is all of it. */
+            /** @description A directory's path from the root of the volume; `/` is the whole volume. */
             path: string;
         };
         /** @enum {string} */
         ApplyState: "running" | "done" | "cancelled";
-        /** @description How the conversion of existing data stands that is under way, or how the last one ended. */
+        /** @description The progress of the conversion of existing data, or the result of the last one. */
         ApplyView: {
             /**
              * Format: uint64
-             * @description In seconds since 1970; the end is `null` while it is running.
+             * @description Start and end in seconds since 1970; the end is `null` while the conversion runs.
              */
             began_seconds: number;
             /** Format: uint64 */
             ended_seconds?: number | null;
             /**
              * Format: uint64
-             * @description Files below the directory that were looked at.
+             * @description Visited files below the directory.
              */
             files: number;
             /**
              * Format: uint64
-             * @description Inodes of the whole volume that were looked at, of so many at the beginning.
+             * @description Visited inodes of the whole volume, and their number at the start.
              */
             inodes: number;
             /** Format: uint64 */
             inodes_all: number;
             /**
              * Format: uint64
-             * @description Parts of files that could not be read, or changed meanwhile: they are as they were, or as clients wrote them.
+             * @description Parts of files that could not be read, or that clients changed meanwhile; the conversion left these unchanged.
              */
             left: number;
-            /** @description The directory whose files are converted, where it is now; `null` if it is not there any more. */
+            /** @description The current path of the directory whose files are converted; `null` if it no longer exists. */
             path?: string | null;
             /**
              * Format: uint64
-             * @description those that were written anew, because they were stored in another way,
+             * @description Bytes that were rewritten, because they were stored differently.
              */
             rewritten_bytes: number;
             /**
              * Format: uint64
-             * @description Their bytes, without holes,
+             * @description Bytes of these files, without holes.
              */
             seen_bytes: number;
             /**
              * Format: uint64
-             * @description and those that refer to the same bytes elsewhere now.
+             * @description Bytes that were deduplicated.
              */
             shared_bytes: number;
             state: components["schemas"]["ApplyState"];
@@ -2098,28 +2093,28 @@ export interface components {
             stored_bytes_after: number;
             /**
              * Format: uint64
-             * @description What the records took that were replaced, and what those take that were written; after compression, before parity.
+             * @description Stored bytes of the replaced records, and of the new records; after compression, before parity.
              */
             stored_bytes_before: number;
             volume: string;
-            /** @description Why it does not go on just now; it is tried again. */
+            /** @description Why the conversion is waiting; the server retries. */
             waits_for?: string | null;
         };
-        /** @description A change, or a try of one. */
+        /** @description A change, or an attempt at one. */
         AuditEntry: {
             /**
-             * @description From where.
+             * @description Address of the client.
              * @example 10.1.2.3
              */
             address: string;
             /**
              * Format: int64
-             * @description When it was answered, in seconds since 1970 UTC.
+             * @description Time of the answer, in seconds since 1970 UTC.
              */
             at_seconds: number;
             /**
              * Format: uint64
-             * @description How many failed log-ins the entry is for, if it is for several: those of a minute. User and address are of most of them.
+             * @description Number of failed log-ins, if the entry summarizes those of a minute. User and address are the most frequent ones.
              */
             count?: number | null;
             /**
@@ -2129,24 +2124,24 @@ export interface components {
             id: number;
             /** @example POST */
             method: string;
-            /** @description The node that was asked, in an answer of a cluster; not kept. */
+            /** @description In answers of a cluster: the node that got the request. Not stored. */
             node?: string | null;
             /** @example /api/v1/volumes */
             path: string;
             /**
              * Format: uint32
-             * @description How it was answered: from 400 on it was refused, or failed.
+             * @description HTTP status of the answer; 400 and above mean refused or failed.
              * @example 201
              */
             status: number;
             /**
-             * @description Who: a user, `token`, or `?` if it was not said, or not believed. Of a failed log-in: who it was to be.
+             * @description The user, `token`, or `?` if unknown. For a failed log-in: the claimed user.
              * @example alice
              */
             user: string;
             /**
-             * @description How they showed it: `token`, `session`, `password`, `oidc` for the word of an OpenID provider or a session that it
-             *     began, or `nothing`.
+             * @description The way of authentication: `token`, `session`, `password`, `oidc` (an OpenID provider, or a session that it started), or
+             *     `nothing`.
              * @example session
              */
             via: string;
@@ -2156,21 +2151,21 @@ export interface components {
             entries: components["schemas"]["AuditEntry"][];
             /**
              * Format: int64
-             * @description When the oldest entry is of that is kept, whatever was asked for.
+             * @description Time of the oldest stored entry, whatever the filter.
              */
             first_seconds?: number | null;
             /**
              * Format: uint64
-             * @description The `before` of the next page; left out with the last one.
+             * @description The `before` of the next page; left out on the last page.
              */
             next_before?: number | null;
-            /** @description Why entries are not written at the moment, if they are not. */
+            /** @description Why entries cannot be written to disk now. */
             problem?: string | null;
-            /** @description Nodes that did not answer, and why: what was asked of them is not here. */
+            /** @description Nodes that did not answer, and why. The answer lacks requests to them. */
             silent?: components["schemas"]["SilentNode"][];
         };
         /**
-         * @description What all nodes do now, in this order.
+         * @description The phases of a rotation, in order.
          * @enum {string}
          */
         AuthorityPhase: "make" | "trust" | "renew" | "drop" | "done";
@@ -2179,28 +2174,28 @@ export interface components {
             begun_seconds: number;
             /** Format: int64 */
             ended_seconds?: number | null;
-            /** @description The one that takes its place, once it is made. */
+            /** @description Fingerprint of the new CA, once it is created. */
             new?: string | null;
-            /** @description The authority that goes, as above. */
+            /** @description Fingerprint of the old CA. */
             old: string;
             phase: components["schemas"]["AuthorityPhase"];
-            /** @description What keeps the node that answers from its next step. */
+            /** @description Why the answering node cannot do its next step. */
             problem?: string | null;
             /** @description The nodes that this phase waits for. */
             waits_for: components["schemas"]["AuthorityWait"][];
         };
-        /** @description Which authority certificates of nodes are of, and how far another one has taken its place. */
+        /** @description The CA of the nodes' certificates, and the progress of its rotation. */
         AuthorityView: {
-            /** @description The authority of the certificate of the node that answers: SHA-256 of its own certificate, as hexadecimal digits. */
+            /** @description The CA of the answering node's certificate: SHA-256 of the CA certificate, in hexadecimal digits. */
             authority: string;
             rotation?: components["schemas"]["AuthorityRotation"] | null;
         };
         AuthorityWait: {
-            /** @description It is not there, and nothing goes on without it until it is, or is removed. */
+            /** @description The node is away. The rotation waits until it is back or removed. */
             away: boolean;
             /** @description The node's name. */
             node: string;
-            /** @description What it has to do. */
+            /** @description The step that the node has to do. */
             what: string;
         };
         BalanceMove: {
@@ -2212,7 +2207,7 @@ export interface components {
             from_before: components["schemas"]["BalanceShare"];
             /**
              * Format: uint64
-             * @description What clients do with it.
+             * @description Work of clients on the volume.
              */
             operations_per_second: number;
             reason: components["schemas"]["BalanceReason"];
@@ -2226,17 +2221,16 @@ export interface components {
             bytes_per_second: number;
             /**
              * Format: uint64
-             * @description Its load, in percent of what it would be if all was spread by weights alone. An open volume is load, and so is what clients
-             *     do.
+             * @description The node's load, in percent of its share by weight. Open volumes and the work of clients are load.
              */
             load_percent: number;
             name: string;
             /**
              * Format: uint64
-             * @description What clients do with its volumes, on average over some minutes, as owners told last.
+             * @description Work of clients on the node's volumes, averaged over some minutes.
              */
             operations_per_second: number;
-            /** @description Whether it takes volumes now: it is there, stays, is not in maintenance, has disks and a weight. */
+            /** @description Whether the node takes volumes now: it is up, not draining, not in maintenance, and has disks and a weight above 0. */
             takes: boolean;
             /**
              * Format: uint64
@@ -2245,7 +2239,7 @@ export interface components {
             volumes: number;
             /**
              * Format: uint32
-             * @description Open volumes that its memory limit holds, if it is there and tells.
+             * @description How many open volumes the node's memory limit has room for, if the node reports it.
              */
             volumes_max?: number | null;
             /** Format: uint32 */
@@ -2259,16 +2253,16 @@ export interface components {
         BalanceShare: {
             /**
              * Format: uint64
-             * @description In percent of what it would be if all was spread by weights alone.
+             * @description The node's load, in percent of its share by weight.
              */
             load_percent: number;
             /** Format: uint64 */
             volumes: number;
         };
-        /** @description Who owns how much of the cluster's load, and which volumes should move. */
+        /** @description The load of each node, and the moves that balance it. */
         BalanceView: {
             moved?: components["schemas"]["BalanceMove"] | null;
-            /** @description In the order in which they would be made. Empty: the load is spread as evenly as it gets. */
+            /** @description Moves in the order in which they would be made. Empty: the load is balanced. */
             moves: components["schemas"]["BalanceMove"][];
             nodes: components["schemas"]["BalanceNode"][];
         };
@@ -2276,7 +2270,7 @@ export interface components {
         BenchmarkFigure: {
             /**
              * Format: double
-             * @description The same until everything written was stable; left out for reads.
+             * @description The rate until all written data was stable; left out for reads.
              */
             drained?: number | null;
             /**
@@ -2286,7 +2280,7 @@ export interface components {
             errors: number;
             /**
              * Format: double
-             * @description Of single requests: half are faster than this, and 99 of 100.
+             * @description Median and 99th percentile of the latency of single requests.
              */
             latency_p50_microseconds?: number | null;
             /** Format: double */
@@ -2302,32 +2296,32 @@ export interface components {
             value: number;
         };
         BenchmarkList: {
-            /** @description Why runs are not written at the moment, if they are not. */
+            /** @description Why runs cannot be written to disk now. */
             problem?: string | null;
             running?: components["schemas"]["BenchmarkProgress"] | null;
-            /** @description Those that are kept, newest first. */
+            /** @description Stored runs, newest first. */
             runs: components["schemas"]["BenchmarkView"][];
         };
-        /** @description How far a run is. */
+        /** @description Progress of a run. */
         BenchmarkProgress: {
             /**
              * Format: double
-             * @description Of the last two seconds.
+             * @description Rates over the last two seconds.
              */
             bytes_per_second: number;
-            /** @description Files are written that the phase needs; its clock does not run yet. */
+            /** @description Whether the run is still writing files for the phase, which is not yet timed. */
             is_preparing: boolean;
-            /** @description It ends as soon as its files are removed. */
+            /** @description Whether the run is stopping: it ends once its files are removed. */
             is_stopping: boolean;
             /**
              * Format: double
-             * @description The mean of requests of the last two seconds; left out without any.
+             * @description Mean latency over the last two seconds; left out without requests.
              */
             latency_microseconds?: number | null;
             /** Format: double */
             operations_per_second: number;
             /**
-             * @description What is measured now.
+             * @description Name of the current phase.
              * @example random read, depth 16
              */
             phase: string;
@@ -2335,12 +2329,12 @@ export interface components {
             phase_count: number;
             /**
              * Format: uint64
-             * @description From 1 on.
+             * @description Number of the current phase, from 1.
              */
             phase_number: number;
             /**
              * Format: uint64
-             * @description How much of the phase is done, as far as that is known.
+             * @description Completed share of the phase, if known.
              */
             phase_percent: number;
             /** Format: int64 */
@@ -2350,7 +2344,7 @@ export interface components {
             /** Format: uint64 */
             working_set_bytes: number;
         };
-        /** @description A figure that somebody published of another system, on hardware of their own. */
+        /** @description A published figure of another system on other hardware. */
         BenchmarkPublished: {
             /** @description The value is a lower limit. */
             at_least: boolean;
@@ -2366,34 +2360,34 @@ export interface components {
             value: number;
         };
         BenchmarkPublishedList: {
-            /** @description Those of one figure after the other, the highest first. */
+            /** @description Grouped by figure, the highest first. */
             figures: components["schemas"]["BenchmarkPublished"][];
         };
         /** @description A benchmark to run: the four corners (sequential and random, read and write) for about a minute. */
         BenchmarkStart: {
             /**
              * Format: uint64
-             * @description How long each of the four corners is measured, 1 to 60; 11 if left out.
+             * @description Seconds for each of the four corners, 1 to 60; by default 11.
              */
             phase_seconds?: number | null;
             /**
-             * @description The volume that files are written to; they are removed again.
+             * @description The volume for the benchmark's files, which are removed at the end.
              * @example main
              */
             volume: string;
             /**
              * Format: uint64
-             * @description Bytes of all files together, 16 MiB to 4 GiB; 256 MiB if left out.
+             * @description Total size of all files in bytes, 16 MiB to 4 GiB; by default 256 MiB.
              */
             working_set_bytes?: number | null;
         };
-        /** @description A run that is over. */
+        /** @description A finished run. */
         BenchmarkView: {
-            /** @description None if it ended before anything was measured. */
+            /** @description Empty if the run ended before it measured anything. */
             figures: components["schemas"]["BenchmarkFigure"][];
             /** Format: uint64 */
             id: number;
-            /** @description Why this is not all that was asked for; left out when it is. */
+            /** @description Why the result is partial; left out for a complete result. */
             partial?: string | null;
             /** Format: uint64 */
             seconds: number;
@@ -2456,84 +2450,84 @@ export interface components {
             /** @example main */
             volume: string;
         };
-        /** @description A read cache to make, in a folder by its path on the server. */
+        /** @description A read cache to create, in a folder by its path on the server. */
         CacheAdd: {
-            /** @description Make the folder if it does not exist. The folder that it is in has to be there. */
+            /** @description Create the folder if it does not exist. Its parent folder must exist. */
             create?: boolean;
             path: string;
             /**
              * Format: uint64
-             * @description What it may take of that disk, at least 256 MiB.
+             * @description Maximum size of the cache, at least 256 MiB.
              */
             size_bytes: number;
         };
         CacheList: {
             caches: components["schemas"]["CacheView"][];
-            /** @description Where the server had what was read from, since it started. */
+            /** @description Sources of reads since the server started. */
             reads?: components["schemas"]["CacheReads"];
         };
-        /** @description Where reads of all volumes that a server serves came from, since it started. */
+        /** @description Sources of the reads of all volumes of a server, since it started. */
         CacheReads: {
             /**
              * Format: uint64
-             * @description Bytes that a read cache had.
+             * @description Bytes from a read cache.
              */
             cache_bytes: number;
             /**
              * Format: uint64
-             * @description Bytes that were read from disks of the pool.
+             * @description Bytes from disks of the pool.
              */
             disk_bytes: number;
             /**
              * Format: uint64
-             * @description Records that were in memory, and those that were not.
+             * @description Records found in memory, and records not found there.
              */
             memory_hits: number;
             /** Format: uint64 */
             memory_misses: number;
         };
         /**
-         * @description How a read cache is.
+         * @description The state of a read cache.
          * @enum {string}
          */
         CacheState: "ok" | "opening" | "not_open" | "let_alone";
-        /** @description A folder on a faster disk, in which a server keeps what is read often. Nothing is lost with it. */
+        /** @description A read cache: a folder on a faster disk for data that is read often. Its loss loses no data. */
         CacheView: {
             /**
              * Format: uint64
-             * @description Pieces that could not be read since the server started.
+             * @description Failed reads of the cache since the server started.
              */
             errors: number;
             id: string;
             path: string;
-            /** @description Why it is not open, if it is not. */
+            /** @description Why the cache could not be opened. */
             problem?: string | null;
             /**
              * Format: uint64
-             * @description What it takes of its disk at most.
+             * @description Maximum size of the cache.
              */
             size_bytes: number;
             state: components["schemas"]["CacheState"];
         };
-        /** @description What became of one name of a file. */
+        /** @description The change of one name of a file. */
         ChangeView: {
             change: components["schemas"]["ChangeWhat"];
-            /** @description Of what was renamed. */
+            /** @description For renames: the earlier path. */
             from?: string | null;
             /** Format: uint64 */
             inode: number;
             /** @description `file`, `directory`, `symlink`, `fifo`, `socket`, `block_device` or `char_device`. */
             kind: string;
-            /** @description Of what was modified: `data`, `attributes`, `replaced` (by another file). */
+            /** @description For modified files: `data`, `attributes`, `replaced` (by another file). */
             modified?: string[];
             /**
-             * @description In the later snapshot; of what was deleted, in the earlier one. Absent if none of the file's names is known: it had
-             *     several, and the last one that it got is gone. Bytes that are no UTF-8 are shown as U+FFFD.
+             * @description Path in the later snapshot; for deletions, in the earlier one. Left out if no name of the file is known: the file had several
+             *     names, and its latest one was removed. Bytes that are not UTF-8 are shown as U+FFFD.
              */
             path?: string | null;
             /**
              * Format: uint64
-             * @description Of what was modified.
+             * @description For modified files: the earlier size.
              */
             size_before_bytes?: number | null;
             /** Format: uint64 */
@@ -2541,26 +2535,26 @@ export interface components {
         };
         /** @enum {string} */
         ChangeWhat: "created" | "deleted" | "renamed" | "modified";
-        /** @description A class to make. */
+        /** @description A class to create. */
         ClassCreate: {
             limits: components["schemas"]["ClassLimits"];
             /** @example gold */
             name: string;
         };
-        /** @description What a class limits. What is left out has no limit; a limit is one for each volume, but for the last. */
+        /** @description Limits of a class. A field that is left out means no limit. All limits but `total_throughput` apply to each volume by itself. */
         ClassLimits: {
             /** Format: uint64 */
             client_iops?: number | null;
             /**
              * Format: uint64
-             * @description Bytes per second of each client of a volume: an address, or an access key of S3.
+             * @description Bytes per second for each client of a volume; a client is an address or an S3 access key.
              */
             client_throughput?: number | null;
             iops?: components["schemas"]["RateView"] | null;
             /**
              * Format: uint64
-             * @description How soon requests are to be answered once they may begin: 99 of 100. While a volume misses it the server's own work
-             *     makes more way.
+             * @description Latency objective for 99 of 100 requests, from the end of their delay. While a volume misses it, background work is throttled
+             *     more.
              * @example 2000
              */
             latency_goal_microseconds?: number | null;
@@ -2569,7 +2563,7 @@ export interface components {
             throughput?: components["schemas"]["RateView"] | null;
             /**
              * Format: uint64
-             * @description Bytes per second of all volumes of the class together, on each node. What some do not use is lent to the others.
+             * @description Bytes per second on each node for all volumes of the class together. Volumes can borrow unused parts of this rate.
              */
             total_throughput?: number | null;
             write_iops?: components["schemas"]["RateView"] | null;
@@ -2585,27 +2579,27 @@ export interface components {
              */
             total?: number;
         };
-        /** @description What a class is to limit from now on; volumes that are in it follow at once. */
+        /** @description New limits of a class; they apply to its volumes at once. */
         ClassSet: {
             limits: components["schemas"]["ClassLimits"];
         };
         ClassView: {
-            /** @description It is there from the beginning, and cannot be changed or deleted. */
+            /** @description A built-in class, which cannot be changed or deleted. */
             built_in: boolean;
             limits: components["schemas"]["ClassLimits"];
             /** @example gold */
             name: string;
-            /** @description Volumes that are in it. */
+            /** @description Volumes in the class. */
             volumes: string[];
         };
-        /** @description One of the clients that do most. */
+        /** @description One of the busiest clients. */
         ClientActivity: {
             /**
-             * @description An address; of iSCSI, the initiator's name.
+             * @description The client's address; for iSCSI, the initiator's name.
              * @example 10.0.0.7
              */
             client: string;
-            /** @description It may do more: what it did before it was among those that do most was not counted. */
+            /** @description Whether the figures are lower bounds: operations from before the client was among the busiest are not counted. */
             lower_bound: boolean;
             /** Format: double */
             operations_per_second: number;
@@ -2615,15 +2609,15 @@ export interface components {
             /** Format: uint64 */
             written_bytes_per_second: number;
         };
-        /** @description A file or directory that is to begin as another is now. */
+        /** @description A file or directory to clone. */
         CloneCreate: {
             /** @description In the volume, from its root: `/projects/report.odt`. */
             from: string;
-            /** @description Where the clone comes. A file takes the place of one that is there; a directory comes where nothing is. */
+            /** @description The clone's path. A cloned file replaces an existing file; a cloned directory needs an unused path. */
             to: string;
         };
         ClusterBackup: {
-            /** @description The copy, to be written to a file as it is. It has hashes of passwords and tokens: keep it where nobody else can read it. */
+            /** @description The content of the copy, for a file. It contains hashes of passwords and tokens: keep it private. */
             copy: string;
         };
         ClusterDiskView: {
@@ -2634,61 +2628,61 @@ export interface components {
         };
         ClusterEtcdMember: {
             name: string;
-            /** @description Why it does not count: it does not answer, or says that it is not well. */
+            /** @description Why the member is not healthy. */
             problem?: string | null;
             url: string;
         };
         ClusterEtcdView: {
             members: components["schemas"]["ClusterEtcdMember"][];
-            /** @description Whether the nodes run it themselves. */
+            /** @description Whether nodes of the cluster run etcd. */
             own: boolean;
             problem?: string | null;
         };
         ClusterNodeView: {
-            /** @description Whether its lease lives. */
+            /** @description Whether the node has a lease. */
             alive: boolean;
-            /** @description Whether the node that answers reaches it. */
+            /** @description Whether the answering node reaches it. */
             connected: boolean;
             disks: components["schemas"]["ClusterDiskView"][];
             drain?: components["schemas"]["NodeDrainView"] | null;
-            /** @description Where clients reach it. */
+            /** @description Address for clients. */
             external: string;
             id: string;
-            /** @description Where other nodes reach it. */
+            /** @description Address for other nodes. */
             internal: string;
-            /** @description Whether it insists on encryption between nodes. Two nodes that do not have none between them. */
+            /** @description Whether the node requires encryption between nodes. Traffic between two nodes without this setting is not encrypted. */
             internal_encryption: boolean;
             /**
              * Format: uint64
-             * @description For how much longer it is meant to be away, if it is in maintenance.
+             * @description Remaining seconds of the node's maintenance.
              */
             maintenance_seconds?: number | null;
             name: string;
             problem?: string | null;
             /**
              * Format: uint32
-             * @description Its part of the load beside others; left out: 100, as usual. With 0 it owns no volume.
+             * @description The node's share of the load; left out: 100, the default. A node with 0 owns no volume.
              */
             weight?: number | null;
         };
-        /** @description What may be lost next, whichever it is. */
+        /** @description Further losses that the cluster survives, whichever nodes they hit. */
         ClusterSurvives: {
             /**
              * Format: uint64
-             * @description Nodes that may go without a loss of data.
+             * @description How many nodes can be lost without loss of data.
              */
             data_nodes: number;
             /**
              * Format: uint64
-             * @description Nodes that may go so that the others go on serving all volumes.
+             * @description How many nodes can be lost while the others still serve all volumes.
              */
             service_nodes: number;
         };
-        /** @description A cluster, as one of its nodes sees it. */
+        /** @description A cluster, as seen by one of its nodes. */
         ClusterView: {
             cluster: string;
             etcd: components["schemas"]["ClusterEtcdView"];
-            /** @description Whether that one has a lease, without which it owns no volume. */
+            /** @description Whether the answering node has a lease. Without a lease it owns no volume. */
             has_lease: boolean;
             id: string;
             /** @description The `after` of the next page, if there is one. */
@@ -2703,7 +2697,7 @@ export interface components {
              */
             total?: number;
             volumes: components["schemas"]["ClusterVolumeView"][];
-            /** @description What needs attention, as in the status of the node that answers: the worst first. Empty: nothing needs to be done. */
+            /** @description Problems that need attention, as in the answering node's status, the worst first. Empty: nothing needs to be done. */
             warnings: components["schemas"]["WarningView"][];
         };
         ClusterVolumeView: {
@@ -2714,55 +2708,55 @@ export interface components {
             id: number;
             /**
              * Format: uint64
-             * @description Copies of the changes and the metadata that a new owner needs, on nodes that are there: one less than that many nodes may
-             *     go without a loss.
+             * @description Copies of the log and metadata that a new owner needs, on nodes that are up. The volume survives the loss of one node less
+             *     than this number.
              */
             log_copies: number;
             /**
              * Format: uint64
-             * @description Copies that it should have.
+             * @description Copies that the log should have.
              */
             log_copies_wanted?: number;
             name: string;
-            /** @description The name of the node that owns it; nobody does while it is taken over. */
+            /** @description The name of the owner; left out while the volume is being taken over. */
             owner?: string | null;
-            /** @description Why nodes that tried could not take it over, while nobody owns it. */
+            /** @description While the volume has no owner: why nodes that tried could not take it over. */
             problems?: string[];
             /**
              * Format: uint64
-             * @description Copies of the metadata's state on other nodes than the owner.
+             * @description Copies of the metadata state on nodes other than the owner.
              */
             state_copies: number;
         };
-        /** @description A protection that directories of a volume have, or data that was written below them when they had it. */
+        /** @description A protection of directories of a volume, or of data that was written below them earlier. */
         DirectoryProtection: {
             /** Format: uint32 */
             disk_failures_tolerated: number;
-            /** @description What it means on this pool now. */
+            /** @description Layout of the protection on the current pool. */
             layout: string;
             /** @example 3x */
             protection: string;
         };
         /** @description A disk to add: an empty folder, by its path on the server. */
         DiskAdd: {
-            /** @description Make the folder if it does not exist. The folder that it is in has to be there. */
+            /** @description Create the folder if it does not exist. Its parent folder must exist. */
             create?: boolean;
             /**
-             * @description What kind of device it is: hdd, ssd or nvme; any says nothing.
+             * @description Device class: hdd, ssd, nvme, or any for none.
              * @example nvme
              */
             media?: string;
             path: string;
             role?: components["schemas"]["DiskRole"];
-            /** @description Take it although it was a disk of Cairn's, and delete what is on it. */
+            /** @description Accept a folder that was a Cairn disk, and delete its content. */
             wipe?: boolean;
         };
-        /** @description What to change about a disk. */
+        /** @description Changes of a disk. */
         DiskChange: {
-            /** @description Move its data to the other disks, or stop doing that. */
+            /** @description Drain the disk, or cancel its drain. */
             draining?: boolean | null;
             /**
-             * @description What kind of device it is: hdd, ssd or nvme; any says nothing.
+             * @description Device class: hdd, ssd, nvme, or any for none.
              * @example nvme
              */
             media?: string | null;
@@ -2777,35 +2771,35 @@ export interface components {
              */
             total?: number;
         };
-        /** @description What a folder of the server's machine is on, which is to become a disk: to be looked at before it does. */
+        /** @description The device of a folder on the server, for a check before the folder becomes a disk. */
         DiskPlace: {
-            /** @description What is mounted there: "/dev/sdb1". */
+            /** @description The mounted device: "/dev/sdb1". */
             device: string;
-            /** @description Whether the folder is there. What else is said of it is of the folder that it would be in then. */
+            /** @description Whether the folder exists. If not, the other fields describe its parent folder. */
             exists: boolean;
-            /** @description The kind of file system: "xfs". */
+            /** @description The type of the file system: "xfs". */
             file_system: string;
             /** Format: uint64 */
             free_bytes: number;
-            /** @description Where that is mounted; "/" is the file system of the machine itself. */
+            /** @description The mount point; "/" is the root file system of the machine. */
             mount_point: string;
-            /** @description Where it is, with links followed. */
+            /** @description The path, with links resolved. */
             path: string;
-            /** @description Disks of the pool on this server that are on the same drive: they are lost together. */
+            /** @description Disks of this server on the same drive, which are lost together. */
             shares_with: string[];
             /** Format: uint64 */
             total_bytes: number;
         };
-        /** @description A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server. */
+        /** @description The replacement of a disk, with the same role and device class: an empty folder, by its path on the server. */
         DiskReplace: {
-            /** @description Make the folder if it does not exist. The folder that it is in has to be there. */
+            /** @description Create the folder if it does not exist. Its parent folder must exist. */
             create?: boolean;
             path: string;
-            /** @description Take it although it was a disk of Cairn's, and delete what is on it. */
+            /** @description Accept a folder that was a Cairn disk, and delete its content. */
             wipe?: boolean;
         };
         /**
-         * @description What a disk of the pool is for.
+         * @description The role of a disk in the pool.
          * @enum {string}
          */
         DiskRole: "data" | "journal";
@@ -2823,28 +2817,28 @@ export interface components {
             label: string;
             /**
              * Format: uint64
-             * @description Volumes whose log is written to it, of those that this server serves.
+             * @description Volumes of this server whose log is written to it.
              */
             logs: number;
             /**
-             * @description What kind of device it is, as far as somebody said: hdd, ssd or nvme; else any.
+             * @description Device class: hdd, ssd or nvme; any if none is set.
              * @example nvme
              */
             media?: string;
-            /** @description What is wrong with it, if anything is. */
+            /** @description The problem of the disk, if it has one. */
             problem?: string | null;
             /** Format: uint64 */
             read_errors: number;
             role: components["schemas"]["DiskRole"];
             /**
              * Format: uint64
-             * @description Shards that the volumes have on it.
+             * @description Shards of all volumes on it.
              */
             shards: number;
             state: components["schemas"]["DiskState"];
             /**
              * Format: uint64
-             * @description Volumes whose metadata is worked with on it, of those that this server serves.
+             * @description Volumes of this server whose metadata state is in use on it.
              */
             states: number;
             /** Format: uint64 */
@@ -2853,17 +2847,17 @@ export interface components {
             write_errors: number;
         };
         /**
-         * @description How a volume is encrypted.
+         * @description The encryption state of a volume.
          * @enum {string}
          */
         EncryptionState: "none" | "encrypted" | "locked" | "erased";
-        /** @description How a volume is encrypted, and with the help of which master key. */
+        /** @description The encryption state of a volume, and its master key. */
         EncryptionView: {
-            /** @description The id of the master key that its key is wrapped with. */
+            /** @description The id of the master key that wraps the volume's key. */
             master_key?: string | null;
             state: components["schemas"]["EncryptionState"];
         };
-        /** @description The body of every answer that is not a success. */
+        /** @description The body of every error response. */
         ErrorBody: {
             error: components["schemas"]["ErrorDetail"];
         };
@@ -2874,17 +2868,17 @@ export interface components {
             message: string;
         };
         /**
-         * @description Why a request was not done, for programs. The text beside it is for people.
+         * @description Why a request failed, for programs. The message is for people.
          * @enum {string}
          */
         ErrorKind: "invalid" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "too_many" | "unavailable" | "internal";
-        /** @description Something that happened. */
+        /** @description An event. */
         EventEntry: {
-            /** @description What to do, if there is something. */
+            /** @description The next step for an operator, if there is one. */
             action?: string | null;
             /**
              * Format: int64
-             * @description When it was seen, in seconds since 1970 UTC.
+             * @description Time of the event, in seconds since 1970 UTC.
              */
             at_seconds: number;
             /**
@@ -2894,23 +2888,23 @@ export interface components {
             id: number;
             kind: components["schemas"]["EventKind"];
             /**
-             * @description What happened, in a sentence.
+             * @description The event in a sentence.
              * @example disk /srv/disk2 is missing: its folder does not exist
              */
             message: string;
-            /** @description The nodes that saw it, in an answer of a cluster: who saw it first is the first. Not kept. */
+            /** @description In answers of a cluster: the nodes that saw the event, the earliest first. Not stored. */
             nodes?: string[];
             severity: components["schemas"]["Severity"];
             stage: components["schemas"]["EventStage"];
             /**
-             * @description What it happened to.
+             * @description The object of the event.
              * @example disk /srv/disk2
              */
             subject: string;
             warning?: components["schemas"]["WarningKind"] | null;
         };
         /**
-         * @description What it is about.
+         * @description Kind of an event.
          * @enum {string}
          */
         EventKind: "server_started" | "server_stopped" | "disk_missing" | "disk_failed" | "disk_suspect" | "disk_damage" | "disk_added" | "disk_removed" | "disk_drain" | "rebuild" | "scrub" | "damage_repaired" | "data_damaged" | "pool_nearly_full" | "pool_full" | "volume_not_served" | "volume_without_owner" | "volume_taken_over" | "node_away" | "lease_lost" | "schedule_failed" | "tier_failed" | "latency_goal_missed" | "alert";
@@ -2919,21 +2913,21 @@ export interface components {
             entries: components["schemas"]["EventEntry"][];
             /**
              * Format: int64
-             * @description When the oldest event is of that is kept, whatever was asked for.
+             * @description Time of the oldest stored event, whatever the filter.
              */
             first_seconds?: number | null;
             /**
              * Format: uint64
-             * @description The `before` of the next page; left out with the last one.
+             * @description The `before` of the next page; left out on the last page.
              */
             next_before?: number | null;
-            /** @description Why events are not written at the moment, if they are not. */
+            /** @description Why events cannot be written to disk now. */
             problem?: string | null;
-            /** @description Nodes that did not answer, and why: what they alone saw is not here. */
+            /** @description Nodes that did not answer, and why. The answer lacks events that only they saw. */
             silent?: components["schemas"]["SilentNode"][];
         };
         /**
-         * @description Whether it lasts.
+         * @description Stage of an event.
          * @enum {string}
          */
         EventStage: "began" | "ended" | "once";
@@ -2978,28 +2972,28 @@ export interface components {
              */
             squash?: string;
         };
-        /** @description Rules to put in force: each replaces the rule that has the same client, if there is one. */
+        /** @description Rules to set: each replaces the rule for the same client, if there is one. */
         ExportSet: {
             rules: components["schemas"]["ExportRule"][];
         };
-        /** @description Who may mount a volume. Without rules nobody may. */
+        /** @description The clients that may mount a volume. Without rules no client may. */
         ExportView: {
             rules: components["schemas"]["ExportRule"][];
             /** @example main */
             volume: string;
         };
-        /** @description One of the files, LUNs and objects for which most is done. */
+        /** @description One of the busiest files, LUNs and objects. */
         FileActivity: {
             /**
              * Format: uint64
-             * @description Its number, unless it is an object.
+             * @description The inode number; left out for objects.
              */
             inode?: number | null;
             kind: components["schemas"]["FileKind"];
-            /** @description There may be more: what was done before it was among these was not counted. */
+            /** @description Whether the figures are lower bounds: operations from before the file was among the busiest are not counted. */
             lower_bound: boolean;
             /**
-             * @description The path from the root of the volume; the LUN's name; bucket and key. `null`: it has no name any more.
+             * @description The path from the root of the volume, the LUN's name, or bucket and key. `null`: the file has no name now.
              * @example /home/ann/video.mkv
              */
             name?: string | null;
@@ -3015,12 +3009,12 @@ export interface components {
          * @enum {string}
          */
         FileKind: "file" | "directory" | "lun" | "object";
-        /** @description Snapshots of several volumes to take at one instant. */
+        /** @description Snapshots of a consistency group to take at one instant. */
         GroupSnapshotCreate: {
             /** @description Of each snapshot. */
             name: string;
             /**
-             * @description Each once; any node is asked, and several may own them.
+             * @description The volumes, each once. Any node takes the request, and several nodes may own the volumes.
              * @example [
              *       "data",
              *       "log"
@@ -3033,7 +3027,7 @@ export interface components {
             snapshots: components["schemas"]["SnapshotView"][];
         };
         /**
-         * @description How the pool is.
+         * @description The health of the pool.
          * @enum {string}
          */
         Health: "healthy" | "no_redundancy" | "degraded" | "failed";
@@ -3092,7 +3086,7 @@ export interface components {
             from_seconds: number;
             /** @description In a cluster those of all nodes in one, unless one node's are asked for. */
             series: components["schemas"]["HistorySeries"][];
-            /** @description Nodes whose numbers are not in it. */
+            /** @description Nodes that did not answer, whose values are missing. */
             silent?: components["schemas"]["SilentNode"][];
             /** Format: uint64 */
             step_seconds: number;
@@ -3109,12 +3103,12 @@ export interface components {
              */
             total?: number;
         };
-        /** @description The initiators that a group is to have. */
+        /** @description The initiators of a group. */
         IgroupSet: {
             initiators: string[];
             /**
-             * @description What runs on its hosts: linux, windows or vmware. LUNs of 512-byte blocks tell them of physical blocks of 4 KiB then, so
-             *     that what they make on a LUN is aligned.
+             * @description Operating system of the hosts: linux, windows or vmware. LUNs with 512-byte blocks then report physical blocks of 4 KiB, so
+             *     that partitions and file systems are aligned.
              * @example linux
              */
             os?: string | null;
@@ -3123,7 +3117,7 @@ export interface components {
             initiators: string[];
             name: string;
             /**
-             * @description What runs on its hosts, if that was said.
+             * @description Operating system of the hosts, if set.
              * @example linux
              */
             os?: string | null;
@@ -3140,38 +3134,38 @@ export interface components {
              */
             total?: number;
         };
-        /** @description Users and secrets of an initiator. */
+        /** @description CHAP users and secrets of an initiator. */
         InitiatorSet: {
             chap_secret: string;
             chap_user: string;
             mutual_secret?: string | null;
             mutual_user?: string | null;
         };
-        /** @description What is set for an initiator; secrets are never shown. */
+        /** @description CHAP settings of an initiator; secrets are never shown. */
         InitiatorView: {
             chap_user: string;
-            /** @description What the target calls itself, if it can prove who it is. */
+            /** @description The target's user for mutual CHAP, if set. */
             mutual_user?: string | null;
             name: string;
             /** @example main */
             volume: string;
         };
-        /** @description A volume whose key could not be wrapped anew. */
+        /** @description A volume whose key could not be rewrapped. */
         KeyFailureView: {
             volume: string;
             why: string;
         };
-        /** @description What became of the keys of volumes. */
+        /** @description The result of a key rotation. */
         KeyRotationView: {
             /** @description Volumes whose keys could not be unwrapped. */
             failed: components["schemas"]["KeyFailureView"][];
             keys: components["schemas"]["MasterKeysView"];
-            /** @description The key that secrets are wrapped with is wrapped with the current master key now, and was not before. */
+            /** @description Whether the key of the pool's secrets was rewrapped with the current master key. */
             secrets?: boolean;
-            /** @description Volumes whose keys are wrapped with the current master key now, and were not before. */
+            /** @description Volumes whose keys were rewrapped with the current master key. */
             wrapped: string[];
         };
-        /** @description How a volume stands with the latency goal of its class. */
+        /** @description A volume's state against the latency objective of its class. */
         LatencyView: {
             /** Format: uint64 */
             goal_microseconds: number;
@@ -3180,22 +3174,22 @@ export interface components {
             /** Format: uint64 */
             late_total: number;
             /**
-             * @description Whether at most one of a hundred requests was late in the last ten seconds (a minute, if there were few); left out
-             *     while that is not known.
+             * @description Whether at most one of a hundred requests was late in the last ten seconds (a minute, if there were few requests); left
+             *     out while unknown.
              */
             met?: boolean | null;
             /**
              * Format: uint64
-             * @description Requests that were answered in that time, and those of them that took longer than the goal.
+             * @description Requests answered in that time, and how many of them missed the objective.
              */
             requests: number;
             /**
              * Format: uint64
-             * @description The same since the goal is there, or the server.
+             * @description Requests, and late requests, since the objective was set or the server started.
              */
             requests_total: number;
         };
-        /** @description A limit of a volume, as it is now. Bytes or operations, per second. */
+        /** @description The state of a volume's limit, in bytes or operations per second. */
         LimitView: {
             /** Format: uint64 */
             baseline: number;
@@ -3203,19 +3197,19 @@ export interface components {
             burst: number;
             /**
              * Format: uint64
-             * @description What can be used above the baseline, and the most that is kept of it.
+             * @description Remaining credit above the baseline, and the maximum credit.
              */
             credit: number;
             /**
              * Format: uint64
-             * @description When the credit ends if all goes on as now; left out while it is not spent.
+             * @description Seconds until the credit is used up at the current rate; left out while no credit is spent.
              */
             credit_ends_seconds?: number | null;
             /** Format: uint64 */
             credit_max: number;
             /**
              * Format: uint64
-             * @description What is used, of about the last second.
+             * @description The use over about the last second.
              */
             now: number;
             /**
@@ -3238,7 +3232,7 @@ export interface components {
             /** Format: double */
             value: number;
         };
-        /** @description The server in short, every two seconds while somebody looks. */
+        /** @description Live metrics of the server. */
         LiveView: {
             /** Format: uint64 */
             disk_count: number;
@@ -3250,11 +3244,11 @@ export interface components {
             health: components["schemas"]["Health"];
             /**
              * Format: uint64
-             * @description The id of the last event; another one means that there are new ones.
+             * @description The id of the latest event; changes with each new event.
              */
             last_event_id?: number;
             memory: components["schemas"]["MemoryView"];
-            /** @description What this node is called in its cluster, if it is in one. */
+            /** @description The node's name in its cluster, if it is in one. */
             node?: string | null;
             /**
              * Format: int64
@@ -3262,19 +3256,19 @@ export interface components {
              */
             now_seconds: number;
             /**
-             * @description Numbers of the last seconds, by the names that the history has. In a cluster those of all nodes in one, unless one node's
-             *     are asked for; all else is what this node says.
+             * @description Values of the last seconds, by series name. In a cluster, values of all nodes combined, unless the request names one node.
+             *     All other fields are those of the answering node.
              */
             numbers: components["schemas"]["LiveNumber"][];
             /**
              * Format: uint32
-             * @description Another one means that the server was started anew.
+             * @description Changes when the server restarts.
              */
             pid: number;
             pool: components["schemas"]["PoolView"];
             rebuild: components["schemas"]["RebuildView"];
             scrub: components["schemas"]["ScrubView"];
-            /** @description Nodes whose numbers are not in it. */
+            /** @description Nodes that did not answer, whose values are missing. */
             silent?: components["schemas"]["SilentNode"][];
             summary: string;
             /** Format: uint64 */
@@ -3284,22 +3278,22 @@ export interface components {
             volume_count: number;
             warnings: components["schemas"]["WarningView"][];
         };
-        /** @description The ways to log in that are not always there. */
+        /** @description Optional ways to log in. */
         LoginWays: {
             /**
-             * @description What to call the OpenID provider, if people can log in by one.
+             * @description Display name of the OpenID provider, if one is configured.
              * @example Example
              */
             oidc?: string | null;
         };
-        /** @description The clone to make of a LUN. */
+        /** @description The clone of a LUN to create. */
         LunClone: {
-            /** @description Its name, in the same volume. */
+            /** @description The clone's name, in the same volume. */
             name: string;
-            /** @description As the LUN was in this snapshot of the volume; as it is now, if none is given. */
+            /** @description The snapshot of the volume to clone from; left out: the current state. */
             snapshot?: string | null;
         };
-        /** @description A LUN to make. */
+        /** @description A LUN to create. */
         LunCreate: {
             /**
              * @description 512 (the default) or 4096.
@@ -3307,7 +3301,7 @@ export interface components {
              */
             block_bytes?: 512 | 4096 | null;
             name: string;
-            /** @description Refused if there is not so much space, and in a cluster. */
+            /** @description `full` is refused if the pool has too little space, and in a cluster. */
             reserve?: components["schemas"]["LunReserve"];
             /** Format: uint64 */
             size_bytes: number;
@@ -3325,42 +3319,42 @@ export interface components {
              */
             total?: number;
         };
-        /** @description How a group is to see a LUN. */
+        /** @description The map of a LUN to a group. */
         LunMapSet: {
             /**
              * Format: uint32
-             * @description The first that is free, if none is given.
+             * @description The LUN's number for the group; by default the lowest free number.
              */
             number?: number | null;
         };
-        /** @description Which group sees a LUN, and as which number. */
+        /** @description A group that sees a LUN, and the LUN's number for it. */
         LunMapView: {
             igroup: string;
             /** Format: uint32 */
             number: number;
         };
         /**
-         * @description What is set aside for a LUN.
+         * @description Space reservation of a LUN.
          * @enum {string}
          */
         LunReserve: "none" | "full";
-        /** @description What a LUN is to have again. */
+        /** @description The state to which a LUN is rolled back. */
         LunRestore: {
             /** @description The snapshot of the volume. */
             snapshot: string;
         };
-        /** @description What to change about a LUN. */
+        /** @description Changes of a LUN. */
         LunSet: {
             online?: boolean | null;
             read_only?: boolean | null;
             reserve?: components["schemas"]["LunReserve"] | null;
-            /** @description A smaller size is meant: what lies beyond it is gone. */
+            /** @description Allow a smaller size; data beyond it is lost. */
             shrink?: boolean;
             /** Format: uint64 */
             size_bytes?: number | null;
             /**
              * Format: uint32
-             * @description Hosts are told when no more than this part of the volume's space is free, 1 to 99; 0: they are not told any more.
+             * @description Free space of the volume, in percent, at which hosts get a unit attention, 1 to 99; 0: never.
              */
             soft_threshold_percent?: number | null;
             write_cache?: boolean | null;
@@ -3371,11 +3365,11 @@ export interface components {
             /** Format: int64 */
             created_seconds: number;
             maps: components["schemas"]["LunMapView"][];
-            /** @description The identity that hosts see, its NAA: 32 hexadecimal digits. */
+            /** @description NAA identifier of the LUN: 32 hexadecimal digits. */
             naa: string;
             name: string;
             online: boolean;
-            /** @description Where hosts find the target, `ADDRESS:PORT` each, of all nodes; empty where iSCSI is not served yet. */
+            /** @description Portals of the target on all nodes, `ADDRESS:PORT` each; empty while iSCSI is not served. */
             portals?: string[];
             read_only: boolean;
             reserve?: components["schemas"]["LunReserve"];
@@ -3383,60 +3377,57 @@ export interface components {
             size_bytes: number;
             /**
              * Format: uint32
-             * @description Hosts are told when no more than this part of the volume's space is free; 0: they are not.
+             * @description Free space of the volume, in percent, at which hosts get a unit attention; 0: never.
              */
             soft_threshold_percent?: number;
-            /** @description The target that it is behind. */
+            /** @description The IQN of its target. */
             target: string;
             /**
              * Format: uint64
-             * @description What it takes of the volume; a LUN is thin.
+             * @description Space that the LUN uses.
              */
             used_bytes: number;
             /** @example main */
             volume: string;
-            /** @description Writes may be answered before they are stable. */
+            /** @description Writeback: writes may be acknowledged before they are stable. */
             write_cache: boolean;
         };
         /** @description A master key. */
         MasterKeyView: {
-            /** @description It wraps keys of new volumes. */
+            /** @description Whether it wraps keys of new volumes. */
             current: boolean;
             /**
-             * @description 16 hexadecimal digits that follow from the key.
+             * @description 16 hexadecimal digits, derived from the key.
              * @example 1f0c9b6e52d3a874
              */
             id: string;
-            /** @description Whether the server has it. If not, its volumes are not served. */
+            /** @description Whether the server has the key. Otherwise the key's volumes are not served. */
             present: boolean;
-            /**
-             * @description The key that secrets are wrapped with (of access keys, of initiators, of file handles) is wrapped with it: nor must it
-             *     then.
-             */
+            /** @description Whether it wraps the key of the pool's secrets (access keys, initiators, file handles): keep the master key while it does. */
             secrets?: boolean;
-            /** @description Volumes whose keys are wrapped with it: it must not be thrown away before there are none. */
+            /** @description Volumes whose keys it wraps: keep the master key while there are any. */
             volumes: string[];
         };
-        /** @description The master keys that a server knows. Nothing here tells anything of a key but its id. */
+        /** @description The master keys of a server. Only their ids are shown. */
         MasterKeysView: {
-            /** @description The first wraps keys of new volumes. Those that are needed and missing are last. */
+            /** @description The first key wraps keys of new volumes. Missing keys that volumes need are last. */
             keys: components["schemas"]["MasterKeyView"][];
-            /** @description Why they could not be read from there just now. */
+            /** @description Why the source could not be read. */
             problem?: string | null;
-            /** @description Where they come from: `file PATH`, `command LINE`; `null` if the server was given none. */
+            /** @description Their source: `file PATH` or `command LINE`; `null` if the server has none. */
             source?: string | null;
         };
-        /** @description Bytes of a volume on disks, protection included, that are to live on one kind of disks. */
+        /** @description Bytes of a volume on disks, protection included, whose policy asks for a device class. */
         MediaBytes: {
             /** Format: uint64 */
             bytes: number;
             /**
-             * @description The kind that they are on now. What is elsewhere moves as soon as there is room.
+             * @description The device class of the disks that hold the bytes now. Bytes in another class move as soon as the wanted class has room.
              * @example ssd
              */
             on: string;
             /**
-             * @description The kind that is asked for.
+             * @description The device class that the policy asks for.
              * @example ssd
              */
             wanted: string;
@@ -3457,7 +3448,7 @@ export interface components {
             record_cache_limit_bytes: number;
             /**
              * Format: uint64
-             * @description What the process has now.
+             * @description Memory that the process uses now.
              */
             resident_bytes: number;
             /** Format: uint64 */
@@ -3489,63 +3480,63 @@ export interface components {
             rpcbind: boolean;
         };
         NodeChange: {
-            /** @description Whether all that it has moves to other nodes. */
+            /** @description Whether the node is drained. */
             draining: boolean;
         };
-        /** @description What keeps a node that is to leave. */
+        /** @description What a draining node still has. */
         NodeDrainView: {
             /**
              * Format: uint64
-             * @description Of these, what is on its disks.
+             * @description Bytes of these segments on its disks.
              */
             bytes_left: number;
-            /** @description Nothing is on it any more: it can be removed. */
+            /** @description The node is empty, and can be removed. */
             done: boolean;
-            /** @description Whether it runs a member of etcd still. */
+            /** @description Whether it still runs an etcd member. */
             etcd_member: boolean;
-            /** @description Why it does not go on, if it does not. */
+            /** @description Why there is no progress. */
             problems: string[];
-            /** @description The name of the node that takes its place. It is removed by itself then. */
+            /** @description The name of the replacement. The cluster then removes the drained node by itself. */
             replaced_by?: string | null;
             /**
              * Format: uint64
-             * @description Left out as long as nobody can tell.
+             * @description Left out while there is no estimate.
              */
             seconds_left?: number | null;
             /**
              * Format: uint64
-             * @description Segments with data on its disks, as owners of volumes told last.
+             * @description Segments with data on its disks, by the last reports of the volumes' owners.
              */
             segments_left: number;
-            /** @description Volumes that have something on its disks still, be it only a part of their log. */
+            /** @description Volumes with data, metadata or log files on its disks. */
             volumes_left: string[];
-            /** @description Volumes that it owns still. */
+            /** @description Volumes that it still owns. */
             volumes_owned: string[];
         };
         NodeMaintenance: {
             /**
              * Format: uint64
-             * @description For so many seconds from now on the node is meant to be away. 0: it is back.
+             * @description Seconds of maintenance from now on. 0: maintenance ends.
              */
             seconds: number;
         };
         NodeReplace: {
-            /** @description The name of the node that takes its place: one that has joined. */
+            /** @description The name of the replacement, a node that has joined. */
             by: string;
         };
         NodeWeight: {
             /**
              * Format: uint32
-             * @description Its part of the load beside others: 100 is usual, 1000 the most. With 0 it owns no volume.
+             * @description The node's share of the load: 0 to 1000, by default 100. A node with 0 owns no volume.
              */
             weight: number;
         };
-        /** @description Where a browser goes to log in. */
+        /** @description The redirect of a browser for a log-in. */
         OidcBegun: {
             /** @description An address of the OpenID provider. */
             address: string;
         };
-        /** @description What the provider sent a browser back with: of the address that it came back to, what is in the query. */
+        /** @description The query parameters of the provider's redirect. */
         OidcReturn: {
             code?: string | null;
             /** @description Why there is no code. */
@@ -3559,44 +3550,44 @@ export interface components {
             address: string;
             /**
              * Format: int64
-             * @description When it began, in seconds since 1970.
+             * @description Start of the session, in seconds since 1970.
              */
             begun_seconds: number;
             /**
-             * @description What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+             * @description Log-in of the session: `token`, `password`, or `oidc` (OpenID provider).
              * @example oidc
              */
             by: string;
             /**
              * Format: int64
-             * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
+             * @description Latest end of the session, in seconds since 1970.
              */
             ends_seconds: number;
             /**
-             * @description What it is ended by: 16 hexadecimal digits. Nobody gets in with it.
+             * @description Id with which to end the session: 16 hexadecimal digits. It does not give access.
              * @example 0f3a5c7e91b2d4f6
              */
             id: string;
-            /** @description That of whoever asks. */
+            /** @description Whether this is the requesting session. */
             is_own: boolean;
             /** @example admin */
             role: string;
             /**
              * Format: int64
-             * @description When it was used last, in seconds since 1970, and from where.
+             * @description Last use in seconds since 1970, and its address.
              */
             used_seconds: number;
             /**
-             * @description Whose it is; `token` of one that the admin token began.
+             * @description The user; `token` for the admin token.
              * @example alice@example.org
              */
             user: string;
         };
-        /** @description Sessions that hold. */
+        /** @description Valid sessions. */
         OpenSessionList: {
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description By whose they are, then by number. */
+            /** @description Sorted by user, then by id. */
             sessions: components["schemas"]["OpenSession"][];
             /**
              * Format: uint64
@@ -3608,13 +3599,13 @@ export interface components {
         OperationActivity: {
             /**
              * Format: double
-             * @description The longest of this time.
+             * @description The longest such time.
              */
             latency_max_microseconds?: number | null;
             /**
              * Format: double
-             * @description From the request to its reply; of SCSI commands, from when they began; of S3, to the beginning of the answer. `null`: none
-             *     was answered yet.
+             * @description Mean time from request to reply; for SCSI from the start of the command; for S3 to the start of the answer. `null`: no
+             *     answer yet.
              */
             latency_mean_microseconds?: number | null;
             /**
@@ -3656,7 +3647,7 @@ export interface components {
             limits: components["schemas"]["PartView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
-            /** @description In a cluster, the name of the node that owns the volume, if that is another one than was asked. */
+            /** @description In a cluster: the name of the volume's owner, if it is not the answering node. */
             owner?: string | null;
             /**
              * Format: uint64
@@ -3664,11 +3655,11 @@ export interface components {
              */
             total?: number;
         };
-        /** @description A part of a volume that has rates of its own, and what it uses. */
+        /** @description A part of a volume with limits of its own, and its use. */
         PartView: {
             /**
              * Format: uint64
-             * @description Of about the last second; none while no node serves the volume, or its owner does not answer.
+             * @description Use over about the last second; left out while the volume is not served or its owner does not answer.
              */
             bytes_per_second?: number | null;
             /**
@@ -3695,10 +3686,10 @@ export interface components {
         };
         /**
          * Format: password
-         * @description A password as somebody gave it. `Debug` hides it, and its memory is wiped.
+         * @description A password from a request. `Debug` hides it, and its memory is wiped.
          */
         Password: string;
-        /** @description Another password for whoever asks, who shows to know the one of now. */
+        /** @description A new password for the requesting user, with the current password as proof. */
         PasswordChange: {
             new_password: components["schemas"]["Password"];
             password: components["schemas"]["Password"];
@@ -3716,21 +3707,21 @@ export interface components {
             month_usd: number;
             words: string;
         };
-        /** @description A design, with what it holds, does and costs. */
+        /** @description A design, with its capacity, performance and cost. */
         PlanDesign: {
             costs: components["schemas"]["PlanCost"][];
-            /** @description How it grows. */
+            /** @description Ways to grow the design. */
             growth: string;
-            /** @description Whether it is of Cairn, and not a vendor's product to compare with. */
+            /** @description Whether the design uses Cairn; otherwise it is another vendor's product, for comparison. */
             is_cairn: boolean;
             /** Format: double */
             month_per_usable_tib_usd: number;
             /** Format: double */
             month_usd: number;
             name: string;
-            /** @description What it needs that this version of Cairn does not have; nothing if it works today. */
+            /** @description Features that the design needs and this version of Cairn lacks; left out if it works today. */
             needs: string[];
-            /** @description What a buyer must know. */
+            /** @description Caveats for a buyer. */
             notes: string[];
             protocols: string[];
             /**
@@ -3749,9 +3740,9 @@ export interface components {
             survives: string;
             /** Format: uint64 */
             usable_bytes: number;
-            /** @description Why it ranks where it does. */
+            /** @description The reason for the rank. */
             why: string;
-            /** @description What is in no price. */
+            /** @description Costs that the price does not include. */
             without: string[];
             write: components["schemas"]["PlanRate"];
             /** Format: uint64 */
@@ -3768,14 +3759,14 @@ export interface components {
         };
         PlanPrices: {
             /**
-             * @description When they were taken.
+             * @description Date of the prices.
              * @example 2023-05-01
              */
             date: string;
             /** @example us-east-1 */
             region: string;
             source: string;
-            /** @description Which of them are older than a year. */
+            /** @description Prices that are older than a year. */
             stale: string[];
         };
         /** @description A sequential rate of all clients together, in bytes per second. */
@@ -3784,26 +3775,26 @@ export interface components {
             burst: number;
             /** @description measured, documented, derived or extrapolated. */
             known: string;
-            /** @description What holds the steady rate down. */
+            /** @description The bottleneck of the steady rate. */
             limited_by: string;
             /** Format: uint64 */
             steady: number;
         };
-        /** @description Designs that do what is wanted, best first. */
+        /** @description Designs that meet the goals, best first. */
         PlanView: {
             /**
              * Format: uint64
-             * @description Designs that were looked at.
+             * @description Number of evaluated designs.
              */
             candidates: number;
             /** @description If nothing fits: which goals exclude each other. */
             collision?: string | null;
             designs: components["schemas"]["PlanDesign"][];
-            /** @description Designs that do not, each with the goal that it misses; the nearest ones first. */
+            /** @description Designs that miss a goal, each with that goal; the nearest ones first. */
             misses: components["schemas"]["PlanMiss"][];
             prices: components["schemas"]["PlanPrices"];
         };
-        /** @description What holds for data that is written in a directory now. */
+        /** @description The effective policy for data that is written in a directory now. */
         PolicyInForce: {
             /** @example streaming */
             access_pattern: string;
@@ -3826,15 +3817,15 @@ export interface components {
              */
             total?: number;
         };
-        /** @description A policy to set, in the place of one that is there. */
+        /** @description A policy to set; it replaces an earlier one. */
         PolicySet: {
-            /** @description From the root of the volume. */
+            /** @description The directory's path from the root of the volume. */
             path: string;
             policy: components["schemas"]["PolicySettings"];
         };
         /**
-         * @description What a directory says about data of files below it; what it leaves out is said by the next directory above it that does,
-         *     or by the volume.
+         * @description The policy of a directory for data of files below it. A setting that is left out is inherited from the nearest parent
+         *     directory that has it, or from the volume.
          */
         PolicySettings: {
             /**
@@ -3853,36 +3844,36 @@ export interface components {
              */
             dedupe?: string | null;
             /**
-             * @description any, hdd, ssd or nvme: the kind of disks that it lives on.
+             * @description Device class: any, hdd, ssd or nvme.
              * @example ssd
              */
             media?: string | null;
             /**
-             * @description none, +1n to +4n, 2x to 5x, or default: how many disks may be lost.
+             * @description none, +1n to +4n, 2x to 5x, or default: how many lost disks the data survives.
              * @example 3x
              */
             protection?: string | null;
         };
-        /** @description What a directory says, and what holds there. */
+        /** @description A directory's own policy, and the effective one. */
         PolicyView: {
             in_force: components["schemas"]["PolicyInForce"];
-            /** @description From the root of the volume, which is `/`. */
+            /** @description The directory's path from the root of the volume, which is `/`. */
             path: string;
-            /** @description What the directory says itself; nothing if it has no policy. */
+            /** @description The directory's own policy; empty if it has none. */
             policy: components["schemas"]["PolicySettings"];
             volume: string;
         };
         PoolAddressView: {
             /**
-             * @description With the length of its prefix.
+             * @description Address with prefix length.
              * @example 10.0.0.20/24
              */
             address: string;
-            /** @description The node that has it while that node lives and stays; left out while all nodes are to leave. */
+            /** @description The home: the node that holds the address while that node is up; left out while all nodes are being drained. */
             home?: string | null;
-            /** @description The node that has it now; left out: none has. */
+            /** @description The node that holds the address now; left out: none. */
             node?: string | null;
-            /** @description Why a node that should have it has not. */
+            /** @description Why the node that should hold the address does not. */
             problem?: string | null;
         };
         PoolView: {
@@ -3892,13 +3883,13 @@ export interface components {
             device_failures_tolerated?: number | null;
             /**
              * Format: uint32
-             * @description Drives that bear the disks, and how many of them can be lost now without losing such data. Only where several disks are on
-             *     one drive, which are lost together.
+             * @description Number of drives under the disks, and how many of them can be lost now without loss of such data. Only if several disks
+             *     share a drive, and so are lost together.
              */
             devices?: number | null;
             /**
              * Format: uint32
-             * @description Disks that can be lost now without losing such data: those that are lost already are not among them.
+             * @description How many more disks can be lost now without loss of such data.
              */
             disk_failures_tolerated: number;
             /** Format: uint64 */
@@ -3906,20 +3897,20 @@ export interface components {
             id: string;
             /**
              * Format: uint32
-             * @description Nodes that can be lost, instead of those disks, without losing such data or a volume's metadata. Only if the pool
-             *     has disks on several nodes.
+             * @description How many nodes can be lost, instead of those disks, without loss of such data or of a volume's metadata. Only if the
+             *     pool has disks on several nodes.
              */
             node_failures_tolerated?: number | null;
-            /** @description How new data of a volume with the default protection is stored: "4+2", "3 mirrors". */
+            /** @description Layout of new data with the default protection: "4+2", "3 mirrors". */
             protection: string;
             /**
              * Format: uint64
-             * @description Raw bytes kept back, so that deleting and rebuilding work on a full pool.
+             * @description Raw bytes reserved so that deletions and rebuilds work on a full pool.
              */
             reserve_bytes: number;
             /**
              * Format: uint64
-             * @description Raw bytes of the disks that are there. Disks on one file system have its space once.
+             * @description Raw bytes of all present disks. Disks that share a file system count its space once.
              */
             total_bytes: number;
         };
@@ -3927,17 +3918,17 @@ export interface components {
         QuotaLimitView: {
             /**
              * Format: uint64
-             * @description Passing it is reported, and nothing else.
+             * @description Advisory limit: only reported when exceeded.
              */
             advisory?: number | null;
             /**
              * Format: uint64
-             * @description Never passed.
+             * @description Hard limit: never exceeded.
              */
             hard?: number | null;
             /**
              * Format: uint64
-             * @description Passed for the time of grace at most.
+             * @description Soft limit: may be exceeded for the grace time.
              */
             soft?: number | null;
         };
@@ -3952,17 +3943,17 @@ export interface components {
             total?: number;
         };
         /**
-         * @description Whose usage a quota is about.
+         * @description The subject of a quota.
          * @enum {string}
          */
         QuotaOf: "all" | "user" | "group" | "default-user" | "default-group";
-        /** @description A quota to set, in the place of one that is there. */
+        /** @description A quota to set; it replaces an earlier one. */
         QuotaSet: {
             bytes?: components["schemas"]["QuotaLimitView"];
             files?: components["schemas"]["QuotaLimitView"];
             /**
              * Format: uint64
-             * @description For how long soft limits may be passed; a week if it is left out.
+             * @description Grace time: how long soft limits may be exceeded; by default a week.
              */
             grace_seconds?: number | null;
             /**
@@ -3973,18 +3964,18 @@ export interface components {
             of: components["schemas"]["QuotaOf"];
             /** @description From the root of the volume, which is `/`. */
             path: string;
-            /** @description `bytes` are those stored, after compression and before parity, instead of those of files. */
+            /** @description Whether `bytes` counts stored bytes (after compression, before parity) instead of bytes of files. */
             physical?: boolean;
         };
-        /** @description A quota as it stands, or what is used where there is none. */
+        /** @description A quota with its usage, or the usage if there is no quota. */
         QuotaView: {
             bytes: components["schemas"]["QuotaLimitView"];
             /**
              * Format: uint64
-             * @description When the grace ends, in seconds since 1970; `null` while the soft limit is not passed.
+             * @description End of the grace time, in seconds since 1970; `null` while usage is below the soft limit.
              */
             bytes_grace_ends_seconds?: number | null;
-            /** @description What was in the directory before it had a quota is still being counted: it uses more than is said here. */
+            /** @description Whether earlier content of the directory is still being counted: the usage is higher than shown. */
             counting: boolean;
             files: components["schemas"]["QuotaLimitView"];
             /** Format: uint64 */
@@ -3993,7 +3984,7 @@ export interface components {
             grace_seconds: number;
             /** Format: uint32 */
             id?: number | null;
-            /** @description These limits are those of all users, or groups, without any of their own. */
+            /** @description Whether these are the default limits of users, or groups, without own limits. */
             inherited: boolean;
             /**
              * Format: uint64
@@ -4006,22 +3997,22 @@ export interface components {
             physical: boolean;
             /**
              * Format: uint64
-             * @description What these take after compression, before parity.
+             * @description Stored bytes of these: after compression, before parity.
              */
             physical_bytes: number;
             /**
              * Format: uint64
-             * @description Writes, names and such that it refused since the volume was opened.
+             * @description Writes and creations that the quota refused since the volume was opened.
              */
             refusals: number;
             /**
              * Format: uint64
-             * @description What the limits on bytes are compared with.
+             * @description The usage to which limits on bytes apply.
              */
             used_bytes: number;
             /**
              * Format: uint64
-             * @description Files, directories, links and all else that has an inode.
+             * @description Inodes: files, directories, links and others.
              */
             used_files: number;
             volume: string;
@@ -4030,18 +4021,18 @@ export interface components {
         RateView: {
             /**
              * Format: uint32
-             * @description The rate while there is credit, in thousandths of the rate; 1000 is no burst.
+             * @description The burst rate, in thousandths of the rate; 1000 means no burst.
              * @example 4000
              */
             burst_permille?: number;
             /**
              * Format: uint64
-             * @description How long a full credit lasts at the full burst.
+             * @description How long a full credit lasts at full burst.
              */
             credit_seconds?: number;
             /**
              * Format: uint64
-             * @description Beside that, whatever the size.
+             * @description A fixed rate in addition, whatever the size.
              */
             fixed?: number;
             /**
@@ -4050,7 +4041,7 @@ export interface components {
              */
             per_tib?: number;
         };
-        /** @description What a volume uses of its class. */
+        /** @description A volume's use of its class. */
         RatesView: {
             /** Format: uint64 */
             client_iops?: number | null;
@@ -4058,7 +4049,7 @@ export interface components {
             client_throughput?: number | null;
             /**
              * Format: uint64
-             * @description Requests that had to wait since the start, and for how long together.
+             * @description Requests delayed since the start, and the sum of their delays.
              */
             delayed: number;
             /** Format: uint64 */
@@ -4067,24 +4058,24 @@ export interface components {
             limits: components["schemas"]["LimitView"][];
             /** Format: uint64 */
             operations_per_second: number;
-            /** @description Parts of the volume that have limits of their own, and what they use. */
+            /** @description Parts of the volume with limits of their own, and their use. */
             parts?: components["schemas"]["PartView"][];
             /**
              * Format: uint64
-             * @description Of about the last second.
+             * @description Use over about the last second.
              */
             read_bytes_per_second: number;
             /** Format: uint64 */
             total_throughput?: number | null;
             /**
              * Format: uint64
-             * @description Requests that wait for their turn.
+             * @description Requests that are delayed now.
              */
             waiting: number;
             /** Format: uint64 */
             written_bytes_per_second: number;
         };
-        /** @description How fast shards are moved and rebuilt. */
+        /** @description The rate limit of moves and rebuilds. */
         RebuildRate: {
             /**
              * Format: uint64
@@ -4092,7 +4083,7 @@ export interface components {
              */
             rate_bytes_per_second: number;
         };
-        /** @description Moving and rebuilding of shards from draining disks or are lost. */
+        /** @description Moves and rebuilds of shards of draining and lost disks. */
         RebuildView: {
             /** Format: uint64 */
             bytes_left: number;
@@ -4100,71 +4091,70 @@ export interface components {
             errors: number;
             /**
              * Format: uint64
-             * @description Bytes that could not be had from anywhere.
+             * @description Bytes that could not be recovered from any disk.
              */
             lost_bytes: number;
             /** Format: uint64 */
             moved_bytes: number;
-            /** @description Why it does not go on, if it does not. */
+            /** @description Why there is no progress. */
             problems: string[];
             /**
              * Format: uint64
-             * @description Bytes per second that are moved at most; 0: no limit.
+             * @description Rate limit in bytes per second; 0: no limit.
              */
             rate_bytes_per_second: number;
-            /** @description Whether something is being moved now. */
+            /** @description Whether data is being moved or rebuilt now. */
             running: boolean;
             /**
              * Format: uint64
-             * @description Time that the rest takes at the speed of the last minute.
+             * @description Estimate at the rate of the last minute.
              */
             seconds_left?: number | null;
             /** Format: uint64 */
             segments_rewritten: number;
             /**
              * Format: uint64
-             * @description Shards that still are on draining disks, or were on disks that are given up.
+             * @description Shards still to be moved from draining disks, or rebuilt from disks that are given up.
              */
             shards_left: number;
             /**
              * Format: uint64
-             * @description Shards that cannot be read where they should be, by how many more their segment can lose: those
-             *     with the least come first.
+             * @description Shards that are missing from their disks. Those whose segments survive the fewest further losses are rebuilt first.
              */
             shards_missing: number;
             /**
              * Format: uint64
-             * @description Done since the server started.
+             * @description Work done since the server started.
              */
             shards_moved: number;
             /**
              * Format: uint64
-             * @description Bytes that were begun with, part by part: also those of shards that are not whole yet, or are made anew.
+             * @description Processed bytes, including those of shards that are incomplete or being rebuilt.
              */
             worked_bytes?: number;
         };
-        /** @description What was made anew. */
+        /** @description The result of a restore or clone. */
         RestoredView: {
             /**
              * Format: uint64
-             * @description Of files: they are shared with what they were made from.
+             * @description Bytes of files, which are shared with the source.
              */
             bytes: number;
             /** Format: uint64 */
             directories: number;
             /**
              * Format: uint64
-             * @description Files, links and such.
+             * @description Files, links and other non-directories.
              */
             files: number;
             path: string;
         };
         ScheduleView: {
-            /** @description When its snapshots are due, in the form of cron, in UTC. */
+            /** @description Cron expression, in UTC. */
             cron: string;
             /**
              * Format: uint32
-             * @description So many of its snapshots stay, and so many there are; locked ones are not deleted, and do not count.
+             * @description Number of snapshots to keep, and current number; locked snapshots are kept, and do not count.
              */
             keep: number;
             name: string;
@@ -4178,11 +4168,12 @@ export interface components {
             /** Format: uint64 */
             snapshots: number;
         };
-        /** @description When snapshots of a volume come and go by themselves; what is left out stays as it is. */
+        /** @description Snapshot schedules and automatic deletion of a volume; a field that is left out stays unchanged. */
         SchedulesSet: {
             /**
              * Format: uint32
-             * @description With less of the pool free the oldest snapshot is deleted, one after the other: 1 to 90; 0 for never. Locked ones stay.
+             * @description Percentage of free space in the pool below which the oldest snapshots are deleted one by one: 1 to 90; 0 for never. Locked
+             *     snapshots are kept.
              */
             autodelete_percent?: number | null;
             /** @description `hourly 24, daily 7, six-hourly 10 (0 *\/6 * * *)`, or `none`. */
@@ -4191,15 +4182,15 @@ export interface components {
         SchedulesView: {
             /**
              * Format: uint32
-             * @description With less of the pool free the oldest snapshot is deleted; 0: none is deleted for that.
+             * @description Percentage of free space in the pool below which the oldest snapshots are deleted; 0: never.
              */
             autodelete_percent?: number;
             schedules: components["schemas"]["ScheduleView"][];
-            /** @description As it is set: empty for none. */
+            /** @description The schedules as text; empty for none. */
             text: string;
             volume: string;
         };
-        /** @description Bytes of a file that cannot be read any more. */
+        /** @description Unreadable bytes of a file. */
         ScrubDamage: {
             detail: string;
             /** Format: uint64 */
@@ -4207,8 +4198,8 @@ export interface components {
             /** Format: uint64 */
             inode: number;
             /**
-             * @description All its names, from the root of the volume; none if it has none any more. Bytes that are not
-             *     UTF-8 are shown as U+FFFD.
+             * @description All paths of the file from the root of the volume; empty if it has no name. Bytes that are not UTF-8 are shown as
+             *     U+FFFD.
              */
             paths: string[];
             /** Format: uint64 */
@@ -4216,78 +4207,78 @@ export interface components {
             volume: string;
         };
         ScrubReport: {
-            /** @description What was found and is still there, by volume and file. */
+            /** @description Damage that was found and still exists, by volume and file. */
             damaged: components["schemas"]["ScrubDamage"][];
             /**
              * Format: uint64
-             * @description Places beyond those, for which there was no room in the list.
+             * @description Number of further places, beyond the list's limit.
              */
             damaged_more: number;
             scrub: components["schemas"]["ScrubView"];
         };
-        /** @description The timer of scrubs and the maintenance window, of a server or of all nodes of a cluster. */
+        /** @description The scrub schedule and the maintenance window of a server, or of all nodes of a cluster. */
         ScrubSchedule: {
             /**
              * Format: int64
-             * @description When it closes. Left out: it is closed, or never closes.
+             * @description When the window closes. Left out: it is closed, or never closes.
              */
             closes_seconds?: number | null;
             /**
-             * @description Left out: no scrub begins by itself.
+             * @description Left out: there is no schedule.
              * @example 30d
              */
             every?: string | null;
-            /** @description Whether the window is open now; also without one. */
+            /** @description Whether the window is open now; true without a window. */
             is_open: boolean;
             /**
              * Format: int64
-             * @description When it opens. Left out: it is open.
+             * @description When the window opens. Left out: it is open.
              */
             opens_seconds?: number | null;
             /**
-             * @description Left out: there is none, and nothing waits for one.
+             * @description Left out: there is no maintenance window.
              * @example sat:22:00-06:00
              */
             window?: string | null;
         };
-        /** @description The timer of scrubs and the maintenance window: what is left out is not there any more. */
+        /** @description The scrub schedule and the maintenance window; a field that is left out is cleared. */
         ScrubScheduleSet: {
             /**
-             * @description How long after the beginning of a scrub the next one begins by itself: hours or days.
+             * @description Time from the start of one scrub to the start of the next, in hours or days.
              * @example 30d
              */
             every?: string | null;
             /**
-             * @description Days and times of the week, in UTC.
+             * @description Maintenance window: days and times of the week, in UTC.
              * @example sat:22:00-06:00
              */
             window?: string | null;
         };
         /**
-         * @description Where a scrub stands.
+         * @description The stage of a scrub.
          * @enum {string}
          */
         ScrubStage: "never" | "running" | "paused" | "done";
         ScrubStart: {
             /**
              * Format: uint64
-             * @description Bytes per second from now on; 0: no limit. What is left out stays.
+             * @description Rate limit in bytes per second; 0: no limit; left out: unchanged.
              */
             rate_bytes_per_second?: number | null;
-            /** @description Begin anew also when one is under way. */
+            /** @description Restart from the beginning, even if a scrub is in progress. */
             restart?: boolean;
         };
         ScrubView: {
-            /** @description It began by itself, as its schedule says. */
+            /** @description Whether the schedule started this scrub. */
             by_schedule?: boolean;
             /**
              * Format: uint64
-             * @description Places in files that cannot be read any more; `report` names them.
+             * @description Unreadable places in files; `report` lists them.
              */
             damaged: number;
             /**
              * Format: uint64
-             * @description Bytes read so far, and about how many it will be.
+             * @description Bytes read so far, and an estimate of the total.
              */
             done_bytes: number;
             /**
@@ -4297,12 +4288,12 @@ export interface components {
             errors: number;
             /**
              * Format: int64
-             * @description 0 while it is not done.
+             * @description 0 until the scrub is done.
              */
             finished_seconds: number;
             /**
              * Format: int64
-             * @description When the next one begins by itself: in a cluster the first of its nodes. Left out: none does.
+             * @description When the schedule starts the next scrub, in a cluster on the first node. Left out: never.
              */
             next_seconds?: number | null;
             /** Format: uint64 */
@@ -4313,26 +4304,26 @@ export interface components {
             repaired_bytes: number;
             /**
              * Format: int64
-             * @description It waits for the maintenance window, which opens then. Left out: it does not wait.
+             * @description When the awaited maintenance window opens. Left out: the scrub waits for none.
              */
             rests_until_seconds?: number | null;
             /**
              * Format: uint64
-             * @description At the speed so far.
+             * @description Estimate at the rate so far.
              */
             seconds_left?: number | null;
             /** Format: uint64 */
             shards: number;
             /**
              * Format: uint64
-             * @description Shards on disks that are away, which were not looked at.
+             * @description Shards on missing disks, which were not checked.
              */
             shards_away: number;
             /** Format: uint64 */
             shards_rebuilt: number;
             /** Format: uint64 */
             shards_sealed: number;
-            /** @description Nodes of the cluster that do not answer: what they read is not in these numbers. */
+            /** @description Nodes that do not answer; these numbers lack their part. */
             silent?: components["schemas"]["SilentNode"][];
             stage: components["schemas"]["ScrubStage"];
             /** Format: int64 */
@@ -4341,7 +4332,7 @@ export interface components {
             total_bytes: number;
             /**
              * Format: uint64
-             * @description Bytes of shards that were wrong or could not be read, and those of them that were written anew.
+             * @description Bytes of shards that were damaged or unreadable, and how many of them were repaired.
              */
             wrong_bytes: number;
         };
@@ -4360,24 +4351,24 @@ export interface components {
         /** @description A session of a browser. */
         SessionOpen: {
             /**
-             * @description What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+             * @description Log-in of the session: `token`, `password`, or `oidc` (OpenID provider).
              * @example password
              */
             by: string;
             /**
              * Format: int64
-             * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
+             * @description Latest end of the session, in seconds since 1970.
              */
             ends_seconds: number;
             /**
              * Format: int64
-             * @description When it ends unless somebody uses the page before; never after the other.
+             * @description End of the session without further use of the page; at most the latest end.
              */
             idle_ends_seconds: number;
             /** @example admin */
             role: string;
             /**
-             * @description Whose it is; `token` of one that the admin token began.
+             * @description The user; `token` for the admin token.
              * @example alice
              */
             user: string;
@@ -4388,20 +4379,20 @@ export interface components {
             begun_seconds: number;
             /**
              * Format: uint32
-             * @description Connections that it has now; `address` is that of the first one.
+             * @description Number of connections; `address` is that of the first one.
              */
             connections: number;
             initiator: string;
             /**
              * Format: uint32
-             * @description The number of the target port group through which it came: in a cluster each node has its own.
+             * @description The target port group of the session; in a cluster each node has its own.
              */
             portal_group: number;
-            /** @description None in a session that only asks which targets there are. */
+            /** @description Left out for a discovery session. */
             target?: string | null;
         };
         /**
-         * @description How bad it is.
+         * @description Severity of an event or warning.
          * @enum {string}
          */
         Severity: "info" | "warning" | "error";
@@ -4414,22 +4405,22 @@ export interface components {
         SnapshotCreate: {
             name: string;
         };
-        /** @description Asks what changed since a snapshot: for the first page, or for the one after another. */
+        /** @description A request for changes since a snapshot: the first page or a following one. */
         SnapshotDiffAsk: {
             /**
              * Format: uint32
-             * @description Most changes in the page; 1000 if it is left out, at most 10000.
+             * @description Maximum number of changes in the page; by default 1000, at most 10000.
              */
             max?: number | null;
-            /** @description Of the page before this one. That page is given again until this one was asked for. */
+            /** @description `next` of the previous page. That page can be requested again until this one was requested. */
             next?: string | null;
-            /** @description A later snapshot; what changed up to now if it is left out. */
+            /** @description The later snapshot; left out: the current state. */
             to?: string | null;
         };
         SnapshotDiffPage: {
             /** @description In no order. */
             changes: components["schemas"]["ChangeView"][];
-            /** @description What to ask with for more, within five minutes; there is no more if it is absent. */
+            /** @description Parameter for the next page, valid for five minutes; left out on the last page. */
             next?: string | null;
         };
         SnapshotList: {
@@ -4440,7 +4431,7 @@ export interface components {
             freeing: number;
             /**
              * Format: uint64
-             * @description Bytes, before parity, that snapshots alone hold, together.
+             * @description Total bytes, before parity, that only snapshots hold.
              */
             held_bytes: number;
             /** @description The `after` of the next page, if there is one. */
@@ -4453,17 +4444,17 @@ export interface components {
              */
             total?: number;
         };
-        /** @description What to make anew from a snapshot. */
+        /** @description A file or directory to restore from a snapshot. */
         SnapshotRestore: {
             /** @description In the volume, from its root: `/projects/report.odt`. */
             path: string;
             /**
-             * @description Where it comes; the same path if it is left out. A file takes the place of one that is there; a directory comes where
-             *     nothing is.
+             * @description The path to restore to; by default the original path. A restored file replaces an existing file; a restored directory needs an
+             *     unused path.
              */
             to?: string | null;
         };
-        /** @description What to change of a snapshot. */
+        /** @description Changes of a snapshot. */
         SnapshotSet: {
             locked?: boolean | null;
             /** @description Its new name. */
@@ -4473,13 +4464,13 @@ export interface components {
         SnapshotView: {
             /** Format: uint64 */
             age_seconds: number;
-            /** @description Volumes that began from it; it cannot be deleted as long as there are any. */
+            /** @description Clones of it; it cannot be deleted while there are any. */
             clones?: string[];
             /** Format: uint64 */
             file_bytes: number;
             /**
              * Format: uint64
-             * @description What deleting it alone would free, before parity; `null` in lists that do not ask for it.
+             * @description Bytes, before parity, that deleting only this snapshot would free; `null` in lists without `space`.
              */
             frees_bytes?: number | null;
             /**
@@ -4487,10 +4478,10 @@ export interface components {
              * @description Of the volume when it was taken.
              */
             inodes: number;
-            /** @description It cannot be deleted. */
+            /** @description Whether it is protected against deletion. */
             locked: boolean;
             name: string;
-            /** @description The schedule that took it; `null` for one that was taken by hand. */
+            /** @description The schedule that took it; `null` for a manual snapshot. */
             schedule?: string | null;
             /**
              * Format: int64
@@ -4499,40 +4490,40 @@ export interface components {
             taken_seconds: number;
             volume: string;
         };
-        /** @description Whether data moves to emptier disks. */
+        /** @description A request to pause or resume the spread. */
         SpreadSet: {
-            /** @description In a cluster on all nodes. Shards that are just moving are moved to their end. */
+            /** @description Applies to all nodes of a cluster. Moves in progress are completed. */
             paused: boolean;
         };
         /**
-         * @description Where the moving of data to emptier disks stands.
+         * @description The stage of the spread of data to emptier disks.
          * @enum {string}
          */
         SpreadStage: "even" | "moving" | "paused" | "resting" | "waiting" | "settled";
-        /** @description Data that moves to emptier disks, after disks or nodes were added. */
+        /** @description The spread of data to emptier disks, after disks or nodes were added. */
         SpreadView: {
             /**
              * Format: uint64
-             * @description Bytes that disks have above the mean share of their kind.
+             * @description Bytes on disks above the mean of their device class.
              */
             excess_bytes: number;
             /**
              * Format: uint64
-             * @description The share in use of the emptiest disk and of the fullest, in thousandths: of the kind of disks that are furthest apart.
+             * @description How full the emptiest and the fullest disk are, in thousandths, for the device class with the largest difference.
              */
             least_permille: number;
             /** Format: uint64 */
             most_permille: number;
             /**
              * Format: uint64
-             * @description Moved since the server started, of the volumes that the node that answers serves.
+             * @description Bytes that the answering node moved since its server started.
              */
             moved_bytes: number;
-            /** @description Whether an operator paused it, on all nodes of a cluster. */
+            /** @description Whether an operator paused the spread, on all nodes of a cluster. */
             paused: boolean;
             /**
              * Format: int64
-             * @description When the maintenance window opens that it waits for. Left out: it does not wait for one.
+             * @description When the awaited maintenance window opens. Left out: the spread waits for none.
              */
             rests_until_seconds?: number | null;
             stage: components["schemas"]["SpreadStage"];
@@ -4546,43 +4537,43 @@ export interface components {
             /** Format: uint32 */
             pid: number;
             pool: components["schemas"]["PoolView"];
-            /** @description One line for people: how data is protected, and what is wrong. */
+            /** @description One line for people: the protection of data, and the problems. */
             summary: string;
             /** Format: uint64 */
             uptime_seconds: number;
             version: string;
             volumes: components["schemas"]["VolumeView"][];
-            /** @description What needs attention, the worst first. Empty: nothing needs to be done. */
+            /** @description Problems that need attention, the worst first. Empty: nothing needs to be done. */
             warnings: components["schemas"]["WarningView"][];
         };
         TicketCreate: {
             /**
              * Format: uint64
-             * @description How long it can be used: 1 to 86,400.
+             * @description Validity in seconds: 1 to 86,400.
              */
             valid_seconds: number;
         };
         TicketView: {
-            /** @description Lets one node join. A secret. */
+            /** @description The ticket, a secret with which one node can join. */
             ticket: string;
         };
         /** @description A tier to add. */
         TierAdd: {
             /**
-             * @description A file on the server with the credentials, which its owner alone can read; left out: the environment of the server,
-             *     or the machine's own identity.
+             * @description Credentials file on the server, readable only by its owner; left out: the server's environment, or the machine's cloud
+             *     identity.
              */
             credentials_file?: string | null;
             /** @example cold */
             name: string;
             /**
-             * @description s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
-             *     be, or file:///PATH. No credentials.
+             * @description s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with an optional
+             *     &endpoint=URL, or file:///PATH. Without credentials.
              * @example s3://archive/cairn?region=eu-west-1
              */
             url: string;
         };
-        /** @description Where a check of a tier goes on; left out: it begins. */
+        /** @description Position of a check of a tier; left out: the start. */
         TierCheck: {
             /**
              * Format: uint64
@@ -4592,15 +4583,15 @@ export interface components {
             /** @example main */
             volume?: string | null;
         };
-        /** @description What a step of a check found. */
+        /** @description The result of a step of a check. */
         TierChecked: {
             /**
              * Format: uint64
-             * @description Bytes that were read and are what was written.
+             * @description Bytes that were read and are intact.
              */
             bytes: number;
             next?: components["schemas"]["TierCheck"] | null;
-            /** @description What is wrong, missing, or could not be read. */
+            /** @description Objects that are damaged, missing or unreadable. */
             problems: string[];
         };
         TierList: {
@@ -4613,7 +4604,7 @@ export interface components {
              */
             total?: number;
         };
-        /** @description A tier, and what is in it. */
+        /** @description A tier, and its data. */
         TierView: {
             /** Format: uint64 */
             bytes: number;
@@ -4631,13 +4622,13 @@ export interface components {
             errors: number;
             /**
              * Format: uint64
-             * @description What of these bytes is still in use.
+             * @description The part of these bytes that is in use.
              */
             live_bytes: number;
             /**
              * Format: uint64
-             * @description What the bytes cost in a month at the list price of S3 Standard in the region of the address, in US cents, without
-             *     requests and traffic; left out where that is not known.
+             * @description Monthly cost of the bytes in US cents, at the list price of S3 Standard in the tier's region, without requests and traffic;
+             *     left out if unknown.
              */
             month_cents?: number | null;
             /** @example cold */
@@ -4648,32 +4639,32 @@ export interface components {
              */
             objects: number;
             /**
-             * @description When that price was taken.
+             * @description Date of that price.
              * @example 2026-03-03
              */
             price_date?: string | null;
-            /** @description What went wrong last, if nothing went right since. */
+            /** @description The last failure, until a request succeeds. */
             problem?: string | null;
             /** Format: uint64 */
             read_bytes: number;
             /**
              * Format: uint64
-             * @description Requests since the server was started, and those of them that failed.
+             * @description Requests since the server started, and failed ones among them.
              */
             reads: number;
             /**
              * Format: uint64
-             * @description What they would take on the disks, parity and copies included.
+             * @description Space that the data would need on disks, with parity and copies.
              */
             saved_bytes: number;
             /**
              * Format: uint64
-             * @description Objects that nothing refers to, which are to be deleted.
+             * @description Unreferenced objects, which are to be deleted.
              */
             unused_objects: number;
             url: string;
             volumes: components["schemas"]["TierVolumeView"][];
-            /** @description Whether it answers; if not, `problem` says why. */
+            /** @description Whether the tier answers; otherwise `problem` says why. */
             working: boolean;
             /** Format: uint64 */
             writes: number;
@@ -4681,7 +4672,7 @@ export interface components {
             written_bytes: number;
             /**
              * Format: uint64
-             * @description Answers that were not what was written.
+             * @description Answers with wrong data.
              */
             wrong: number;
         };
@@ -4692,13 +4683,13 @@ export interface components {
             /** @example 31 */
             cooling_days: string;
             /**
-             * @description Of files with such names, of this size or more, that were not changed for so long.
+             * @description Filter of files: names, minimum size, minimum time since the last change.
              * @example *.mp4,*.fastq.gz
              */
             files?: string;
             /**
              * Format: uint64
-             * @description Bytes that were copied into segments of cold data since it was opened, because their files go and others stay.
+             * @description Bytes copied into segments of cold data since the volume was opened, to separate offloaded files from others.
              */
             gathered_bytes?: number;
             /** Format: uint64 */
@@ -4711,22 +4702,22 @@ export interface components {
             name: string;
             /** Format: uint64 */
             objects: number;
-            /** @description In a cluster, the name of the node that owns it, if that is another one: that one knows the numbers. */
+            /** @description In a cluster: the name of the owner, if it is another node. The owner has the numbers. */
             owner?: string | null;
             problem?: string | null;
             /** Format: uint64 */
             promoted_parts: number;
             /**
              * Format: uint64
-             * @description Segments that could not be sent or brought back lately.
+             * @description Segments that recently could not be offloaded or promoted.
              */
             resting_segments: number;
             /**
              * Format: uint64
-             * @description Segments that went there, and parts of files that came back for being read again and again, since it was opened.
+             * @description Segments offloaded, and parts of files promoted back for repeated reads, since the volume was opened.
              */
             sent_segments: number;
-            /** @description Whether it is served here; if not, the numbers are not known. */
+            /** @description Whether this node serves the volume; otherwise the numbers are unknown. */
             serving: boolean;
             /** @example auto */
             tiering: string;
@@ -4734,7 +4725,7 @@ export interface components {
         TokenLogin: {
             token: string;
         };
-        /** @description A user to make. */
+        /** @description A user to create. */
         UserCreate: {
             /** @example alice */
             name: string;
@@ -4758,17 +4749,17 @@ export interface components {
             password: components["schemas"]["Password"];
             user: string;
         };
-        /** @description Changes of a user; what is left out stays. All sessions of the user end. */
+        /** @description Changes of a user; a field that is left out stays unchanged. All sessions of the user end. */
         UserSet: {
             password?: components["schemas"]["Password"] | null;
             /** @example viewer */
             role?: string | null;
         };
-        /** @description A user. What is kept of the password is not told. */
+        /** @description A user, without the password hash. */
         UserView: {
             /**
              * Format: int64
-             * @description When role or password were changed last.
+             * @description When the role or password was last changed.
              */
             changed_seconds: number;
             /** Format: int64 */
@@ -4781,7 +4772,7 @@ export interface components {
              */
             role: string;
         };
-        /** @description What clients do with one volume, all together. */
+        /** @description Live metrics of a volume, as totals of all clients. */
         VolumeActivity: {
             /** Format: double */
             operations_per_second: number;
@@ -4793,20 +4784,20 @@ export interface components {
             written_bytes_per_second: number;
         };
         VolumeAddressSet: {
-            /** @description With the length of its prefix: 10.0.0.9/24. */
+            /** @description Address with prefix length: 10.0.0.9/24. */
             address: string;
-            /** @description The interface that it is put on, of this name on each node; left out: that in its network. */
+            /** @description The network interface, which has this name on each node; left out: the one in the address's network. */
             interface?: string | null;
         };
         VolumeAddressView: {
-            /** @description With the length of its prefix: 10.0.0.9/24. */
+            /** @description Address with prefix length: 10.0.0.9/24. */
             address: string;
-            /** @description The interface that it is put on; left out: that in its network. */
+            /** @description The network interface; left out: the one in the address's network. */
             interface?: string | null;
-            /** @description Why the owner does not have it; only the owner knows. */
+            /** @description Why the owner does not hold the address; only the owner reports it. */
             problem?: string | null;
         };
-        /** @description Settings of a volume to change; what is left out stays. */
+        /** @description Settings of a volume to change; a field that is left out stays unchanged. */
         VolumeChange: {
             /**
              * @description concurrent, streaming or random.
@@ -4814,7 +4805,7 @@ export interface components {
              */
             access_pattern?: string | null;
             /**
-             * @description none, or the size up to which the size limit grows by itself as the volume fills.
+             * @description none, or the largest size to which the size limit grows automatically as the volume fills.
              * @example 2TiB
              */
             autogrow?: string | null;
@@ -4824,28 +4815,27 @@ export interface components {
              */
             class?: string | null;
             /**
-             * @description none, lz4, zstd or zstd:LEVEL. A change is for data written from then on.
+             * @description none, lz4, zstd or zstd:LEVEL. A change applies to data written from then on.
              * @example lz4
              */
             compression?: string | null;
             /**
-             * @description 2 to 183.
+             * @description Days without use after which data is cold, 2 to 183.
              * @example 31
              */
             cooling_days?: string | null;
             /**
-             * @description off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
-             *     from then on.
+             * @description off, on (trust a 256-bit hash) or verify (read and compare first). A change applies to data written from then on.
              * @example on
              */
             dedupe?: string | null;
             /**
-             * @description any, or hdd, ssd, nvme: the kind of disks that data written from then on is to live on.
+             * @description Device class for data written from then on: any, hdd, ssd or nvme.
              * @example ssd
              */
             media?: string | null;
             /**
-             * @description default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
+             * @description default, none, +1n to +4n, 2x to 5x. A change applies to data written from then on.
              * @example +2n
              */
             protection?: string | null;
@@ -4860,35 +4850,35 @@ export interface components {
              */
             tier?: string | null;
             /**
-             * @description any, or patterns with commas between them: data of files goes to the tier one of which matches their names. With
-             *     `tiering` auto or all.
+             * @description any, or name patterns separated by commas: with `tiering` auto or all, only data of matching files is offloaded.
              * @example *.mp4,*.fastq.gz
              */
             tier_files?: string | null;
             /**
-             * @description none, or for how long such files must not have been changed, such as 12h or 30d.
+             * @description none, or the minimum time since such files were changed, such as 12h or 30d.
              * @example 30d
              */
             tier_min_age?: string | null;
             /**
-             * @description none, or the least size of such files.
+             * @description none, or the minimum size of such files.
              * @example 1MiB
              */
             tier_min_size?: string | null;
             /**
-             * @description none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
+             * @description none (data in the tier is promoted back), snapshot-only (cold data that only snapshots have is offloaded), auto (all cold
+             *     data) or all (all data).
              * @example auto
              */
             tiering?: string | null;
         };
-        /** @description A clone of a whole volume to make. */
+        /** @description A volume clone to create. */
         VolumeCloneCreate: {
             /** @example projects-test */
             name: string;
-            /** @description The snapshot that it begins with; left out: the volume as it is now. */
+            /** @description The snapshot to clone; left out: the current state of the volume. */
             snapshot?: string | null;
         };
-        /** @description A volume to make; what is left out has its default. */
+        /** @description A volume to create; a field that is left out has its default. */
         VolumeCreate: {
             /**
              * @description concurrent, streaming or random.
@@ -4896,7 +4886,7 @@ export interface components {
              */
             access_pattern?: string | null;
             /**
-             * @description none, or the size up to which the size limit grows by itself as the volume fills.
+             * @description none, or the largest size to which the size limit grows automatically as the volume fills.
              * @example 2TiB
              */
             autogrow?: string | null;
@@ -4906,32 +4896,31 @@ export interface components {
              */
             class?: string | null;
             /**
-             * @description none, lz4, zstd or zstd:LEVEL. A change is for data written from then on.
+             * @description none, lz4, zstd or zstd:LEVEL. A change applies to data written from then on.
              * @example lz4
              */
             compression?: string | null;
             /**
-             * @description 2 to 183.
+             * @description Days without use after which data is cold, 2 to 183.
              * @example 31
              */
             cooling_days?: string | null;
             /**
-             * @description off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
-             *     from then on.
+             * @description off, on (trust a 256-bit hash) or verify (read and compare first). A change applies to data written from then on.
              * @example on
              */
             dedupe?: string | null;
-            /** @description Encrypt its bytes, which can never be changed. */
+            /** @description Encrypt the volume's data; this cannot be changed later. */
             encrypt?: boolean;
             /**
-             * @description any, or hdd, ssd, nvme: the kind of disks that data written from then on is to live on.
+             * @description Device class for data written from then on: any, hdd, ssd or nvme.
              * @example ssd
              */
             media?: string | null;
             /** @example projects */
             name: string;
             /**
-             * @description default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
+             * @description default, none, +1n to +4n, 2x to 5x. A change applies to data written from then on.
              * @example +2n
              */
             protection?: string | null;
@@ -4946,56 +4935,56 @@ export interface components {
              */
             tier?: string | null;
             /**
-             * @description any, or patterns with commas between them: data of files goes to the tier one of which matches their names. With
-             *     `tiering` auto or all.
+             * @description any, or name patterns separated by commas: with `tiering` auto or all, only data of matching files is offloaded.
              * @example *.mp4,*.fastq.gz
              */
             tier_files?: string | null;
             /**
-             * @description none, or for how long such files must not have been changed, such as 12h or 30d.
+             * @description none, or the minimum time since such files were changed, such as 12h or 30d.
              * @example 30d
              */
             tier_min_age?: string | null;
             /**
-             * @description none, or the least size of such files.
+             * @description none, or the minimum size of such files.
              * @example 1MiB
              */
             tier_min_size?: string | null;
             /**
-             * @description none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
+             * @description none (data in the tier is promoted back), snapshot-only (cold data that only snapshots have is offloaded), auto (all cold
+             *     data) or all (all data).
              * @example auto
              */
             tiering?: string | null;
         };
         VolumeList: {
-            /** @description The `after` of the next page; left out with the last one. */
+            /** @description The `after` of the next page; left out on the last page. */
             next_after?: string | null;
             /**
              * Format: uint64
-             * @description How many there are with such names, on all pages.
+             * @description Number of matching volumes on all pages.
              */
             total: number;
             /** @description By name. */
             volumes: components["schemas"]["VolumeView"][];
         };
         VolumeMove: {
-            /** @description The name of the node that is to own the volume; left out: whichever. */
+            /** @description The name of the new owner; left out: the cluster chooses. */
             to?: string | null;
         };
-        /** @description What a clone of a volume began from. */
+        /** @description The source of a cloned volume. */
         VolumeOrigin: {
-            /** @description That volume is deleted: only what its clones need is left of it. There may be another of its name. */
+            /** @description The source volume is deleted, except for data that its clones need. Its name may be in use again. */
             deleted?: boolean;
-            /** @description A snapshot of that volume, which stays as long as there are clones of it. */
+            /** @description The snapshot of that volume, which is kept while it has clones. */
             snapshot: string;
             /** @example main */
             volume: string;
         };
-        /** @description A whole volume that is to become what a snapshot shows. */
+        /** @description The rollback of a whole volume to a snapshot. */
         VolumeRestore: {
-            /** @description What the volume was since the newest snapshot is gone, then: no snapshot keeps it. */
+            /** @description Keep no such snapshot: changes since the newest snapshot are lost. */
             discard?: boolean;
-            /** @description The name of the snapshot that keeps what the volume was; `before-restore-` and the time if it is left out. */
+            /** @description Name of the snapshot that keeps the earlier content of the volume; by default `before-restore-` and the time. */
             keep?: string | null;
         };
         VolumeRestoredView: {
@@ -5003,35 +4992,35 @@ export interface components {
             file_bytes: number;
             /**
              * Format: uint64
-             * @description Files and directories that the volume has now, and bytes in files.
+             * @description Files and directories of the volume after the rollback, and bytes in files.
              */
             inodes: number;
-            /** @description The snapshot that has what the volume was; none if that was not wanted. */
+            /** @description The snapshot that keeps the earlier content; left out if it was discarded. */
             kept?: string | null;
             /**
              * Format: double
-             * @description How long the volume was not served.
+             * @description How long clients waited.
              */
             seconds: number;
             snapshot: string;
             volume: string;
         };
-        /** @description What of a volume goes to a tier. */
+        /** @description Which data of a volume is offloaded to a tier. */
         VolumeTieringView: {
             /** @example 31 */
             cooling_days: string;
             /**
-             * @description Of files with such names,
+             * @description Only data of files whose names match,
              * @example *.mp4,*.fastq.gz
              */
             files?: string;
             /**
-             * @description that were not changed for so long.
+             * @description and were not changed for this long.
              * @example 30d
              */
             min_age?: string;
             /**
-             * @description of this size or more,
+             * @description that have at least this size,
              * @example 1 MiB
              */
             min_size?: string;
@@ -5039,7 +5028,7 @@ export interface components {
             policy: string;
             /**
              * Format: uint64
-             * @description Bytes of its data that are there.
+             * @description Bytes of the volume in the tier.
              */
             remote_bytes: number;
             /** @description The name of the tier. */
@@ -5049,7 +5038,7 @@ export interface components {
             /** @example concurrent */
             access_pattern: string;
             /**
-             * @description Up to where the size limit grows by itself as the volume fills.
+             * @description Largest size to which the size limit grows automatically as the volume fills.
              * @example 2 TiB
              */
             autogrow?: string;
@@ -5067,59 +5056,59 @@ export interface components {
             dedupe?: string;
             /**
              * Format: uint64
-             * @description Bytes of files that were in records already and were not written again, since the node that owns it was started.
+             * @description Bytes that deduplication saved from being written, since the owner's server started.
              */
             deduplicated_bytes?: number;
-            /** @description Other protections that directories have, or data that was written there. */
+            /** @description Different protections of directories, or of data written there earlier. */
             directory_protections?: components["schemas"]["DirectoryProtection"][];
             /** Format: uint32 */
             disk_failures_tolerated: number;
-            /** @description Whether its bytes are encrypted. */
+            /** @description The encryption of the volume. */
             encryption?: components["schemas"]["EncryptionView"];
             exported: boolean;
             /** Format: uint64 */
             free_bytes: number;
             /**
              * Format: uint64
-             * @description and what of it is being given back now. When nobody has written for a minute that is more.
+             * @description The part of the garbage that is being freed now; larger when no client has written for a minute.
              */
             freeing_bytes?: number;
             /**
              * Format: uint64
-             * @description Room, as stored and before parity, that nothing lives in any more: of data that was overwritten or deleted,
+             * @description Garbage: bytes (as stored, before parity) of data that was overwritten or deleted.
              */
             garbage_bytes?: number;
             /** Format: uint32 */
             id: number;
             /** Format: uint64 */
             inodes: number;
-            /** @description What the protection means on this pool now: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY". */
+            /** @description Layout of the protection on the current pool: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY". */
             layout: string;
             /**
-             * @description The kind of disks that its data is to live on, unless a directory says another.
+             * @description Device class of its data, unless a directory's policy has another.
              * @example ssd
              */
             media?: string;
-            /** @description Where data is that is to live on a kind of disks, if there is such. Not in lists. */
+            /** @description Bytes whose policy asks for a device class, by the class that holds them. Not in lists. */
             media_bytes?: components["schemas"]["MediaBytes"][];
             /** @example main */
             name: string;
             /**
              * Format: uint32
-             * @description Nodes that can be lost, instead of those disks, without losing its data or metadata. Only if the pool has disks on
-             *     several nodes.
+             * @description How many nodes can be lost, instead of those disks, without loss of its data or metadata. Only if the pool has disks
+             *     on several nodes.
              */
             node_failures_tolerated?: number | null;
             /**
-             * @description In a cluster, the name of the node that owns it, if that is another one than was asked. What it uses that one tells; if it
-             *     does not, `problem` says so.
+             * @description In a cluster: the name of the owner, if it is not the answering node. Usage comes from the owner; `problem` says if the
+             *     owner does not answer.
              */
             owner?: string | null;
             problem?: string | null;
             /** @example +2n */
             protection: string;
             rates?: components["schemas"]["RatesView"] | null;
-            /** @description Whether it is served; if not, `problem` says why. */
+            /** @description Whether it is served; otherwise `problem` says why. */
             serving: boolean;
             /** @example 500 GiB */
             size_limit: string;
@@ -5127,7 +5116,7 @@ export interface components {
             snapshot_bytes: number;
             /**
              * Format: uint64
-             * @description Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
+             * @description Number of visible snapshots, and the bytes (as stored, before parity) that only snapshots hold.
              */
             snapshots: number;
             tiering?: components["schemas"]["VolumeTieringView"] | null;
@@ -5138,44 +5127,44 @@ export interface components {
             total_bytes: number;
             /**
              * Format: uint64
-             * @description Bytes that its files hold.
+             * @description Bytes of its files.
              */
             used_bytes: number;
         };
         /**
-         * @description Which warning it is.
+         * @description Kind of a warning.
          * @enum {string}
          */
-        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "etcd_plain" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "shared_device" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "pool_full" | "volume_full" | "volume_low" | "key_away" | "secrets_unwrapped" | "tier_away" | "memory_over" | "scrub_overdue" | "read_cache_unused";
-        /** @description One thing that an operator should know now. */
+        WarningKind: "volume_not_served" | "volume_read_only" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "etcd_plain" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "shared_device" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "pool_full" | "volume_full" | "volume_low" | "key_away" | "secrets_unwrapped" | "tier_away" | "memory_over" | "scrub_overdue" | "read_cache_unused";
+        /** @description A problem that an operator should know. */
         WarningView: {
             /**
              * Format: uint64
-             * @description How much of it there is: segments, places, bytes, copies, members that are well, percent.
+             * @description The current amount: segments, places, bytes, copies, healthy members, percent.
              */
             count?: number | null;
             disk?: string | null;
             kind: components["schemas"]["WarningKind"];
-            /** @description For people, in a sentence. */
+            /** @description The problem in a sentence, for people. */
             message: string;
-            /** @description What to do next. */
+            /** @description The next step for an operator. */
             next: string;
             node?: string | null;
             /**
-             * @description `error`: something is not served or not readable. `warning`: a failure is survived and has to be mended. `info`: it is
-             *     as somebody wanted it.
+             * @description `error`: something is not served or not readable. `warning`: redundancy covers a failure, which needs repair. `info`: an
+             *     intended state.
              */
             severity: components["schemas"]["Severity"];
             /**
-             * @description What it is about: `volume main`, `node two`, `disk /srv/disk1`, `pool`.
+             * @description The object of the warning: `volume main`, `node two`, `disk /srv/disk1`, `pool`.
              * @example volume main
              */
             subject: string;
-            /** @description The names that it is about, if it is about some. */
+            /** @description Names of the objects, if the warning has any. */
             volume?: string | null;
             /**
              * Format: uint64
-             * @description How much of it there should be, where that is known.
+             * @description The wanted amount, if known.
              */
             wanted?: number | null;
         };
@@ -5210,7 +5199,7 @@ export interface operations {
                     "application/json": components["schemas"]["ActivityList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5219,7 +5208,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5228,7 +5217,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5237,7 +5226,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5246,7 +5235,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5255,14 +5244,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5271,7 +5260,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5311,7 +5300,7 @@ export interface operations {
                     "application/json": components["schemas"]["AuditPage"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5320,7 +5309,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5329,7 +5318,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5338,7 +5327,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5347,7 +5336,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5356,14 +5345,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5372,7 +5361,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5401,7 +5390,7 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5410,7 +5399,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5419,7 +5408,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5428,7 +5417,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5437,7 +5426,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5446,14 +5435,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5462,7 +5451,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5486,7 +5475,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -5495,7 +5484,7 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkProgress"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5504,7 +5493,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5513,7 +5502,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5522,7 +5511,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5540,7 +5529,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5558,7 +5547,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5567,14 +5556,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5583,7 +5572,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5612,7 +5601,7 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkPublishedList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5621,7 +5610,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5630,7 +5619,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5639,7 +5628,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5648,7 +5637,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5657,14 +5646,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5673,7 +5662,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5704,7 +5693,7 @@ export interface operations {
                     "text/html": string;
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5713,7 +5702,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5722,7 +5711,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5731,7 +5720,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5740,7 +5729,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5749,14 +5738,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5765,7 +5754,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5792,7 +5781,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5801,7 +5790,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5810,7 +5799,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5819,7 +5808,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5828,7 +5817,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5837,7 +5826,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5846,14 +5835,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5862,7 +5851,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5893,7 +5882,7 @@ export interface operations {
                     "application/json": unknown;
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5902,7 +5891,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5911,7 +5900,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5920,7 +5909,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5929,7 +5918,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5938,14 +5927,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5954,7 +5943,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5987,7 +5976,7 @@ export interface operations {
                     "application/json": components["schemas"]["BucketList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5996,7 +5985,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6005,7 +5994,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6014,7 +6003,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6023,7 +6012,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6032,14 +6021,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6048,7 +6037,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6072,7 +6061,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -6081,7 +6070,7 @@ export interface operations {
                     "application/json": components["schemas"]["BucketView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6090,7 +6079,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6099,7 +6088,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6108,7 +6097,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6126,7 +6115,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6144,7 +6133,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6153,14 +6142,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6169,7 +6158,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6200,7 +6189,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6209,7 +6198,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6218,7 +6207,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6227,7 +6216,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6236,7 +6225,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6245,7 +6234,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6254,14 +6243,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6270,7 +6259,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6305,7 +6294,7 @@ export interface operations {
                     "application/json": components["schemas"]["BucketView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6314,7 +6303,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6323,7 +6312,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6332,7 +6321,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6350,7 +6339,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6368,7 +6357,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6377,14 +6366,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6393,7 +6382,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6422,7 +6411,7 @@ export interface operations {
                     "application/json": components["schemas"]["CacheList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6431,7 +6420,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6440,7 +6429,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6449,7 +6438,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6458,7 +6447,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6467,14 +6456,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6483,7 +6472,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6507,7 +6496,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -6516,7 +6505,7 @@ export interface operations {
                     "application/json": components["schemas"]["CacheView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6525,7 +6514,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6534,7 +6523,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6543,7 +6532,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6561,7 +6550,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6579,7 +6568,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6588,14 +6577,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6604,7 +6593,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6633,7 +6622,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6642,7 +6631,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6651,7 +6640,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6660,7 +6649,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6669,7 +6658,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6678,7 +6667,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6687,14 +6676,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6703,7 +6692,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6736,7 +6725,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6745,7 +6734,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6754,7 +6743,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6763,7 +6752,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6772,7 +6761,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6781,14 +6770,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6797,7 +6786,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6821,7 +6810,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -6830,7 +6819,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6839,7 +6828,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6848,7 +6837,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6857,7 +6846,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6875,7 +6864,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6893,7 +6882,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6902,14 +6891,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6918,7 +6907,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6949,7 +6938,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6958,7 +6947,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6967,7 +6956,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6976,7 +6965,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6985,7 +6974,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6994,14 +6983,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7010,7 +6999,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7045,7 +7034,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7054,7 +7043,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7063,7 +7052,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7072,7 +7061,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7090,7 +7079,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7108,7 +7097,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7117,14 +7106,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7133,7 +7122,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7162,7 +7151,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7171,7 +7160,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7180,7 +7169,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7189,7 +7178,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7198,7 +7187,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7207,7 +7196,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7216,14 +7205,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7232,7 +7221,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7265,7 +7254,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7274,7 +7263,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7283,7 +7272,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7292,7 +7281,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7301,7 +7290,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7310,14 +7299,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7326,7 +7315,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7359,7 +7348,7 @@ export interface operations {
                     "application/json": components["schemas"]["AddressPoolList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7368,7 +7357,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7377,7 +7366,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7386,7 +7375,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7395,7 +7384,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7404,14 +7393,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7420,7 +7409,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7444,7 +7433,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -7453,7 +7442,7 @@ export interface operations {
                     "application/json": components["schemas"]["AddressPoolView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7462,7 +7451,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7471,7 +7460,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7480,7 +7469,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7498,7 +7487,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7516,7 +7505,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7525,14 +7514,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7541,7 +7530,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7572,7 +7561,7 @@ export interface operations {
                     "application/json": components["schemas"]["AddressPoolView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7581,7 +7570,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7590,7 +7579,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7599,7 +7588,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7608,7 +7597,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7617,14 +7606,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7633,7 +7622,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7662,7 +7651,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7671,7 +7660,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7680,7 +7669,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7689,7 +7678,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7698,7 +7687,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7707,7 +7696,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7716,14 +7705,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7732,7 +7721,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7767,7 +7756,7 @@ export interface operations {
                     "application/json": components["schemas"]["AddressPoolView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7776,7 +7765,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7785,7 +7774,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7794,7 +7783,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7812,7 +7801,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7830,7 +7819,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7839,14 +7828,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7855,7 +7844,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7884,7 +7873,7 @@ export interface operations {
                     "application/json": components["schemas"]["AuthorityView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7893,7 +7882,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7902,7 +7891,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7911,7 +7900,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7920,7 +7909,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7929,14 +7918,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7945,7 +7934,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7974,7 +7963,7 @@ export interface operations {
                     "application/json": components["schemas"]["AuthorityView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7983,7 +7972,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7992,7 +7981,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8001,7 +7990,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8010,7 +7999,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8019,7 +8008,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8028,14 +8017,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8044,7 +8033,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8073,7 +8062,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterBackup"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8082,7 +8071,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8091,7 +8080,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8100,7 +8089,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8109,7 +8098,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8118,7 +8107,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8127,14 +8116,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8143,7 +8132,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8172,7 +8161,7 @@ export interface operations {
                     "application/json": components["schemas"]["BalanceView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8181,7 +8170,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8190,7 +8179,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8199,7 +8188,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8208,7 +8197,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8217,14 +8206,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8233,7 +8222,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8262,7 +8251,7 @@ export interface operations {
                     "application/json": components["schemas"]["BalanceView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8271,7 +8260,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8280,7 +8269,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8289,7 +8278,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8298,7 +8287,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8307,7 +8296,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8316,14 +8305,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8332,7 +8321,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8361,7 +8350,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8370,7 +8359,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8379,7 +8368,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8388,7 +8377,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8397,7 +8386,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8406,7 +8395,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8415,14 +8404,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8431,7 +8420,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8466,7 +8455,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8475,7 +8464,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8484,7 +8473,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8493,7 +8482,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8511,7 +8500,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8529,7 +8518,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8538,14 +8527,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8554,7 +8543,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8589,7 +8578,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8598,7 +8587,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8607,7 +8596,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8616,7 +8605,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8634,7 +8623,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8652,7 +8641,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8661,14 +8650,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8677,7 +8666,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8712,7 +8701,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8721,7 +8710,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8730,7 +8719,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8739,7 +8728,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8757,7 +8746,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8775,7 +8764,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8784,14 +8773,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8800,7 +8789,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8835,7 +8824,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8844,7 +8833,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8853,7 +8842,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8862,7 +8851,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8880,7 +8869,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8898,7 +8887,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8907,14 +8896,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8923,7 +8912,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8956,7 +8945,7 @@ export interface operations {
                     "application/json": components["schemas"]["TicketView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8965,7 +8954,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8974,7 +8963,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8983,7 +8972,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9001,7 +8990,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9019,7 +9008,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9028,14 +9017,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9044,7 +9033,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9075,7 +9064,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskPlace"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9084,7 +9073,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9093,7 +9082,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9102,7 +9091,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9111,7 +9100,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9120,14 +9109,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9136,7 +9125,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9169,7 +9158,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9178,7 +9167,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9187,7 +9176,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9196,7 +9185,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9205,7 +9194,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9214,14 +9203,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9230,7 +9219,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9254,7 +9243,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -9263,7 +9252,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9272,7 +9261,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9281,7 +9270,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9290,7 +9279,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9308,7 +9297,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9326,7 +9315,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9335,14 +9324,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9351,7 +9340,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9382,7 +9371,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9391,7 +9380,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9400,7 +9389,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9409,7 +9398,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9418,7 +9407,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9427,7 +9416,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9436,14 +9425,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9452,7 +9441,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9487,7 +9476,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9496,7 +9485,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9505,7 +9494,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9514,7 +9503,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9532,7 +9521,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9550,7 +9539,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9559,14 +9548,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9575,7 +9564,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9601,7 +9590,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -9610,7 +9599,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9619,7 +9608,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9628,7 +9617,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9637,7 +9626,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9655,7 +9644,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9673,7 +9662,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9682,14 +9671,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9698,7 +9687,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9729,7 +9718,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9738,7 +9727,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9747,7 +9736,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9756,7 +9745,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9765,7 +9754,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9774,7 +9763,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9783,14 +9772,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9799,7 +9788,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9838,7 +9827,7 @@ export interface operations {
                     "application/json": components["schemas"]["EventPage"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9847,7 +9836,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9856,7 +9845,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9865,7 +9854,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9874,7 +9863,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9883,14 +9872,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9899,7 +9888,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9932,7 +9921,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExportList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9941,7 +9930,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9950,7 +9939,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9959,7 +9948,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9968,7 +9957,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9977,14 +9966,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9993,7 +9982,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10028,7 +10017,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExportView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10037,7 +10026,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10046,7 +10035,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10055,7 +10044,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10073,7 +10062,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10091,7 +10080,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10100,14 +10089,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10116,7 +10105,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10149,7 +10138,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExportView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10158,7 +10147,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10167,7 +10156,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10176,7 +10165,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10185,7 +10174,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10194,7 +10183,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10203,14 +10192,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10219,7 +10208,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10254,7 +10243,7 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10263,7 +10252,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10272,7 +10261,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10281,7 +10270,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10290,7 +10279,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10299,14 +10288,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10315,7 +10304,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10346,7 +10335,7 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10355,7 +10344,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10364,7 +10353,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10373,7 +10362,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10382,7 +10371,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10391,14 +10380,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10407,7 +10396,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10440,7 +10429,7 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10449,7 +10438,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10458,7 +10447,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10467,7 +10456,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10476,7 +10465,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10485,14 +10474,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10501,7 +10490,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10537,7 +10526,7 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10546,7 +10535,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10555,7 +10544,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10564,7 +10553,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10582,7 +10571,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10600,7 +10589,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10609,14 +10598,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10625,7 +10614,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10655,7 +10644,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10664,7 +10653,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10673,7 +10662,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10682,7 +10671,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10691,7 +10680,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10700,7 +10689,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10709,14 +10698,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10725,7 +10714,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10758,7 +10747,7 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10767,7 +10756,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10776,7 +10765,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10785,7 +10774,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10794,7 +10783,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10803,14 +10792,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10819,7 +10808,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10855,7 +10844,7 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10864,7 +10853,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10873,7 +10862,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10882,7 +10871,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10900,7 +10889,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10918,7 +10907,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10927,14 +10916,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10943,7 +10932,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10973,7 +10962,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10982,7 +10971,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10991,7 +10980,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11000,7 +10989,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11009,7 +10998,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11018,7 +11007,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11027,14 +11016,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11043,7 +11032,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11076,7 +11065,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11085,7 +11074,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11094,7 +11083,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11103,7 +11092,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11112,7 +11101,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11121,14 +11110,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11137,7 +11126,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11168,7 +11157,7 @@ export interface operations {
                     "application/json": components["schemas"]["LiveView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11177,7 +11166,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11186,7 +11175,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11195,7 +11184,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11204,7 +11193,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11213,14 +11202,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11229,7 +11218,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11258,7 +11247,7 @@ export interface operations {
                     "text/event-stream": components["schemas"]["LiveEvent"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11267,7 +11256,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11276,7 +11265,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11285,7 +11274,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11294,7 +11283,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11303,14 +11292,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11319,7 +11308,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11352,7 +11341,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11361,7 +11350,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11370,7 +11359,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11379,7 +11368,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11388,7 +11377,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11397,14 +11386,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11413,7 +11402,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11437,7 +11426,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -11446,7 +11435,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11455,7 +11444,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11464,7 +11453,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11473,7 +11462,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11491,7 +11480,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11509,7 +11498,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11518,14 +11507,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11534,7 +11523,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11566,7 +11555,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11575,7 +11564,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11584,7 +11573,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11593,7 +11582,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11602,7 +11591,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11611,14 +11600,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11627,7 +11616,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11659,7 +11648,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11668,7 +11657,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11677,7 +11666,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11686,7 +11675,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11695,7 +11684,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11704,7 +11693,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11713,14 +11702,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11729,7 +11718,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11765,7 +11754,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11774,7 +11763,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11783,7 +11772,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11792,7 +11781,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11810,7 +11799,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11828,7 +11817,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11837,14 +11826,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11853,7 +11842,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11880,7 +11869,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -11889,7 +11878,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11898,7 +11887,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11907,7 +11896,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11916,7 +11905,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11934,7 +11923,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11952,7 +11941,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11961,14 +11950,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -11977,7 +11966,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12014,7 +12003,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12023,7 +12012,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12032,7 +12021,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12041,7 +12030,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12059,7 +12048,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12077,7 +12066,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12086,14 +12075,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12102,7 +12091,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12135,7 +12124,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12144,7 +12133,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12153,7 +12142,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12162,7 +12151,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12171,7 +12160,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12180,7 +12169,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12189,14 +12178,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12205,7 +12194,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12241,7 +12230,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12250,7 +12239,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12259,7 +12248,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12268,7 +12257,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12286,7 +12275,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12304,7 +12293,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12313,14 +12302,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12329,7 +12318,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12358,7 +12347,7 @@ export interface operations {
                     "application/json": components["schemas"]["MasterKeysView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12367,7 +12356,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12376,7 +12365,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12385,7 +12374,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12394,7 +12383,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12403,14 +12392,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12419,7 +12408,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12448,7 +12437,7 @@ export interface operations {
                     "application/json": components["schemas"]["KeyRotationView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12457,7 +12446,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12466,7 +12455,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12475,7 +12464,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12484,7 +12473,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12493,7 +12482,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12502,14 +12491,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12518,7 +12507,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12551,7 +12540,7 @@ export interface operations {
                     "application/json": components["schemas"]["MountList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12560,7 +12549,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12569,7 +12558,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12578,7 +12567,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12587,7 +12576,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12596,14 +12585,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12612,7 +12601,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12689,7 +12678,7 @@ export interface operations {
                     "application/json": components["schemas"]["PlanView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12698,7 +12687,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12707,7 +12696,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12716,7 +12705,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12725,7 +12714,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12734,14 +12723,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12750,7 +12739,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12782,7 +12771,7 @@ export interface operations {
                     "text/html": string;
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12791,7 +12780,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12800,7 +12789,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12809,7 +12798,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12818,7 +12807,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12827,14 +12816,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12843,7 +12832,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12877,7 +12866,7 @@ export interface operations {
                     "text/plain": string;
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12886,7 +12875,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12895,7 +12884,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12904,7 +12893,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12913,7 +12902,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -12922,14 +12911,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -12938,7 +12927,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12967,7 +12956,7 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12976,7 +12965,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12985,7 +12974,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12994,7 +12983,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13003,7 +12992,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13012,14 +13001,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13028,7 +13017,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13061,7 +13050,7 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13070,7 +13059,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13079,7 +13068,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13088,7 +13077,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13106,7 +13095,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13124,7 +13113,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13133,14 +13122,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13149,7 +13138,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13182,7 +13171,7 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13191,7 +13180,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13200,7 +13189,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13209,7 +13198,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13218,7 +13207,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13227,14 +13216,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13243,7 +13232,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13267,7 +13256,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -13276,7 +13265,7 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13285,7 +13274,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13294,7 +13283,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13303,7 +13292,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13321,7 +13310,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13339,7 +13328,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13348,14 +13337,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13364,7 +13353,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13393,7 +13382,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13402,7 +13391,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13411,7 +13400,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13420,7 +13409,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13429,7 +13418,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13438,7 +13427,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13447,14 +13436,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13463,7 +13452,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13492,7 +13481,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13501,7 +13490,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13510,7 +13499,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13519,7 +13508,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13528,7 +13517,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13537,14 +13526,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13553,7 +13542,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13582,7 +13571,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13591,7 +13580,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13600,7 +13589,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13609,7 +13598,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13618,7 +13607,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13627,7 +13616,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13636,14 +13625,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13652,7 +13641,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13681,7 +13670,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubReport"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13690,7 +13679,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13699,7 +13688,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13708,7 +13697,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13717,7 +13706,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13726,14 +13715,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13742,7 +13731,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13771,7 +13760,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubSchedule"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13780,7 +13769,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13789,7 +13778,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13798,7 +13787,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13807,7 +13796,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13816,14 +13805,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13832,7 +13821,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13865,7 +13854,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubSchedule"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13874,7 +13863,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13883,7 +13872,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13892,7 +13881,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13910,7 +13899,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13928,7 +13917,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -13937,14 +13926,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -13953,7 +13942,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13980,7 +13969,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -13989,7 +13978,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13998,7 +13987,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14007,7 +13996,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14016,7 +14005,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14025,7 +14014,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14034,14 +14023,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14050,7 +14039,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14083,7 +14072,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14092,7 +14081,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14101,7 +14090,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14110,7 +14099,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14128,7 +14117,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14146,7 +14135,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14155,14 +14144,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14171,7 +14160,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14200,7 +14189,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14209,7 +14198,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14218,7 +14207,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14227,7 +14216,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14236,7 +14225,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14245,14 +14234,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14261,7 +14250,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14294,7 +14283,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14303,7 +14292,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14312,7 +14301,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14339,7 +14328,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14348,7 +14337,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14357,7 +14346,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14384,7 +14373,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14393,7 +14382,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14402,7 +14391,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14411,7 +14400,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14420,7 +14409,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14429,7 +14418,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14438,14 +14427,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14454,7 +14443,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14483,7 +14472,7 @@ export interface operations {
                     "application/json": components["schemas"]["OidcBegun"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14492,7 +14481,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14501,7 +14490,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14534,7 +14523,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14543,7 +14532,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14552,7 +14541,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14561,7 +14550,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14588,7 +14577,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14597,7 +14586,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14606,7 +14595,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14639,7 +14628,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14648,7 +14637,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14657,7 +14646,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14666,7 +14655,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14684,7 +14673,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14702,7 +14691,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14711,14 +14700,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14727,7 +14716,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14780,7 +14769,7 @@ export interface operations {
                     "application/json": components["schemas"]["OpenSessionList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14789,7 +14778,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14798,7 +14787,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14807,7 +14796,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14816,7 +14805,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14825,14 +14814,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14841,7 +14830,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14871,7 +14860,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14880,7 +14869,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14889,7 +14878,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14898,7 +14887,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14907,7 +14896,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14916,7 +14905,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -14925,14 +14914,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -14941,7 +14930,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14970,7 +14959,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14979,7 +14968,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -14988,7 +14977,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14997,7 +14986,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15006,7 +14995,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15015,7 +15004,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15024,14 +15013,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15040,7 +15029,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15064,7 +15053,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -15073,7 +15062,7 @@ export interface operations {
                     "application/json": components["schemas"]["GroupSnapshotView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15082,7 +15071,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15091,7 +15080,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15100,7 +15089,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15118,7 +15107,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15136,7 +15125,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15145,14 +15134,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15161,7 +15150,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15190,7 +15179,7 @@ export interface operations {
                     "application/json": components["schemas"]["SpreadView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15199,7 +15188,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15208,7 +15197,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15217,7 +15206,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15226,7 +15215,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15235,14 +15224,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15251,7 +15240,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15284,7 +15273,7 @@ export interface operations {
                     "application/json": components["schemas"]["SpreadView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15293,7 +15282,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15302,7 +15291,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15311,7 +15300,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15329,7 +15318,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15347,7 +15336,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15356,14 +15345,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15372,7 +15361,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15401,7 +15390,7 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15410,7 +15399,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15419,7 +15408,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15428,7 +15417,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15437,7 +15426,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15446,14 +15435,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15462,7 +15451,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15495,7 +15484,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15504,7 +15493,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15513,7 +15502,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15522,7 +15511,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15531,7 +15520,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15540,14 +15529,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15556,7 +15545,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15580,7 +15569,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -15589,7 +15578,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15598,7 +15587,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15607,7 +15596,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15616,7 +15605,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15634,7 +15623,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15652,7 +15641,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15661,14 +15650,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15677,7 +15666,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15708,7 +15697,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15717,7 +15706,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15726,7 +15715,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15735,7 +15724,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15744,7 +15733,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15753,14 +15742,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15769,7 +15758,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15798,7 +15787,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15807,7 +15796,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15816,7 +15805,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15825,7 +15814,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15834,7 +15823,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15843,7 +15832,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15852,14 +15841,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15868,7 +15857,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15903,7 +15892,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierChecked"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15912,7 +15901,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -15921,7 +15910,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15930,7 +15919,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15948,7 +15937,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15966,7 +15955,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -15975,14 +15964,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -15991,7 +15980,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16024,7 +16013,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16033,7 +16022,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16042,7 +16031,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16051,7 +16040,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16060,7 +16049,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16069,14 +16058,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16085,7 +16074,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16109,7 +16098,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -16118,7 +16107,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16127,7 +16116,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16136,7 +16125,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16145,7 +16134,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16163,7 +16152,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16181,7 +16170,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16190,14 +16179,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16206,7 +16195,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16237,7 +16226,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16246,7 +16235,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16255,7 +16244,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16264,7 +16253,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16273,7 +16262,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16282,14 +16271,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16298,7 +16287,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16327,7 +16316,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16336,7 +16325,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16345,7 +16334,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16354,7 +16343,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16363,7 +16352,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16372,7 +16361,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16381,14 +16370,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16397,7 +16386,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16432,7 +16421,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16441,7 +16430,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16450,7 +16439,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16459,7 +16448,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16477,7 +16466,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16495,7 +16484,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16504,14 +16493,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16520,7 +16509,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16553,7 +16542,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16562,7 +16551,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16571,7 +16560,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16580,7 +16569,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16589,7 +16578,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16598,14 +16587,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16614,7 +16603,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16638,7 +16627,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -16647,7 +16636,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16656,7 +16645,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16665,7 +16654,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16674,7 +16663,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16692,7 +16681,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16710,7 +16699,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16719,14 +16708,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16735,7 +16724,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16766,7 +16755,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16775,7 +16764,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16784,7 +16773,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16793,7 +16782,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16802,7 +16791,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16811,14 +16800,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16827,7 +16816,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16858,7 +16847,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16867,7 +16856,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16876,7 +16865,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16885,7 +16874,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16894,7 +16883,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16903,7 +16892,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -16912,14 +16901,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -16928,7 +16917,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16963,7 +16952,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -16972,7 +16961,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -16981,7 +16970,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16990,7 +16979,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17008,7 +16997,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17026,7 +17015,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17035,14 +17024,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17051,7 +17040,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17082,7 +17071,7 @@ export interface operations {
                     "application/json": components["schemas"]["ActivityView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17091,7 +17080,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17100,7 +17089,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17109,7 +17098,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17118,7 +17107,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17127,14 +17116,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17143,7 +17132,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17178,7 +17167,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17187,7 +17176,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17196,7 +17185,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17205,7 +17194,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17223,7 +17212,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17241,7 +17230,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17250,14 +17239,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17266,7 +17255,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17295,7 +17284,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17304,7 +17293,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17313,7 +17302,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17322,7 +17311,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17331,7 +17320,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17340,7 +17329,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17349,14 +17338,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17365,7 +17354,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17391,7 +17380,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -17400,7 +17389,7 @@ export interface operations {
                     "application/json": components["schemas"]["RestoredView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17409,7 +17398,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17418,7 +17407,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17427,7 +17416,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17445,7 +17434,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17463,7 +17452,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17472,14 +17461,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17488,7 +17477,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17517,7 +17506,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17526,7 +17515,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17535,7 +17524,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17544,7 +17533,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17553,7 +17542,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17562,7 +17551,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17571,14 +17560,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17587,7 +17576,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17622,7 +17611,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17631,7 +17620,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17640,7 +17629,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17649,7 +17638,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17667,7 +17656,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17685,7 +17674,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17694,14 +17683,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17710,7 +17699,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17745,7 +17734,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17754,7 +17743,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17763,7 +17752,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17772,7 +17761,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17781,7 +17770,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17790,14 +17779,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17806,7 +17795,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17841,7 +17830,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17850,7 +17839,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17859,7 +17848,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17868,7 +17857,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17886,7 +17875,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17904,7 +17893,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -17913,14 +17902,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -17929,7 +17918,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17962,7 +17951,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -17971,7 +17960,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -17980,7 +17969,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -17989,7 +17978,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17998,7 +17987,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18007,14 +17996,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18023,7 +18012,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18054,7 +18043,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18063,7 +18052,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18072,7 +18061,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -18081,7 +18070,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18090,7 +18079,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18099,7 +18088,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18108,14 +18097,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18124,7 +18113,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18155,7 +18144,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18164,7 +18153,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18173,7 +18162,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18182,7 +18171,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18191,7 +18180,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18200,14 +18189,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18216,7 +18205,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18251,7 +18240,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18260,7 +18249,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18269,7 +18258,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -18278,7 +18267,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18296,7 +18285,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18314,7 +18303,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18323,14 +18312,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18339,7 +18328,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18368,7 +18357,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18377,7 +18366,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18386,7 +18375,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -18395,7 +18384,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18404,7 +18393,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18413,7 +18402,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18422,14 +18411,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18438,7 +18427,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18473,7 +18462,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18482,7 +18471,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18491,7 +18480,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18500,7 +18489,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18509,7 +18498,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18518,14 +18507,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18534,7 +18523,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18567,7 +18556,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18576,7 +18565,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18585,7 +18574,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -18594,7 +18583,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18603,7 +18592,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18612,7 +18601,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18621,14 +18610,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18637,7 +18626,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18671,7 +18660,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18680,7 +18669,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18689,7 +18678,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18698,7 +18687,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18707,7 +18696,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18716,14 +18705,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18732,7 +18721,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18767,7 +18756,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18776,7 +18765,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18785,7 +18774,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18794,7 +18783,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18803,7 +18792,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18812,14 +18801,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18828,7 +18817,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18863,7 +18852,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18872,7 +18861,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -18881,7 +18870,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -18890,7 +18879,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -18908,7 +18897,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18926,7 +18915,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -18935,14 +18924,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -18951,7 +18940,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18982,7 +18971,7 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -18991,7 +18980,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19000,7 +18989,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19009,7 +18998,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19018,7 +19007,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19027,14 +19016,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19043,7 +19032,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19078,7 +19067,7 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19087,7 +19076,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19096,7 +19085,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -19105,7 +19094,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19123,7 +19112,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19141,7 +19130,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19150,14 +19139,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19166,7 +19155,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19202,7 +19191,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19211,7 +19200,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19220,7 +19209,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19229,7 +19218,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19238,7 +19227,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19247,14 +19236,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19263,7 +19252,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19289,7 +19278,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -19298,7 +19287,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19307,7 +19296,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19316,7 +19305,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -19325,7 +19314,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19343,7 +19332,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19361,7 +19350,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19370,14 +19359,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19386,7 +19375,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19418,7 +19407,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19427,7 +19416,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19436,7 +19425,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19445,7 +19434,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19454,7 +19443,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19463,14 +19452,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19479,7 +19468,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19509,7 +19498,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19518,7 +19507,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19527,7 +19516,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -19536,7 +19525,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19545,7 +19534,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19554,7 +19543,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19563,14 +19552,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19579,7 +19568,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19615,7 +19604,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19624,7 +19613,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19633,7 +19622,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -19642,7 +19631,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19660,7 +19649,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19678,7 +19667,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19687,14 +19676,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19703,7 +19692,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19739,7 +19728,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotDiffPage"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19748,7 +19737,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19757,7 +19746,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -19766,7 +19755,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19784,7 +19773,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19802,7 +19791,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19811,14 +19800,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19827,7 +19816,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19863,7 +19852,7 @@ export interface operations {
                     "application/json": components["schemas"]["RestoredView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19872,7 +19861,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -19881,7 +19870,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -19890,7 +19879,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -19908,7 +19897,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19926,7 +19915,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -19935,14 +19924,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -19951,7 +19940,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -19987,7 +19976,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeRestoredView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -19996,7 +19985,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -20005,7 +19994,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -20014,7 +20003,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -20032,7 +20021,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20050,7 +20039,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -20059,14 +20048,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -20075,7 +20064,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -20101,7 +20090,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description made */
+            /** @description created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -20110,7 +20099,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -20119,7 +20108,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -20128,7 +20117,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -20137,7 +20126,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -20155,7 +20144,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20173,7 +20162,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -20182,14 +20171,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -20198,7 +20187,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -20233,7 +20222,7 @@ export interface operations {
                     "application/json": components["schemas"]["PartList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -20242,7 +20231,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -20251,7 +20240,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -20260,7 +20249,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20269,7 +20258,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -20278,14 +20267,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -20294,7 +20283,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -20329,7 +20318,7 @@ export interface operations {
                     "application/json": components["schemas"]["PartList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -20338,7 +20327,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -20347,7 +20336,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -20356,7 +20345,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -20374,7 +20363,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20392,7 +20381,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -20401,14 +20390,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -20417,7 +20406,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -20450,7 +20439,7 @@ export interface operations {
                     "application/json": components["schemas"]["PartList"];
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -20459,7 +20448,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -20468,7 +20457,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            /** @description viewers cannot change anything; another site's page cannot log in; the OpenID provider gives the user no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -20477,7 +20466,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -20486,7 +20475,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20495,7 +20484,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -20504,14 +20493,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -20520,7 +20509,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -20569,7 +20558,7 @@ export interface operations {
                     "text/plain; version=0.0.4": string;
                 };
             };
-            /** @description the request makes no sense: fix it */
+            /** @description the request is not valid: fix it */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -20578,7 +20567,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -20587,7 +20576,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
+            /** @description the object does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -20596,7 +20585,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the state of things forbids it; the hint says what to do first */
+            /** @description the current state does not allow the request; the hint says what to do first */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20605,7 +20594,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -20614,14 +20603,14 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the head is too long, with all values of the query */
+            /** @description the request's head is too long, query values included */
             431: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -20630,7 +20619,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not now: try again */
+            /** @description temporarily not possible: try again */
             503: {
                 headers: {
                     [name: string]: unknown;
