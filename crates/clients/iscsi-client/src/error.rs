@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use cairn_codec_iscsi::login_status;
-use cairn_codec_scsi::{SenseSeen, code};
+use cairn_codec_scsi::{SenseSeen, Status, code};
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -42,6 +42,12 @@ impl Error {
     /// Whether the target did answer the command.
     pub fn is_answer(&self) -> bool {
         matches!(self, Self::Command { .. } | Self::Unaligned(..))
+    }
+
+    /// Whether the target takes the command later: BUSY or TASK SET FULL. It has done nothing of it.
+    pub fn is_busy(&self) -> bool {
+        let statuses = [Status::Busy as u8, Status::TaskSetFull as u8];
+        matches!(self, Self::Command { status, .. } if statuses.contains(status))
     }
 
     /// The sense key and code of a command that failed.

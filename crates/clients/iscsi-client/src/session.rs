@@ -33,6 +33,12 @@ const SECRET_LEN_BYTES_MAX: usize = 255;
 /// What happened before a session is told in its first commands, one thing each.
 const ATTENTIONS_MAX: usize = 16;
 const UNIT_ATTENTION: u8 = 6;
+/// A target that takes no more commands for a moment is asked again: first after this,
+const BUSY_PAUSE_MIN: Duration = Duration::from_millis(1);
+/// then after twice as long each time, up to this,
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// and for so long at most.
+const BUSY_MAX: Duration = Duration::from_secs(60);
 
 /// Numbers of a session that people tune.
 #[derive(Clone, Debug)]
@@ -134,7 +140,12 @@ impl Session {
         let blocks = self.blocks(offset, buffer.len())?;
         let len_bytes = buffer.len();
         let cdb = scsi::read_16(blocks);
-        let answered = call(&self.0.calls, cdb, Transfer::Read(buffer)).await?;
+        let mut buffer = Some(buffer);
+        let into = || {
+            let buffer = buffer.take();
+            Transfer::Read(buffer.unwrap_or_else(|| AlignedBuf::zeroed(len_bytes)))
+        };
+        let answered = call_while_busy(&self.0.calls, cdb, into).await?;
         match answered.buffer {
             Some(buffer) if answered.received_bytes == len_bytes => Ok(buffer),
             _ => Err(Error::Nonsense("less data than was asked for")),
@@ -145,7 +156,7 @@ impl Session {
     /// also on a LUN with a write cache.
     pub async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<(), Error> {
         let cdb = scsi::write_16(self.blocks(offset, data.len())?, fua);
-        call(&self.0.calls, cdb, Transfer::Write(data)).await?;
+        call_while_busy(&self.0.calls, cdb, || Transfer::Write(data.clone())).await?;
         Ok(())
     }
 
@@ -220,6 +231,25 @@ async fn call(
     };
     calls.send(call).await.map_err(|_| Error::Closed)?;
     reply.await.unwrap_or(Err(Error::Closed))
+}
+
+/// Sends a command again while the target answers BUSY or TASK SET FULL, as initiators do (SAM-5, section 5.3.1).
+async fn call_while_busy(
+    calls: &mpsc::Sender<Call>,
+    cdb: [u8; 16],
+    mut transfer: impl FnMut() -> Transfer,
+) -> Result<Answered, Error> {
+    let begun = Instant::now();
+    let mut pause = BUSY_PAUSE_MIN;
+    loop {
+        match call(calls, cdb, transfer()).await {
+            Err(error) if error.is_busy() && begun.elapsed() < BUSY_MAX => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(BUSY_PAUSE_MAX);
+            }
+            answered => return answered,
+        }
+    }
 }
 
 async fn ask_limits(calls: &mpsc::Sender<Call>) -> Result<Limits, Error> {
@@ -348,5 +378,49 @@ async fn receive(incoming: &mut Incoming, from: &mut ReadHalf<'_>) -> io::Result
             Ok(len_bytes)
         }
         Space::Input(input, len_bytes_max) => from.read_buf(&mut input.limit(len_bytes_max)).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers with these statuses, one after the other, and counts the commands that came.
+    async fn target(mut queue: mpsc::Receiver<Call>, statuses: &[u8]) -> usize {
+        let mut statuses = statuses.iter();
+        let mut count = 0;
+        while let Some(call) = queue.recv().await {
+            count += 1;
+            let answered = match statuses.next() {
+                None | Some(0) => Ok(Answered {
+                    buffer: None,
+                    received_bytes: 0,
+                }),
+                Some(status) => Err(Error::Command {
+                    status: *status,
+                    sense: None,
+                }),
+            };
+            let _ = call.reply_to.send(answered);
+        }
+        count
+    }
+
+    async fn asked(statuses: &[u8]) -> (bool, usize) {
+        let (calls, queue) = mpsc::channel(1);
+        let asking = async move {
+            let data = Bytes::from_static(&[7; 512]);
+            let transfer = || Transfer::Write(data.clone());
+            call_while_busy(&calls, [0; 16], transfer).await.is_ok()
+        };
+        tokio::join!(asking, target(queue, statuses))
+    }
+
+    #[tokio::test]
+    async fn a_command_is_sent_again_while_the_target_is_busy() {
+        assert_eq!(asked(&[0x28, 0x08, 0x28]).await, (true, 4));
+        // A reservation conflict and all else is an answer.
+        assert_eq!(asked(&[0x28, 0x18]).await, (false, 2));
+        assert_eq!(asked(&[0x02]).await, (false, 1));
     }
 }
