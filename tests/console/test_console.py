@@ -832,7 +832,7 @@ class Pages(ConsoleTest):
         server.cairn("volume", "create", "scratch", "--protection", "none")
         self.happened(server, "volume scratch has protection none")
         server.cairn("volume", "delete", "scratch", "--yes")
-        self.happened(server, "no longer so: volume scratch")
+        self.happened(server, "resolved: volume scratch")
         server.cairn("scrub", "start")
         self.happened(server, "the scrub is done")
         OUT.mkdir(parents=True, exist_ok=True)

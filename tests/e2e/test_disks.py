@@ -785,7 +785,7 @@ class Disks(WorldTest):
             server.start()
             self.assertEqual(server.cairn("cat", url(), text=False).stdout, path.read_bytes())
             server.stop()
-        self.assertIn("it is back", server.log_path.read_text())
+        self.assertIn("the volume is back", server.log_path.read_text())
 
     def test_data_moves_to_a_disk_that_was_added(self):
         server = self.server(3, spread.SIZE_FLAGS)

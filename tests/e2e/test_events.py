@@ -141,7 +141,7 @@ class Events(WorldTest):
         self.assertEqual(alert["stage"], "began")
         server.cairn("volume", "delete", "lonely", "--yes")
         gone = harness.wait_until(
-            lambda: [one for one in self.events(server, "--text", "no longer so: volume lonely") if one["stage"] == "ended"], SECONDS_MAX, "the alert is over")
+            lambda: [one for one in self.events(server, "--text", "resolved: volume lonely") if one["stage"] == "ended"], SECONDS_MAX, "the alert is over")
         self.assertEqual(gone[0]["severity"], "info")
 
     def test_events_are_filtered_followed_and_exported(self):

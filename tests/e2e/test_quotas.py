@@ -148,4 +148,4 @@ class Quotas(WorldTest):
             self.assertIn("is not a directory", self.refused("set", "main/file", "--hard", "1MiB"))
             self.assertIn("above the hard", self.refused("set", "main", "--hard", "1MiB", "--soft", "2MiB"))
             self.assertIn("no limit", self.refused("set", "main"))
-            self.assertIn("knows no user", self.refused("set", "main", "--user", "nobody-has-this", "--hard", "1MiB"))
+            self.assertIn("has no user", self.refused("set", "main", "--user", "nobody-has-this", "--hard", "1MiB"))

@@ -138,7 +138,7 @@ class Snapshots(WorldTest):
             self.assertEqual(sorted(mount.names("/d/.snapshot")), ["first", "second"])
             self.assertIn(".snapshot", self.refused("restore", "main", "first", "/d/a", "--to", "/.snapshot"))
             self.assertIn("already", self.refused("create", "main", "first"))
-            self.assertIn("no name", self.refused("create", "main", "a/b"))
+            self.assertIn("is not a snapshot name", self.refused("create", "main", "a/b"))
             self.assertIn("no such snapshot", self.refused("delete", "main", "nothing"))
             self.world.cairn("snapshot", "lock", "main", "first")
             self.assertIn("locked", self.refused("delete", "main", "first"))

