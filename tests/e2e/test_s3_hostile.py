@@ -202,6 +202,32 @@ class S3Hostile(S3Test):
                 self.assertIn(answer, self.rest(stream))
                 self.assertEqual(look(), wanted)
 
+    def test_a_key_that_may_not_write_undoes_nothing_that_is_on_its_way(self):
+        stranger = s3.client(self.port, s3.Keys(self.world, uid=4711, gid=4711))
+        body = b"acknowledged" * 1000
+
+        def delete(key):
+            with self.fails("AccessDenied", 403):
+                stranger.delete_object(Bucket=BUCKET, Key=key)
+
+        def delete_several(key):
+            done = stranger.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": key}]})
+            self.assertEqual([error["Code"] for error in done["Errors"]], ["AccessDenied"], done)
+
+        for deleting in (delete, delete_several):
+            for key in ("new", "new/below"):
+                with self.subTest(deleting=deleting.__name__, key=key), contextlib.ExitStack() as stack:
+                    path = f"/{BUCKET}/{key}"
+                    headers = self.signed("PUT", path, body) | {"expect": "100-continue", "connection": "close"}
+                    stream = self.begin(stack, "PUT", path, headers)
+                    self.assertIn(b" 100 ", stream.recv(1000))
+                    stream.sendall(body[:100])
+                    deleting(key)
+                    stream.sendall(body[100:])
+                    self.assertIn(b" 200 ", self.rest(stream))
+                    self.assertEqual(self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read(), body)
+                    self.client.delete_object(Bucket=BUCKET, Key=key)
+
     def test_names_that_cannot_be(self):
         for key, code in (
             ("../there", "InvalidArgument"), ("a/../there", "InvalidArgument"), ("%2e%2e/there", "InvalidArgument"), ("a%00b", "InvalidArgument"),

@@ -28,7 +28,7 @@ pub fn told(error: impl Into<ObjectError>) -> S3Error {
         ObjectError::InTheWay => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
         ObjectError::Precondition => (S3ErrorCode::PreconditionFailed, None),
         // Its client has sent it again, and newer ones, or does not listen any more.
-        ObjectError::Late => (S3ErrorCode::SlowDown, None),
+        ObjectError::Late | ObjectError::Unordered => (S3ErrorCode::SlowDown, None),
         ObjectError::WrongPart => (S3ErrorCode::InvalidPart, None),
         ObjectError::Checksum => (S3ErrorCode::BadDigest, None),
         ObjectError::PartOrder => (S3ErrorCode::InvalidPartOrder, None),

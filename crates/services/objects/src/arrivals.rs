@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use crate::records::ObjectError;
 
-/// Things that are remembered only because a request with names that are not known yet is under way.
-const KEPT_COUNT_MAX: usize = 4096;
+/// Things that are remembered only because a request with names that are not known yet is under way: about 10 MiB.
+const KEPT_COUNT_MAX: usize = 65_536;
 
 /// What of an object or a bucket a change replaces. Changes of different facets do not make each other late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,10 +35,12 @@ pub enum Facet {
     ObjectLock,
     Website,
     NfsVersions,
+    /// An object or a version that a rule or a client judged goes. No bytes that are on their way are meant by that.
+    Judged,
 }
 
 /// What a change is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Thing {
     /// The object of a key below the directory of a bucket.
     Object(Ino, Box<[u8]>),
@@ -52,14 +54,6 @@ enum Thing {
 struct Done(BTreeMap<Facet, u64>);
 
 impl Done {
-    /// Everything up to this change may be done.
-    fn up_to(number: u64) -> Self {
-        match number {
-            0 => Self::default(),
-            number => Self([(Facet::Whole, number)].into()),
-        }
-    }
-
     fn newest(&self) -> u64 {
         self.0.values().copied().max().unwrap_or(0)
     }
@@ -81,9 +75,9 @@ struct UnderWay {
     things: HashMap<Thing, OfThing>,
     /// Numbers of tickets that are out.
     tickets: BTreeSet<u64>,
-    /// Things without a change under way.
-    kept_count: usize,
-    /// Nothing is known of some things that were changed up to this number: whoever came before may be late for any of them.
+    /// Things without a change under way, by the newest change that was done.
+    kept: BTreeSet<(u64, Thing)>,
+    /// Nothing is known of some things that were changed up to this number: a request that came before may be late for any of them.
     forgotten: u64,
 }
 
@@ -92,12 +86,14 @@ struct OfThing {
     count: usize,
     /// Held while one is being done.
     done: Arc<tokio::sync::Mutex<Done>>,
+    /// Changes up to this one may have been done and forgotten.
+    forgotten: u64,
 }
 
 impl OfThing {
     /// Of a thing without a change under way.
     fn newest_done(&self) -> u64 {
-        // Who holds it is under way.
+        // A change that holds it is under way.
         let done = self.done.try_lock();
         done.map_or(u64::MAX, |done| done.newest())
     }
@@ -110,6 +106,8 @@ pub struct Arrival {
     facet: Facet,
     number: u64,
     done: Arc<tokio::sync::Mutex<Done>>,
+    /// Changes up to this one may have been done and forgotten.
+    forgotten: u64,
 }
 
 /// The place in the order of a request that was begun, and whose names are not known yet: they come with its body.
@@ -156,7 +154,7 @@ impl Arrivals {
     fn arrive(self: &Arc<Self>, thing: Thing, facet: Facet) -> Arrival {
         let mut under_way = self.0.lock();
         let number = under_way.number_next();
-        let done = under_way.enter(&thing);
+        let (done, forgotten) = under_way.enter(&thing);
         drop(under_way);
         Arrival {
             arrivals: Arc::clone(self),
@@ -164,6 +162,7 @@ impl Arrivals {
             facet,
             number,
             done,
+            forgotten,
         }
     }
 }
@@ -174,21 +173,22 @@ impl UnderWay {
         self.number_last
     }
 
-    fn enter(&mut self, thing: &Thing) -> Arc<tokio::sync::Mutex<Done>> {
+    fn enter(&mut self, thing: &Thing) -> (Arc<tokio::sync::Mutex<Done>>, u64) {
         if let Some(of_thing) = self.things.get_mut(thing) {
             if of_thing.count == 0 {
-                self.kept_count -= 1;
+                self.kept.remove(&(of_thing.newest_done(), thing.clone()));
             }
             of_thing.count += 1;
-            return Arc::clone(&of_thing.done);
+            return (Arc::clone(&of_thing.done), of_thing.forgotten);
         }
-        let done = Arc::new(tokio::sync::Mutex::new(Done::up_to(self.forgotten)));
+        let done = Arc::<tokio::sync::Mutex<Done>>::default();
         let of_thing = OfThing {
             count: 1,
             done: Arc::clone(&done),
+            forgotten: self.forgotten,
         };
         self.things.insert(thing.clone(), of_thing);
-        done
+        (done, self.forgotten)
     }
 
     fn leave(&mut self, thing: &Thing) {
@@ -199,16 +199,20 @@ impl UnderWay {
         if of_thing.count > 0 {
             return;
         }
-        let newest = of_thing.newest_done();
+        let newest = of_thing.newest_done().max(of_thing.forgotten);
         let is_awaited = self.tickets.first().is_some_and(|oldest| *oldest < newest);
-        if is_awaited && self.kept_count < KEPT_COUNT_MAX {
-            self.kept_count += 1;
+        if !is_awaited {
+            self.things.remove(thing);
             return;
         }
-        if is_awaited {
+        self.kept.insert((of_thing.newest_done(), thing.clone()));
+        // The oldest goes, so that only requests that came before that do not know what they may do.
+        if self.kept.len() > KEPT_COUNT_MAX
+            && let Some((newest, oldest)) = self.kept.pop_first()
+        {
+            self.things.remove(&oldest);
             self.forgotten = self.forgotten.max(newest);
         }
-        self.things.remove(thing);
     }
 
     /// A ticket is not out any more: what was kept for it goes.
@@ -218,14 +222,13 @@ impl UnderWay {
         if oldest.is_none_or(|oldest| oldest > self.forgotten) {
             self.forgotten = 0;
         }
-        if self.kept_count == 0 {
-            return;
+        while let Some((newest, thing)) = self.kept.pop_first() {
+            if oldest.is_some_and(|oldest| oldest < newest) {
+                self.kept.insert((newest, thing));
+                return;
+            }
+            self.things.remove(&thing);
         }
-        let is_awaited = |newest: u64| oldest.is_some_and(|oldest| oldest < newest);
-        self.things
-            .retain(|_, it| it.count > 0 || is_awaited(it.newest_done()));
-        let kept = self.things.values().filter(|it| it.count == 0);
-        self.kept_count = kept.count();
     }
 }
 
@@ -233,13 +236,14 @@ impl Ticket {
     /// A change of an object that the request names.
     pub(crate) fn of_object(&self, dir: Ino, key: &str, facet: Facet) -> Arrival {
         let thing = Thing::Object(dir, key.as_bytes().into());
-        let done = self.arrivals.0.lock().enter(&thing);
+        let (done, forgotten) = self.arrivals.0.lock().enter(&thing);
         Arrival {
             arrivals: Arc::clone(&self.arrivals),
             thing,
             facet,
             number: self.number,
             done,
+            forgotten,
         }
     }
 }
@@ -260,12 +264,15 @@ impl Arrival {
     }
 
     /// Waits until no other change of the same thing is being done. [`ObjectError::Late`] if one was done that came later and
-    /// replaced the same.
+    /// replaced the same; [`ObjectError::Unordered`] if that is not known any more.
     pub(crate) async fn due(&self) -> Result<Due<'_>, ObjectError> {
         let done = self.done.lock().await;
         let is_late = done.newest_of(self.facet) > self.number;
-        match is_late && !planted::is(Bug::LateObjectChangeDone) {
-            true => Err(ObjectError::Late),
+        if is_late && !planted::is(Bug::LateObjectChangeDone) {
+            return Err(ObjectError::Late);
+        }
+        match self.forgotten > self.number {
+            true => Err(ObjectError::Unordered),
             false => Ok(Due {
                 done,
                 facet: self.facet,
@@ -345,7 +352,7 @@ mod tests {
     /// An old change of each facet, after a newer one of each.
     #[tokio::test]
     async fn a_change_is_late_for_what_replaced_the_same() {
-        use Facet::{Acl, Policy, Tags, Versioning, Whole};
+        use Facet::{Acl, Judged, Policy, Tags, Versioning, Whole};
         for (old, new, is_late) in [
             (Whole, Whole, true),
             (Tags, Tags, true),
@@ -357,6 +364,10 @@ mod tests {
             (Policy, Policy, true),
             (Policy, Versioning, false),
             (Policy, Whole, true),
+            // What a rule judged was not what is on its way.
+            (Whole, Judged, false),
+            (Judged, Whole, true),
+            (Judged, Judged, true),
         ] {
             let arrivals = Arc::new(Arrivals::default());
             let of_object = |facet| arrivals.of_object(DIR, "a", facet);
@@ -394,7 +405,7 @@ mod tests {
         }
         drop(ticket);
         let under_way = arrivals.0.lock();
-        assert!(under_way.things.is_empty() && under_way.kept_count == 0);
+        assert!(under_way.things.is_empty() && under_way.kept.is_empty());
     }
 
     /// What does not fit any more makes a request late rather than unordered, and nothing of it stays.
@@ -410,12 +421,25 @@ mod tests {
         assert_eq!(arrivals.0.lock().things.len(), KEPT_COUNT_MAX);
         for number in 0..count {
             let late = ticket.of_object(DIR, &number.to_string(), Facet::Whole);
-            assert!(late.due().await.is_err(), "{number}");
+            let is_known = number >= 2;
+            match late.due().await {
+                Err(ObjectError::Late) => assert!(is_known, "{number}"),
+                Err(ObjectError::Unordered) => assert!(!is_known, "{number}"),
+                _ => panic!("{number}"),
+            }
         }
+        let never = ticket.of_object(DIR, "never", Facet::Whole);
+        assert!(matches!(never.due().await, Err(ObjectError::Unordered)));
+        // Others that came when all that was forgotten was done are in order, however long the first one waits.
         let later = arrivals.ticket();
-        let new = later.of_object(DIR, &KEPT_COUNT_MAX.to_string(), Facet::Whole);
-        assert!(new.due().await.is_ok());
-        drop((ticket, new));
+        put(&arrivals, "after").due().await.unwrap().done();
+        for (key, is_late) in [("0", false), ("never", false), ("after", true)] {
+            let of = later.of_object(DIR, key, Facet::Whole);
+            assert_eq!(of.due().await.is_err(), is_late, "{key}");
+        }
+        drop((ticket, never));
+        assert!(arrivals.0.lock().kept.len() <= 1);
+        drop(later);
         assert!(arrivals.0.lock().things.is_empty());
         assert_eq!(arrivals.0.lock().forgotten, 0);
     }
@@ -502,7 +526,7 @@ mod tests {
             drop((waiting, tickets));
             let under_way = arrivals.0.lock();
             prop_assert!(under_way.things.is_empty());
-            prop_assert_eq!(under_way.kept_count, 0);
+            prop_assert!(under_way.kept.is_empty());
         }
     }
 }

@@ -672,8 +672,9 @@ impl Bucket {
         let mut attempts = 0;
         loop {
             let Some(Place { dir, path }) = self.place(who, key).await? else {
+                let path = KeyPath::parse(key.as_bytes())?;
                 return match condition.holds(None) {
-                    true => Ok(()),
+                    true => self.require_write(who, &path).await,
                     false => Err(ObjectError::Precondition),
                 };
             };
@@ -681,7 +682,10 @@ impl Bucket {
             if !condition.holds(there.as_ref()) {
                 return Err(ObjectError::Precondition);
             }
-            let Some(info) = there else { return Ok(()) };
+            let Some(info) = there else {
+                // What is on its way to this key does not come after this, so that only those say so who may remove it.
+                return self.require_write(who, &path).await;
+            };
             let fs = self.objects.fs();
             let removed = match info.is_directory {
                 true => {

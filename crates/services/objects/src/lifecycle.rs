@@ -105,6 +105,7 @@ impl Gone {
             | ObjectError::NoUpload
             | ObjectError::Precondition
             | ObjectError::Late
+            | ObjectError::Unordered
             | ObjectError::Locked(_)
             | ObjectError::Fs(
                 FsError::NotFound | FsError::Stale | FsError::AccessDenied | FsError::NotOwner,
@@ -288,7 +289,7 @@ impl Bucket {
             unchanged: Some(info.unchanged()),
             ..Condition::default()
         };
-        let arrival = bucket.arrive(key, Facet::Whole);
+        let arrival = bucket.arrive(key, Facet::Judged);
         bucket.delete(who, key, &this, &arrival).await?;
         Ok(true)
     }
@@ -333,7 +334,7 @@ impl Bucket {
         }
         let path = KeyPath::parse(key.as_bytes())?;
         let before = gone.objects;
-        let arrival = bucket.arrive(key, Facet::Whole);
+        let arrival = bucket.arrive(key, Facet::Judged);
         {
             let due = arrival.due().await?;
             let _turn = bucket.turn(key, true).await;

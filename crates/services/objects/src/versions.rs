@@ -657,7 +657,10 @@ impl Bucket {
             let due = arrival.due().await?;
             let _turn = self.turn(key, true).await;
             let removed = self.remove_version(who, &path, id, bypass).await?;
-            due.done();
+            // Nothing that is on its way replaces, or would be, a version that has a number.
+            if id == NO_VERSION {
+                due.done();
+            }
             removed
         };
         self.prune_kept(&path).await;
