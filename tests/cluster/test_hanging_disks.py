@@ -66,7 +66,9 @@ class HangingDisks(ClusterTest):
             self.assertEqual(refused.returncode, 4, refused.stderr)
             self.assertIn("has not answered", refused.stderr)
             # As what was made anew elsewhere meanwhile.
-            orphan = next((folder / "shards").iterdir()) / f"{0xFFFFFF:016x}.00"
+            shards = folder / "shards" / "00000001"
+            shards.mkdir(parents=True, exist_ok=True)
+            orphan = shards / f"{0xFFFFFF:016x}.00"
             orphan.write_bytes(bytes(8192))
             self.hang()
             if asks:
