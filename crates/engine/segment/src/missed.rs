@@ -193,8 +193,10 @@ impl SegmentStore {
                 Some(Err(_)) | None => is_known = false,
             }
         }
-        // Where the segment was never sealed, none has a footer.
-        if has_footer && !lacking.is_empty() {
+        // Where the segment was never sealed, none has a footer. Where more lack it than may be lost, an owner ended in the middle of
+        // sealing: the others cannot give it to them, and what lives in the segment is written anew.
+        let may_be_given = lacking.len() <= usize::from(segment.code.parity());
+        if has_footer && may_be_given && !lacking.is_empty() {
             tracing::info!(%volume, segment = %id, disks = lacking.len(), "disks lack some of a segment since before this start");
             for disk in lacking {
                 self.missed.note(disk, (volume, id));
