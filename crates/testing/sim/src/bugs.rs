@@ -120,8 +120,6 @@ pub const CLUSTER: &[Bug] = &[
     Bug::ForwardNotCaughtUp,
     Bug::ForwardNotSettled,
     Bug::ForwardStandstillIgnored,
-    Bug::ForwardOldBytesTaken,
-    Bug::ForwardStreamBringsNoNews,
 ];
 
 /// Those that a search of a minute each did not find: something else stands in front of them, or they bite in orders that are seldom.
@@ -151,6 +149,9 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::PromiseNotSynced,
     Bug::LogCutBehindTheOwnState,
     Bug::LeaseLastsOverSuspension,
+    // Seed 1103 found both until runs changed on 2026-11-30. `tests/model/forward_model.py` shows what breaks without these rules.
+    Bug::ForwardOldBytesTaken,
+    Bug::ForwardStreamBringsNoNews,
     // The one seed that failed with it, 1251, failed without it, too, by a mistake of the simulator.
     Bug::ForwardTermOfNow,
     // Eight runs in which a node stands still found nothing.
