@@ -260,7 +260,10 @@ async fn what_gives_rights_is_done_for_administrators_alone() {
     assert_eq!(status, 200, "{text}");
 
     // A client that asks a node which has another one do it.
-    for (token, want, part) in [(TOKEN, 204, ""), (OTHER, 403, "send the request to node node2 with its token")] {
+    for (token, want, part) in [
+        (TOKEN, 204, ""),
+        (OTHER, 403, "send the request to node node2 with its token"),
+    ] {
         let second = node_with(token, Pretend::default(), &others).await.passed();
         others.0.lock().unwrap().insert(TWO, Some(second));
         let pretend = Pretend {

@@ -60,7 +60,9 @@ pub enum ObjectError {
     #[error("a newer request changed the object during this request")]
     Late,
     /// Nothing of it is done: it may be one of those that are [`Self::Late`].
-    #[error("too many other objects changed during this request to know whether newer requests changed this one")]
+    #[error(
+        "too many other objects changed during this request to know whether newer requests changed this one"
+    )]
     Unordered,
     #[error("a part is missing, or differs from the uploaded part")]
     WrongPart,
