@@ -237,9 +237,18 @@ impl Model {
         self.durable + self.below(span) as usize
     }
 
-    /// Waits for a random submission; false if the store has failed.
+    /// Waits for a random submission; false if the store has failed. What was submitted after it may not be durable.
     async fn wait<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
         let number = self.pick();
+        self.wait_for(store, number).await
+    }
+
+    /// Waits for all that was submitted; false if the store has failed.
+    async fn wait_for_all<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
+        self.wait_for(store, self.tickets.len() - 1).await
+    }
+
+    async fn wait_for<L: CommitLog>(&mut self, store: &MetaStore<L>, number: usize) -> bool {
         let ok = store.durable(self.tickets[number]).await.is_ok();
         if ok {
             assert!(store.is_durable(self.tickets[number]));
