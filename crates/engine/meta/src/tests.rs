@@ -22,6 +22,7 @@ mod unreadable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::{Disk, OpenMode};
@@ -44,6 +45,18 @@ fn settings(copies: usize) -> MetaSettings {
         log_file_bytes: LOG_FILE_BYTES_MIN,
         ship_bytes: 3 * LOG_FILE_BYTES_MIN,
         ..MetaSettings::new(copies, MetaCache::new(1 << 20))
+    }
+}
+
+/// How long a disk or a node may take to answer in real time: a busy machine may not run a thread for seconds, and nothing is
+/// given up for that.
+const REAL_PATIENCE: Duration = Duration::from_secs(60);
+
+/// As [`settings`], for real time.
+fn real_settings(copies: usize) -> MetaSettings {
+    MetaSettings {
+        log_write_wait: REAL_PATIENCE,
+        ..settings(copies)
     }
 }
 

@@ -6,7 +6,7 @@ use cairn_formats::shard::name::{ShardKind, ShardName, shard_path};
 use cairn_shard::{ShardDisk, ShardService, ShardSettings};
 use futures_util::future::{Either, join, select};
 use parking_lot::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::*;
 use crate::{Agreement, AgreementError, Copies, LogDisks, Seat, VolumeList};
@@ -106,10 +106,6 @@ pub(super) struct Cluster {
     /// See [`Seat::patience`].
     patience: Duration,
 }
-
-/// How long a node may take to answer in real time: a busy machine may not run a thread for seconds, and no node is given up
-/// for that.
-const REAL_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Cluster {
     pub async fn new(seed: u64, node_count: usize, copies: usize) -> Self {
@@ -685,7 +681,7 @@ fn who_is_about_to_own_a_volume_has_its_state_before() {
             store.ship().await.expect("ships");
             // The second time it has a state, which is older.
             let (env, disks) = (cluster.world.env.clone(), after.clone());
-            let prepared = MetaStore::prepare(env, settings(1), cluster.looks_on(1), disks);
+            let prepared = MetaStore::prepare(env, real_settings(1), cluster.looks_on(1), disks);
             prepared.await.expect("prepares");
             change_after_a_copy(&store, &mut model).await;
             store.abort().await;

@@ -16,7 +16,7 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
     let mut model = Model::new(11);
     let mut rng = Rng::new(11);
     runtime.block_on(async {
-        let created = MetaStore::create(env.clone(), settings(3), VOLUME, disks.clone());
+        let created = MetaStore::create(env.clone(), real_settings(3), VOLUME, disks.clone());
         let mut store = created.await.expect("creates");
         for round in 0..12 {
             for step in 0..25 {
@@ -52,7 +52,7 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
                 }
                 kept = disks.clone();
             }
-            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, kept).await;
+            let opened = MetaStore::open(env.clone(), real_settings(3), VOLUME, kept).await;
             let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
             model.recovered(&opened, &recovered);
             assert!(model.submit(&opened));
@@ -62,7 +62,8 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
             drop(opened);
             model.durable = model.durable.min(model.history.len() - 1);
             disks.rotate_left(1);
-            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, disks.clone()).await;
+            let opened =
+                MetaStore::open(env.clone(), real_settings(3), VOLUME, disks.clone()).await;
             let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
             model.recovered(&opened, &recovered);
             store = opened;
@@ -91,7 +92,7 @@ pub(super) fn real_disks(
 fn settings_on_folders() -> MetaSettings {
     MetaSettings {
         write_buffer_bytes: 64 << 10,
-        ..settings(3)
+        ..real_settings(3)
     }
 }
 

@@ -13,7 +13,7 @@ use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
 use super::folders::real_disks;
-use super::{Disks, VOLUME, settings};
+use super::{Disks, VOLUME, real_settings as settings};
 use crate::{Batch, Key, MetaError, MetaSettings, MetaStore, SegmentRecord};
 
 const COUNT: u64 = 300;

@@ -54,7 +54,7 @@ fn a_volume_on_folders_is_read_and_no_file_changes() {
     let disks = real_disks(folder.path(), &[]);
     let mut model = Model::new(5);
     runtime.block_on(async {
-        let created = MetaStore::create(env.clone(), settings(3), VOLUME, disks.clone());
+        let created = MetaStore::create(env.clone(), real_settings(3), VOLUME, disks.clone());
         let mut store = created.await.expect("creates");
         for round in 0..4 {
             for _ in 0..30 {
@@ -92,7 +92,7 @@ fn a_volume_on_folders_is_read_and_no_file_changes() {
                 let why = format!("round {round}");
                 let opened = MetaStore::open_to_read(
                     env.clone(),
-                    settings(3),
+                    real_settings(3),
                     VOLUME,
                     disks.clone(),
                     Vec::new(),
@@ -108,7 +108,8 @@ fn a_volume_on_folders_is_read_and_no_file_changes() {
                 store.abort().await;
             }
             assert!(files(folder.path()) == before, "a file has changed");
-            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, disks.clone()).await;
+            let opened =
+                MetaStore::open(env.clone(), real_settings(3), VOLUME, disks.clone()).await;
             let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
             model.recovered(&opened, &recovered);
             store = opened;
