@@ -45,9 +45,12 @@ impl World {
     /// A real etcd of one member, unless none is installed.
     pub async fn etcd() -> Option<Self> {
         let cluster = EtcdCluster::start(1).await?;
-        let etcd = Etcd::connect(cluster.settings())
-            .await
-            .expect("etcd answers");
+        // There is no other member that would be asked in its place.
+        let settings = EtcdSettings {
+            attempt_timeout: PATIENCE / 2,
+            ..cluster.settings()
+        };
+        let etcd = Etcd::connect(settings).await.expect("etcd answers");
         Some(Self {
             name: "etcd",
             coordinator: Arc::new(etcd),
@@ -186,7 +189,15 @@ impl EtcdCluster {
         Some(cluster)
     }
 
+    /// A member that does not answer is left as soon as elsewhere; a request is given up later.
     pub fn settings(&self) -> EtcdSettings {
+        EtcdSettings {
+            request_timeout: PATIENCE / 2,
+            ..self.usual_settings()
+        }
+    }
+
+    pub fn usual_settings(&self) -> EtcdSettings {
         EtcdSettings::new(
             self.settings
                 .iter()
