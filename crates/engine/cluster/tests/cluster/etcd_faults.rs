@@ -321,7 +321,7 @@ async fn an_alarm_and_a_wrong_password_are_for_the_operator() {
     let Some(cluster) = EtcdCluster::start(1).await else {
         return;
     };
-    let etcd = Etcd::connect(cluster.settings()).await.unwrap();
+    let etcd = Etcd::connect(cluster.patient_settings()).await.unwrap();
     let mut client = cluster.client().await;
     let (raise, clear) = (AlarmAction::Activate, AlarmAction::Deactivate);
     client.alarm(raise, AlarmType::Nospace, None).await.unwrap();
@@ -342,7 +342,7 @@ async fn an_alarm_and_a_wrong_password_are_for_the_operator() {
     client.user_grant_role("root", "root").await.unwrap();
     client.auth_enable().await.unwrap();
     for (password, want) in [("secret", true), ("wrong", false)] {
-        let mut settings = cluster.settings();
+        let mut settings = cluster.patient_settings();
         settings.user = Some(("root".to_owned(), password.to_owned()));
         match Etcd::connect(settings).await {
             Ok(etcd) => {

@@ -45,12 +45,9 @@ impl World {
     /// A real etcd of one member, unless none is installed.
     pub async fn etcd() -> Option<Self> {
         let cluster = EtcdCluster::start(1).await?;
-        // There is no other member that would be asked in its place.
-        let settings = EtcdSettings {
-            attempt_timeout: PATIENCE / 2,
-            ..cluster.settings()
-        };
-        let etcd = Etcd::connect(settings).await.expect("etcd answers");
+        let etcd = Etcd::connect(cluster.patient_settings())
+            .await
+            .expect("etcd answers");
         Some(Self {
             name: "etcd",
             coordinator: Arc::new(etcd),
@@ -194,6 +191,14 @@ impl EtcdCluster {
         EtcdSettings {
             request_timeout: PATIENCE / 2,
             ..self.usual_settings()
+        }
+    }
+
+    /// Of one member: there is no other that would be asked in its place.
+    pub fn patient_settings(&self) -> EtcdSettings {
+        EtcdSettings {
+            attempt_timeout: PATIENCE / 2,
+            ..self.settings()
         }
     }
 
