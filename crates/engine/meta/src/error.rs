@@ -114,6 +114,16 @@ pub enum MetaError {
         needed_bytes: u64,
         disks: String,
     },
+    /// Of a volume that is opened to be read alone.
+    #[error(
+        "volume {volume}: what its log has beside its state does not fit in memory: {needed_bytes} bytes, and {kept_bytes} of {bytes_max} are taken by other volumes that are only read; free space on its disks, or set a larger `memory_limit`"
+    )]
+    ReplayTooLarge {
+        volume: VolumeId,
+        needed_bytes: u64,
+        kept_bytes: u64,
+        bytes_max: u64,
+    },
     /// Waiting may help: the disks may come back.
     #[error(
         "volume {volume}: the copy of its metadata's state is on disks that do not give it: {disks}; bring one of them back"
@@ -197,7 +207,9 @@ impl MetaError {
             | Self::StateDamaged(_)
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,
-            Self::Full(_) | Self::LogFull { .. } => MetaErrorKind::NoSpace,
+            Self::Full(_) | Self::LogFull { .. } | Self::ReplayTooLarge { .. } => {
+                MetaErrorKind::NoSpace
+            }
             Self::Disk(_) | Self::State(_) | Self::NotInMemory => MetaErrorKind::Io,
             Self::Failed(_)
             | Self::Closed
