@@ -107,7 +107,7 @@ pub enum MetaError {
     },
     /// Waiting may help: there may be room later, or another node may find some.
     #[error(
-        "volume {volume}: no room for its log on {disks}: {needed_bytes} bytes have to be copied, or a short file made at least; free space on these disks or add one"
+        "volume {volume}: there is no room for its log, so this node cannot serve it, not even for reads; nothing is lost. Free space or add a disk: {needed_bytes} bytes have to be copied, or a short file made at least, on disks of several nodes: {disks}"
     )]
     LogFull {
         volume: VolumeId,
