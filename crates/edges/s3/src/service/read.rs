@@ -7,6 +7,7 @@ use http::header::IF_RANGE;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
+use super::fields::set_sums;
 use super::{LIST_COUNT_MAX, Service, number};
 use crate::body;
 use crate::caller::Caller;
@@ -370,12 +371,7 @@ fn checksum(info: &ObjectInfo, mode: Option<&ChecksumMode>, part: &Part) -> Chec
         return checksum;
     }
     if let Some(record) = &info.record {
-        let get = |algorithm: &str| record.checksums.get(algorithm).cloned();
-        checksum.checksum_crc32 = get("crc32");
-        checksum.checksum_crc32c = get("crc32c");
-        checksum.checksum_crc64nvme = get("crc64nvme");
-        checksum.checksum_sha1 = get("sha1");
-        checksum.checksum_sha256 = get("sha256");
+        set_sums!(checksum, record.checksums);
         checksum.checksum_type = values::type_of(record);
     }
     checksum
