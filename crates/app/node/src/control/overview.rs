@@ -12,7 +12,8 @@ use cairn_base::domain::Losses;
 use cairn_config::{Protection, VolumeName};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
-use cairn_pool::health::{FREE_PERCENT_LOW, Judgement, LostDisk, LowVolume, Observed, judge};
+use cairn_pool::health::observed::{LostDisk, LowVolume, Observed};
+use cairn_pool::health::{FREE_PERCENT_LOW, Judgement, judge};
 use cairn_pool::warning::DiskLoss;
 
 use super::Controller;
