@@ -60,6 +60,15 @@ fn real_settings(copies: usize) -> MetaSettings {
     }
 }
 
+/// For tests on real folders: threads, and a clock that runs.
+fn runtime(worker_count: usize) -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(worker_count)
+        .enable_time()
+        .build()
+        .expect("a runtime")
+}
+
 type Disks = Vec<(DiskId, Arc<dyn Disk>)>;
 
 async fn create(world: &TestWorld, copies: usize, disks: Disks) -> Arc<MetaStore> {

@@ -16,6 +16,7 @@ use cairn_formats::settings::{
 use cairn_fs::{Fs, FsError, FsSettings};
 use cairn_keys::VolumeKey;
 use cairn_meta::{MetaError, MetaErrorKind, MetaStore};
+use tokio::sync::MutexGuard;
 
 use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
@@ -451,10 +452,7 @@ impl Pool {
         &self,
         change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeFailure> {
-        let mut tried = self.begin_change().await?;
-        let mut state = PoolState::clone(&self.state());
-        change(&mut state)?;
-        self.save(&mut tried, &mut state).await?;
+        let _turn = self.change_state(change).await?;
         self.host.classes(&self.state());
         Ok(())
     }
@@ -464,10 +462,20 @@ impl Pool {
         &self,
         change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeFailure> {
+        self.change_state(change).await.map(drop)
+    }
+
+    /// Changes the state and saves it. No other change begins while the caller holds what is returned: nobody is told of changes in
+    /// another order than theirs.
+    async fn change_state(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
+    ) -> Result<MutexGuard<'_, u64>, ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         change(&mut state)?;
-        self.save(&mut tried, &mut state).await
+        self.save(&mut tried, &mut state).await?;
+        Ok(tried)
     }
 
     /// Has a volume that is served here follow what is listed of it, if that is not what it was opened with, or followed until
@@ -573,10 +581,7 @@ impl Pool {
         &self,
         change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeFailure> {
-        let mut tried = self.begin_change().await?;
-        let mut state = PoolState::clone(&self.state());
-        change(&mut state)?;
-        self.save(&mut tried, &mut state).await?;
+        let _turn = self.change_state(change).await?;
         self.publish();
         Ok(())
     }

@@ -546,11 +546,7 @@ fn states_on_folders_move_between_nodes() {
     let folders: Vec<tempfile::TempDir> = (0..3)
         .map(|_| tempfile::tempdir().expect("a folder"))
         .collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     runtime.block_on(async {
         let mut cluster = Cluster::new(3, 3, 2).await;
         cluster.run_on(&runtime);
@@ -620,11 +616,7 @@ async fn change_after_a_copy(store: &MetaStore, model: &mut Model) {
 #[test]
 fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     runtime.block_on(async {
         let mut cluster = Cluster::new(5, 3, 2).await;
         cluster.ship_bytes = 1 << 30;
@@ -657,11 +649,7 @@ fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
 #[test]
 fn who_is_about_to_own_a_volume_has_its_state_before() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     runtime.block_on(async {
         let mut cluster = Cluster::new(6, 3, 2).await;
         cluster.ship_bytes = 1 << 30;

@@ -6,11 +6,7 @@ use super::*;
 #[test]
 fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let mut disks = real_disks(folder.path(), &[]);
     let mut model = Model::new(11);
@@ -102,11 +98,7 @@ fn the_process_that_is_killed() {
     let Ok(folder) = std::env::var(KILLED_FOLDER) else {
         return;
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(async {
         let disks = real_disks(folder.as_ref(), &[]);
@@ -127,11 +119,7 @@ fn the_process_that_is_killed() {
 #[test]
 fn a_killed_process_loses_nothing_that_was_acknowledged() {
     let program = std::env::current_exe().expect("a program");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     for kill_after in [1, 7, 60, 200, KILLED_STEP_COUNT] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = std::process::Command::new(&program)
@@ -188,11 +176,7 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
 #[test]
 fn rocksdb_goes_on_after_a_full_disk() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(1);
     let env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(async {
         let disks = real_disks(folder.path(), &[1, 2, 3]);
@@ -244,11 +228,7 @@ fn rocksdb_goes_on_after_a_full_disk() {
 #[test]
 fn the_state_keeps_as_many_files_open_as_the_settings_say() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(1);
     let env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(async {
         let settings = MetaSettings {
@@ -306,11 +286,7 @@ async fn cold(env: &cairn_base::env::Env, disks: &Disks, keys: u64) -> Arc<MetaS
 fn a_pass_leaves_the_cache_as_it_is() {
     const KEYS: u64 = 6000;
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let disks = real_disks(folder.path(), &[1, 2, 3]);
     runtime.block_on(async {
@@ -342,11 +318,7 @@ fn a_pass_leaves_the_cache_as_it_is() {
 #[test]
 fn what_is_not_in_memory_is_brought_there_by_another_thread() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let disks = real_disks(folder.path(), &[1, 2, 3]);
     runtime.block_on(async {

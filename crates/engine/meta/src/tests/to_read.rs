@@ -47,11 +47,7 @@ async fn refuses(store: &MetaStore, why: &str) {
 #[test]
 fn a_volume_on_folders_is_read_and_no_file_changes() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let disks = real_disks(folder.path(), &[]);
     let mut model = Model::new(5);
