@@ -6,7 +6,6 @@ use super::folders::real_disks;
 use super::*;
 use crate::ReplayBudget;
 use crate::snapshots::NewSnapshot;
-use crate::state::StateStore;
 use cairn_base::View;
 
 /// Each file below a folder with its bytes.
