@@ -181,22 +181,3 @@ def preamble(service, term, revision, client=("192.0.2.9", 700), magic=b"CFW\x02
     """The first bytes of a stream for a client."""
     address = bytes(10) + b"\xff\xff" + socket.inet_aton(client[0])
     return magic + bytes([service]) + term.to_bytes(16, "big") + revision.to_bytes(8, "big") + address + client[1].to_bytes(2, "big")
-
-
-def until_end_of_answer(stream, seconds):
-    """What comes over a plain connection until it ends or nothing more comes of an answer that has begun; an error if none begins."""
-    deadline, got = time.monotonic() + seconds, b""
-    while (left := deadline - time.monotonic()) > 0:
-        stream.settimeout(min(left, 1) if got else left)
-        try:
-            more = stream.recv(1 << 16)
-        except TimeoutError:
-            break
-        except ConnectionError:
-            break
-        if not more:
-            break
-        got += more
-    if not got:
-        raise TimeoutError(f"no answer within {seconds} s")
-    return got
