@@ -54,6 +54,8 @@ ASK_SECONDS_MAX, ANSWER_SECONDS_MAX = 60, 10
 # S3 refuses signatures that are a quarter of an hour off.
 SKEW_SECONDS = 20 * 60
 USER, PASSWORD = "reader", "a sentence that nobody guesses"
+# What a browser sends of our own pages alone.
+CONSOLE = {"X-Cairn-Console": "1"}
 
 
 class Keys:
@@ -103,7 +105,8 @@ class Hostile(ClusterTest):
         """The cookie of a session at a node, which has just heard of the user, perhaps."""
 
         def session():
-            status, headers, _ = self.ask(cluster, node, "POST", "/api/v1/session", {"user": USER, "password": PASSWORD})
+            person = {"user": USER, "password": PASSWORD}
+            status, headers, _ = self.ask(cluster, node, "POST", "/api/v1/session", person, **CONSOLE)
             return headers["set-cookie"].partition(";")[0] if status == 200 else None
 
         return harness.wait_until(session, HEARD_SECONDS_MAX, f"that {USER} logs in at {node}", 1)
@@ -478,7 +481,7 @@ class Administration(Hostile):
             of.cairn("node1", "bucket", "create", BUCKET, "--uid", "1000", "--gid", "100")
         shown = [
             {"Authorization": f"Bearer {self.token(other, 'node1')}"},
-            {"Cookie": self.logged_in(other, "node1"), "X-Cairn-Console": "1"},
+            {"Cookie": self.logged_in(other, "node1")} | CONSOLE,
         ]
         stranger = Keys(other, "node1", "main")
         with Peer(other.nfs_port("node1")) as peer:
@@ -530,7 +533,7 @@ class Administration(Hostile):
             status, _, text = self.ask(cluster, node, "GET", "/api/v1/openapi.json")
             self.assertEqual(status, 200)
             tried = 0
-            for headers in ({"Cookie": cookie, "X-Cairn-Console": "1"}, {"Authorization": basic}):
+            for headers in ({"Cookie": cookie} | CONSOLE, {"Authorization": basic}):
                 self.assertEqual(self.ask(cluster, node, "GET", "/api/v1/volumes", **headers)[0], 200, headers.keys())
                 for method, path in self.changes(json.loads(text)):
                     tried += 1

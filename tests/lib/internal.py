@@ -20,7 +20,7 @@ ANSWER_SECONDS_MAX = 20
 HEADER_LEN_BYTES = 36
 BODY_LEN_BYTES_MAX, PAYLOAD_LEN_BYTES_MAX = 4 << 20, 16 << 20
 # Kinds of messages.
-HELLO, WELCOMES, GOODBYE, PING, REQUEST = 1, 2, 3, 6, 7
+HELLO, WELCOMES, PING, REQUEST = 1, 2, 6, 7
 # Verbs of requests.
 APPEND, READ = 6, 9
 # In the body of the answer to a hello: versions, ids and limits come before the list of disks.
