@@ -26,7 +26,7 @@ MOVED_PAUSE_SECONDS_MAX = 6
 # So small that garbage collection has to rewrite segments all the time while CHURN_MIB are overwritten.
 SMALL_DISK_MIB, CHURN_MIB, CHURN_LEN_BYTES = 512, 384, 256 * 1024
 CHURN_SYNC_EVERY = 64
-COLLECTS_SECONDS_MAX = 120
+COLLECTS_SECONDS_MAX = 240
 # Garbage collection that rewrites nothing for so long waits for a node; it is looked for that for so long.
 STUCK_SECONDS, STUCK_LOOKED_SECONDS = 0.8, 2.5
 # Whether garbage collection waits for the node when it stands still is a matter of luck.
