@@ -4,16 +4,19 @@ import contextlib
 import datetime
 import http.client
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
 
 from lib import harness, libnfs, s3
 from lib.s3worlds import S3Test
+from lib.worlds import content
 
 BUCKET = "photos"
 EXPIRY_SECONDS_MAX = 60
 DAY_SECONDS = 24 * 60 * 60
+SLOW_BYTES = 2 << 20
 
 
 class S3Buckets(S3Test):
@@ -218,6 +221,67 @@ class S3Buckets(S3Test):
         self.client.delete_bucket_lifecycle(Bucket=BUCKET)
         with self.fails("NoSuchLifecycleConfiguration", 404):
             self.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)
+
+    @contextlib.contextmanager
+    def half_sent(self, path, body):
+        """A PUT whose head the server has read, and of whose body half is sent; gives what sends the rest and returns the answer."""
+        headers, _ = s3.Signer(self.port, self.keys).sign("PUT", path)
+        headers |= {"content-length": str(len(body)), "expect": "100-continue", "connection": "close"}
+        head = f"PUT {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        with socket.create_connection(("127.0.0.1", self.port), EXPIRY_SECONDS_MAX) as stream:
+            stream.sendall(head.encode() + b"\r\n")
+            # It says so when it begins to take the body.
+            self.assertIn(b" 100 ", stream.recv(4096))
+            half = len(body) // 2
+            stream.sendall(body[:half])
+
+            def finish():
+                stream.sendall(body[half:])
+                answer = b""
+                while more := stream.recv(1 << 16):
+                    answer += more
+                return answer
+
+            yield finish
+
+    def make_old(self, *keys):
+        """Objects that are older than any rule of these tests allows."""
+        for key in keys:
+            self.put(key, b"old")
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            for key in keys:
+                mount.utimes(f"/{BUCKET}/{key}", time.time() - 3 * DAY_SECONDS)
+
+    def test_what_replaces_an_object_stays_when_a_rule_takes_that_meanwhile(self):
+        """The rule judges the old object while the new one comes slowly, as a whole or as a part; and both when they are there."""
+        self.s3_server()
+        rule = lambda name: {"ID": name, "Status": "Enabled", "Expiration": {"Days": 2}, "Filter": {"Prefix": "logs/"}}
+        for kept in ("none", "versions"):
+            if kept == "versions":
+                self.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+            # Objects are judged in the order of their keys.
+            parts, whole, last = (f"logs/{name}-{kept}" for name in ("parts", "whole", "zz"))
+            self.make_old(parts, whole, last)
+            new = {key: content(key, SLOW_BYTES) for key in (parts, whole)}
+            about = {"Bucket": BUCKET, "Key": parts, "UploadId": self.client.create_multipart_upload(Bucket=BUCKET, Key=parts)["UploadId"]}
+            part_path = f"/{BUCKET}/{parts}?partNumber=1&uploadId={about['UploadId']}"
+            with self.half_sent(f"/{BUCKET}/{whole}", new[whole]) as put, self.half_sent(part_path, new[parts]) as put_part:
+                self.set_rules(rule("first"))
+                gone = lambda: not {parts, whole, last} & set(self.listed())
+                harness.wait_until(gone, EXPIRY_SECONDS_MAX, "that the old objects expire")
+                for finish in (put, put_part):
+                    answer = finish()
+                    self.assertIn(b" 200 ", answer.partition(b"\r\n")[0], answer)
+            tag = self.client.list_parts(**about)["Parts"][0]["ETag"]
+            self.client.complete_multipart_upload(**about, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": tag}]})
+            # Another look, which takes what is old behind them.
+            self.make_old(last)
+            self.set_rules(rule("second"))
+            harness.wait_until(lambda: last not in self.listed(), EXPIRY_SECONDS_MAX, "that another old object expires")
+            for key in (parts, whole):
+                got = self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+                self.assertTrue(got == new[key], f"{key} is not what replaced the old one")
+            self.client.delete_bucket_lifecycle(Bucket=BUCKET)
 
     def page(self, path, host=f"{BUCKET}.s3-website.localhost", method="GET"):
         """Status, where it leads to, type and text of a page of a website; redirections are not followed."""

@@ -83,17 +83,18 @@ def end_of_prefix(prefix):
 
 
 class Identity:
-    """What is in a node's cluster folder; kept, whatever becomes of that."""
+    """What is in a node's cluster folder; kept, whatever becomes of that. `shows`: without, it shows no certificate."""
 
-    def __init__(self, cluster_folder, kept_in):
+    def __init__(self, cluster_folder, kept_in, shows=True):
         for name in ("ca.pem", "node.pem", "node.key"):
             (kept_in / name).write_bytes((cluster_folder / name).read_bytes())
-        self.kept_in = kept_in
+        self.kept_in, self.shows = kept_in, shows
 
     def socket(self, url, speaks):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(self.kept_in / "ca.pem")
-        context.load_cert_chain(self.kept_in / "node.pem", self.kept_in / "node.key")
+        if self.shows:
+            context.load_cert_chain(self.kept_in / "node.pem", self.kept_in / "node.key")
         context.set_alpn_protocols([speaks])
         host, port = url.removeprefix("https://").rsplit(":", 1)
         tcp = socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS_MAX)

@@ -148,6 +148,7 @@ impl Server {
         let clock = Arc::clone(&self.env.clock);
         let heard = Heard::new(Arc::clone(&clock));
         let buffers = Arc::clone(&self.buffers);
+        let proved = connection.node;
         let mut reader = FrameReader::new(connection.from, buffers, Arc::clone(&heard));
         let (queue, queued) = mpsc::unbounded_channel();
         let breaker = Arc::new(Breaker::default());
@@ -167,7 +168,7 @@ impl Server {
 
         let hello = {
             let deadline = clock.sleep(self.settings.hello_deadline);
-            match select(Box::pin(self.hello(&mut reader)), deadline).await {
+            match select(Box::pin(self.hello(&mut reader, proved)), deadline).await {
                 Either::Left((hello, _)) => hello,
                 Either::Right(_) => Err(End::Gone("it did not say hello".to_owned())),
             }
@@ -220,7 +221,8 @@ impl Server {
         }
     }
 
-    async fn hello(&self, reader: &mut FrameReader) -> Result<Hello, End> {
+    /// `proved`: the node that the peer is, where its connection says so.
+    async fn hello(&self, reader: &mut FrameReader, proved: Option<NodeId>) -> Result<Hello, End> {
         let frame = next(reader).await?;
         let Message::Hello(hello) = frame.message else {
             return Err(End::CutOff("it did not begin with a hello".to_owned()));
@@ -235,6 +237,14 @@ impl Server {
             return Err(End::Refused(format!(
                 "this is node {} of cluster {}, not node {} of cluster {}; check the addresses of nodes",
                 self.own.node, self.own.cluster, hello.to, hello.cluster
+            )));
+        }
+        if let Some(node) = proved
+            && node != hello.from
+        {
+            return Err(End::Refused(format!(
+                "its certificate is that of node {node}, and it says that it is node {}",
+                hello.from
             )));
         }
         Ok(hello)

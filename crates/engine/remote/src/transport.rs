@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use cairn_base::NodeId;
 use cairn_base::env::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -14,6 +15,7 @@ pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 pub struct Connection {
     pub(crate) from: ReadHalf,
     pub(crate) to: WriteHalf,
+    pub(crate) node: Option<NodeId>,
 }
 
 impl Connection {
@@ -23,7 +25,15 @@ impl Connection {
         Self {
             from: Box::new(from),
             to: Box::new(to),
+            node: None,
         }
+    }
+
+    /// The peer has proved that it is this node. Who serves the connection refuses it if it says that it is another one.
+    #[must_use]
+    pub fn of_node(mut self, node: NodeId) -> Self {
+        self.node = Some(node);
+        self
     }
 
     /// Of a TCP connection: small requests are not held back.
@@ -33,6 +43,7 @@ impl Connection {
         Ok(Self {
             from: Box::new(from),
             to: Box::new(to),
+            node: None,
         })
     }
 }

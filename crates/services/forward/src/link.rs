@@ -270,9 +270,11 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_of_another_process_that_is_taken_is_noticed() {
+    fn mistakes_with_beats_are_noticed() {
         let test: fn() = bytes_are_as_old_as_their_beat;
-        assert!(planted::is_noticed_by(Bug::BeatOfOtherProcessTaken, test));
+        for bug in [Bug::BeatOfOtherProcessTaken, Bug::ForwardOldBytesTaken] {
+            assert!(planted::is_noticed_by(bug, test), "{bug:?}");
+        }
     }
 
     #[tokio::test]

@@ -318,6 +318,24 @@ async fn the_owner_learns_the_map_before_it_executes_what_came_with_news() {
     assert_eq!(admitting.await.err(), Some(Refused::Behind));
 }
 
+/// The owner does not know yet what the edge knew when it admitted the client.
+#[tokio::test]
+async fn a_stream_brings_the_news_of_its_admission() {
+    let cluster = Cluster::new().await;
+    // From then on the edge has beats of the owner.
+    let first = cluster.admit(1).await;
+    drop(cluster.stream(&first).await);
+    cluster.edge.learn(terms(2, Some(2))).await;
+    let admission = cluster.admit(2).await;
+    let connecting = cluster.edge.connect(OWNER, Service::Rpc, &admission);
+    let mut connecting = pin!(connecting);
+    assert!(is_pending(connecting.as_mut()).await);
+    cluster.settle().await;
+    assert!(is_pending(connecting.as_mut()).await, "it is admitted");
+    cluster.owner.learn(terms(2, Some(2))).await;
+    assert!(connecting.await.is_ok());
+}
+
 /// What was begun under an ended term is finished before anything is executed that came with the news of its end.
 #[tokio::test]
 async fn news_are_settled_once_what_began_before_is_finished() {
@@ -738,7 +756,7 @@ async fn of_each_order_of_news_and_standstills_nothing_old_comes_in() {
 /// Each rule is left out once. What the simulation of clusters finds beside these, `crates/testing/sim/src/bugs.rs` says.
 #[test]
 fn planted_mistakes_are_noticed() {
-    let mistakes: [(Bug, fn()); 12] = [
+    let mistakes: [(Bug, fn()); 13] = [
         (
             Bug::ForwardTermIgnored,
             the_owner_refuses_a_term_that_it_knows_to_have_ended,
@@ -746,6 +764,10 @@ fn planted_mistakes_are_noticed() {
         (
             Bug::ForwardNotCaughtUp,
             the_owner_learns_the_map_before_it_executes_what_came_with_news,
+        ),
+        (
+            Bug::ForwardStreamBringsNoNews,
+            a_stream_brings_the_news_of_its_admission,
         ),
         (
             Bug::ForwardNotSettled,

@@ -48,7 +48,7 @@ pub struct ClusterRun {
     /// Threads; each runs seeds of its own.
     #[arg(long)]
     threads: Option<usize>,
-    /// Leave out runs that aim at late calls, about one of six.
+    /// Leave out runs that aim at late calls, about one of five.
     #[arg(long)]
     no_late_calls: bool,
     /// Go on after a failure.

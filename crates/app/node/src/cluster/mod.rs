@@ -563,7 +563,11 @@ struct ShardHandler(Arc<Server>);
 impl Handler for ShardHandler {
     fn serve(self: Arc<Self>, peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
-            let ended = Arc::clone(&self.0).serve(Connection::new(stream)).await;
+            let mut connection = Connection::new(stream);
+            if let Some(node) = peer.node {
+                connection = connection.of_node(node);
+            }
+            let ended = Arc::clone(&self.0).serve(connection).await;
             tracing::debug!(peer = ?peer.node, ?ended, "a node's connection ended");
         })
     }

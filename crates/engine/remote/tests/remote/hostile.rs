@@ -86,6 +86,25 @@ fn strangers_are_told_why_they_are_refused() {
 }
 
 #[test]
+fn a_peer_is_the_node_that_its_connection_proves() {
+    block_on(async {
+        let pair = Pair::new().await;
+        for (proved, is_served) in [(CLIENT, true), (NodeId(7), false)] {
+            let (mut near, far) = tokio::io::duplex(1 << 20);
+            let connection = Connection::new(far).of_node(proved);
+            let serving = tokio::spawn(pair.wire.server.clone().serve(connection));
+            let _ = near.write_all(&frame(0, &hello(), &[])).await;
+            let _ = near.shutdown().await;
+            let ended = serving.await.expect("no panic");
+            drop(near);
+            assert_eq!(ended.peer.is_some(), is_served, "{ended:?}");
+            let is_told = ended.reason.contains("its certificate is that of");
+            assert_eq!(is_told, !is_served, "{ended:?}");
+        }
+    });
+}
+
+#[test]
 fn whoever_breaks_the_rules_is_cut_off() {
     block_on(async {
         let settings = ServeSettings {

@@ -179,10 +179,11 @@ fn draws_late_calls(rng: &mut Rng) -> bool {
     rng.below(8) == 0
 }
 
-/// Whether the run of a seed is one that [`aim_at_late_calls`] or [`aim_at_queues`] changes.
+/// Whether the run of a seed is one that [`aim_at_late_calls`], [`aim_at_queues`] or [`aim_at_lone_rules`] changes.
 pub fn has_late_calls(seed: u64) -> bool {
     draws_late_calls(&mut Rng::new(seed ^ LATE_PICK))
         || draws_queues(&mut Rng::new(seed ^ QUEUE_PICK))
+        || draws_lone_rule(&mut Rng::new(seed ^ LONE_PICK))
 }
 
 /// In one of eight runs clients turn to another node as early as they may, and go on there at once, while a call of theirs is on
@@ -245,6 +246,41 @@ pub fn aim_at_queues(scenario: &mut ClusterScenario, seed: u64) {
     });
     quiet(scenario);
     strike(scenario, rng, 3, Aim::stands_still_with_a_queue);
+}
+
+/// None of the seeds that find planted bugs of other kinds has such runs: they stay as they were.
+const LONE_PICK: u64 = 0x10e0_0001;
+
+fn draws_lone_rule(rng: &mut Rng) -> bool {
+    rng.below(32) == 0
+}
+
+/// In one of 32 runs one rule alone keeps late calls out, and each strike is about this rule: how clients turn, which node is struck
+/// and for how long fit together. In runs of [`aim_at_late_calls`] and [`aim_at_queues`] these are drawn one by one and seldom do.
+pub fn aim_at_lone_rules(scenario: &mut ClusterScenario, seed: u64) {
+    let mut rng = Rng::new(seed ^ LONE_PICK);
+    if !draws_lone_rule(&mut rng) {
+        return;
+    }
+    let kind = rng.below(3);
+    let next: fn(&mut Aim) = match kind {
+        0 => Aim::call_stalls_between_nodes,
+        1 => Aim::owner_hears_no_end,
+        _ => Aim::clients_come_to_a_standstill,
+    };
+    scenario.calls = Some(CallPlan {
+        turning: match kind {
+            1 => Turning::WithAddress,
+            _ => Turning::AfterSilence,
+        },
+        caller_count: 3 + rng.below(3) as u32,
+        pause_ms_max: one_of(&mut rng, &[2, 5, 10]),
+        has_two_addresses: false,
+        long_in_16: 1,
+        hears_late: kind == 2,
+    });
+    quiet(scenario);
+    strike(scenario, rng, 4, next);
 }
 
 /// The engine's clients are not what this is about, and cost most of the steps.
@@ -364,6 +400,65 @@ impl Aim {
             Who::AtWork => vec![(0, crash), (self.ms(1200, 1200), pause)],
             _ => vec![(0, pause), (self.ms(0, 1500), crash)],
         };
+        self.push_when_call(Moment::Sent, skip, What::Row { steps });
+    }
+
+    /// What a node sends over some of its streams to owners arrives when its clients have gone on elsewhere: they do so after 3.7 s at the
+    /// latest. Its signs of life go over other streams.
+    fn call_stalls_between_nodes(&mut self) {
+        // The first calls of a client open the stream.
+        let skip = 4 + self.rng.below(20);
+        let stall = What::StallCalls {
+            who: Who::AtWork,
+            ms: self.ms(4200, 2500),
+        };
+        self.push_when_call(Moment::Read, skip, stall);
+    }
+
+    /// The term of a node ends while its call is on its way to the owner. The client has its address at another node at once, and calls the
+    /// owner through that one. The owner hears of the end by the other node's streams alone, since etcd does not answer it.
+    fn owner_hears_no_end(&mut self) {
+        let skip = 4 + self.rng.below(20);
+        let who = Who::AtWork;
+        // Longer than a client takes to go on, and no beat and no byte gets older than a second by it.
+        let by_ms = one_of(&mut self.rng, &[150, 250, 400]);
+        let slow = What::Slow {
+            who,
+            by_ms,
+            ms: 2500,
+        };
+        let away = What::EtcdAway {
+            who: Who::Owner,
+            ms: self.ms(1200, 1000),
+        };
+        let wait_ms = one_of(&mut self.rng, &[0, 1, 3, 10]);
+        let lose = What::Row {
+            steps: vec![(wait_ms, What::LoseLease { who })],
+        };
+        // All three strike in the moment when a node has read one call.
+        for what in [slow, away, lose] {
+            self.push_when_call(Moment::Read, skip, what);
+        }
+    }
+
+    /// A process stands still, and the clients of another node come to it, for that node is killed and stays away: their connections and
+    /// calls wait in the kernel of the process until they have gone on elsewhere.
+    fn clients_come_to_a_standstill(&mut self) {
+        let skip = self.rng.below(20);
+        let pause = What::Pause {
+            who: self.behind(),
+            machine: self.rng.below(4) == 0,
+            steps: 0,
+            // Clients come after 2.5 s and go after 3.7 s more.
+            ms: self.ms(7500, 4000),
+        };
+        let crash = What::Crash {
+            who: Who::AtWork,
+            keep: Keep::Everything,
+            with_power: false,
+            down_ms: self.ms(3000, 1000),
+        };
+        let steps = vec![(0, pause), (self.ms(0, 800), crash)];
         self.push_when_call(Moment::Sent, skip, What::Row { steps });
     }
 

@@ -432,6 +432,7 @@ impl ClusterScenario {
         aimed::aim_at_calls(&mut scenario, seed);
         aimed::aim_at_late_calls(&mut scenario, seed);
         aimed::aim_at_queues(&mut scenario, seed);
+        aimed::aim_at_lone_rules(&mut scenario, seed);
         scenario
     }
 }
