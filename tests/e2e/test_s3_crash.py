@@ -12,7 +12,8 @@ BUCKET = "photos"
 CLIENTS_COUNT = 4
 STEPS_COUNT = 50
 CHANGES_COUNT = 15
-LOAD_SECONDS_MAX = 120
+# Each change waits for a disk that may take seconds for it.
+LOAD_SECONDS_MAX = 300
 SEED = 20261127
 
 
