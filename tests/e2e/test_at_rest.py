@@ -19,7 +19,6 @@ BUCKET = "photos"
 PART_LEN_BYTES = 5 << 20
 CHUNK_LEN_BYTES = 8 << 20
 SERVED_SECONDS_MAX = 60
-UNAVAILABLE = (3, 1)
 
 
 def forms(secret):
@@ -95,7 +94,7 @@ class AtRest(WorldTest):
             try:
                 iscsi.Session(("127.0.0.1", self.iscsi_port), initiator, chap=chap).stream.close()
             except iscsi.LoginRefused as refused:
-                if refused.args != UNAVAILABLE:
+                if refused.args != iscsi.UNAVAILABLE:
                     raise
                 return False
             return True

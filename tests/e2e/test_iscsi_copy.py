@@ -14,7 +14,6 @@ POINT_IN_TIME, ON_REFERENCE = 0x00800000, 0x00010000
 ILLEGAL_REQUEST, DATA_PROTECT = 5, 7
 TOKEN_UNKNOWN, INVALID_FIELD_IN_LIST, LBA_OUT_OF_RANGE = (0x23, 0x04), (0x26, 0x00), (0x21, 0x00)
 TOKENS_MAX = 64
-UNAVAILABLE = (3, 1)
 # Nobody who is idle is waited for.
 RESTORE_SECONDS_MAX = 20
 AVAILABLE_SECONDS_MAX = 60
@@ -239,7 +238,7 @@ class Copies(LunTest):
 
         def refused(detail, **options):
             # Until its LUNs are read the volume is not available.
-            harness.wait_until(lambda: status(**options) != UNAVAILABLE, AVAILABLE_SECONDS_MAX, "the LUNs of the volume")
+            harness.wait_until(lambda: status(**options) != iscsi.UNAVAILABLE, AVAILABLE_SECONDS_MAX, "the LUNs of the volume")
             self.assertEqual(status(**options), (2, detail))
 
         refused(1)

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any, TextIO
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -185,6 +186,9 @@ class Server:
         self.ready_path = self.root / "ready.json"
         self.token_path = self.root / "admin-token"
         self.state_path = self.root / "state"
+        # What each start waits for as well: what volumes keep for S3 and iSCSI is read a moment after it serves, and clients are asked
+        # to come again until then.
+        self.waits: list[Callable[[], None]] = []
         # Both from its start on.
         self.process: Any = None
         self.ready: Any = None
@@ -234,6 +238,8 @@ class Server:
             return self.ready_path.exists() and json.loads(self.ready_path.read_text())
 
         self.ready = wait_until(ready, seconds, "the start of cairn serve")
+        for wait in self.waits:
+            wait()
         return self
 
     def kill(self):
