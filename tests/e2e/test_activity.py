@@ -16,8 +16,8 @@ LIGHT_LEN_BYTES = 4 << 10
 HEAVY_RATE, LIGHT_RATE = 50, 10
 OFF_MAX = 0.2
 # What is told is of 10 seconds at most, so a load that began is told in full after so long, and one that ended is gone.
-KNOWN_SECONDS_MAX = 40
-GONE_SECONDS_MAX = 15
+KNOWN_SECONDS_MAX = 120
+GONE_SECONDS_MAX = 40
 FILES_COUNT = 150
 SHOWN_COUNT = 20
 EXIT_FAILED = 1
@@ -114,8 +114,9 @@ class Activity(WorldTest):
             lights = (clients.get(THERE), files.get("/light"))
             read, written = HEAVY_RATE * HEAVY_LEN_BYTES, LIGHT_RATE * LIGHT_LEN_BYTES
             return (
-                # What made the files is over.
+                # What made the files is over; a server that stood still tells of longer.
                 {row["operation"] for row in view["operations"]} == {"read", "write"}
+                and 4.9 <= view["seconds"] <= 11
                 and all(row and self.near(row["operations_per_second"], HEAVY_RATE) for row in heavies)
                 and all(self.near(row["read_bytes_per_second"], read) for row in heavies)
                 and all(row and self.near(row["operations_per_second"], LIGHT_RATE) for row in lights)
@@ -126,7 +127,6 @@ class Activity(WorldTest):
         self.assertEqual([row["client"] for row in view["clients"]], [HERE, THERE])
         self.assertEqual([row["name"] for row in view["files"]], ["/videos/heavy.mkv", "/light"])
         self.assertEqual([row["operation"] for row in view["operations"]], ["read", "write"])
-        self.assertTrue(4.9 <= view["seconds"] <= 11, view["seconds"])
         for row in (*view["clients"], *view["files"]):
             self.assertFalse(row["lower_bound"])
         self.assertFalse(view["has_more_clients"] or view["has_more_files"])
@@ -155,9 +155,13 @@ class Activity(WorldTest):
         self.assertNotIn("\x1b", text)
         view = json.loads(self.cairn("top", "main", "--json", "--once").stdout)
         self.assertEqual(view["volume"], "main")
-        (row,) = json.loads(self.cairn("top", "--json").stdout)["volumes"]
-        self.assertEqual(row["volume"], "main")
-        self.assertGreater(row["operations_per_second"], HEAVY_RATE / 2)
+
+        def is_told():
+            (row,) = json.loads(self.cairn("top", "--json").stdout)["volumes"]
+            self.assertEqual(row["volume"], "main")
+            return row["operations_per_second"] > HEAVY_RATE / 2
+
+        harness.wait_until(is_told, KNOWN_SECONDS_MAX, "that the volume is told with its rate")
         self.assertIn("main", self.cairn("top").stdout)
         # Bad input, and who may look.
         run = self.cairn("top", "nope", check=False)
@@ -174,24 +178,27 @@ class Activity(WorldTest):
         peer, root = self.peer()
         heavy = self.file(peer, root, "heavy", HEAVY_LEN_BYTES)
         handles = [self.file(peer, root, f"small-{number}", 1) for number in range(FILES_COUNT)]
-        self.wait_for(lambda view: not view["operations"], "making them is over", GONE_SECONDS_MAX)
 
         def each():
+            """What is told of one look at each; all of it, or nothing: on a busy machine it may take longer than is told of."""
+            self.wait_for(lambda view: not view["operations"], "what was before is over", GONE_SECONDS_MAX)
             peer.read_bytes(heavy, 0, HEAVY_LEN_BYTES)
             for handle in handles:
                 peer.getattr(handle)
+            view = self.activity()
+            done = {name: row["operations_per_second"] * view["seconds"] for name, row in self.rows(view, "operations", "operation").items()}
+            is_whole = "read" in done and abs(done.get("getattr", 0) - FILES_COUNT) <= 0.02 * FILES_COUNT
+            # Those that are told may be wrong by what others had; what all did together is right.
+            return view if is_whole else None
 
-        each()
-        view = self.activity()
+        view = harness.wait_until(each, KNOWN_SECONDS_MAX, "that what all did together is told")
         self.assertEqual(len(view["files"]), SHOWN_COUNT)
         self.assertTrue(view["has_more_files"])
         self.assertFalse(view["has_more_clients"])
         self.assertEqual(view["files"][0]["name"], "/heavy")
         self.assertTrue(any(row["lower_bound"] for row in view["files"]))
-        # Those that are told may be wrong by what others had; what all did together is right.
-        getattrs = self.rows(view, "operations", "operation")["getattr"]
-        self.assertAlmostEqual(getattrs["operations_per_second"] * view["seconds"], FILES_COUNT, delta=0.02 * FILES_COUNT)
-        # A file without a name is told by its number.
+        # A file without a name is told by its number; it was used just now.
+        peer.read_bytes(heavy, 0, HEAVY_LEN_BYTES)
         self.assertEqual(peer.remove(root, "heavy"), rawnfs.OK)
         view = self.activity()
         nameless = [row for row in view["files"] if "name" not in row or row["name"] is None]

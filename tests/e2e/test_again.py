@@ -3,6 +3,7 @@
 import io
 import subprocess
 import unittest
+import urllib.error
 
 from lib import harness
 from lib.again import AGAIN_COUNT_MAX, PARDONED_COUNT_MAX, Failed, Outcomes, run_again
@@ -74,6 +75,12 @@ class Sample(unittest.TestCase):
     def has_no_answer(self):
         raise TimeoutError
 
+    def connects_in_vain(self):
+        raise urllib.error.URLError(TimeoutError())
+
+    def is_refused(self):
+        raise urllib.error.URLError(ConnectionRefusedError())
+
     def runs_too_long(self):
         raise subprocess.TimeoutExpired("cairn", 1)
 
@@ -105,7 +112,8 @@ class WhatBecameOfTests(unittest.TestCase):
         found = {one.name.rpartition(".")[2]: one for one in done.failed()}
         is_late = {name: one.is_late for name, one in found.items()}
         self.assertEqual(is_late, {
-            "fails": False, "raises": False, "is_late": True, "has_no_answer": True, "runs_too_long": True,
+            "fails": False, "raises": False, "is_late": True, "has_no_answer": True, "runs_too_long": True, "connects_in_vain": True,
+            "is_refused": False,
             "has_subtests": False, "has_late_subtests": True, "passes_unexpectedly": False,
         })  # fmt: skip
         self.assertEqual(len(done.failed()), len(found))

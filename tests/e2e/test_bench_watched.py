@@ -16,6 +16,7 @@ DEVIATION_PERCENT_MAX = 5
 # A machine that is busy with other tests delivers less than the model: it is measured again.
 MEASURED_TIMES_MAX = 3
 MEMORY = ["--memory-limit", "256MiB"]
+CACHE_SECONDS_MAX = 60
 
 
 def above_model_percent(result, curve):
@@ -134,7 +135,7 @@ class Watched(WorldTest):
         self.assertIn("no read cache: pass 1", self.page(result))
 
         self.cairn("disk", "add", self.scratch / "fast", "--role", "cache", "--size", "1GiB")
-        harness.wait_until(lambda: self.metric_caches() == "ok", 20, "the read cache")
+        harness.wait_until(lambda: self.metric_caches() == "ok", CACHE_SECONDS_MAX, "the read cache")
         result = self.bench("read-cache", target, *passes)
         self.assertEqual(result["reads"]["cache_count"], 1)
         self.assertFalse(any("has no read cache" in note for note in result["notes"]), result["notes"])
@@ -142,7 +143,8 @@ class Watched(WorldTest):
         all_bytes = result["phases"][0]["bytes"]
         self.assertLess(reads[0], 0.1 * all_bytes)
         # What comes faster than its disk takes it is not kept: beside other tests it has less.
-        self.assertGreater(max(reads), 0.25 * all_bytes)
+        with self.measured():
+            self.assertGreater(max(reads), 0.25 * all_bytes)
         self.assertIn("read cache of 1 GiB: pass 5", self.page(result))
 
     def metric_caches(self):

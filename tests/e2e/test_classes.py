@@ -21,9 +21,11 @@ MEASURED_SECONDS = 10
 # A change acts within a second; so much longer may the measuring take to see it.
 CHANGE_SECONDS = 1.0
 CREDIT_KEPT_SECONDS_MAX = 60
-END_SECONDS_MAX = 30
-# A goal is looked at every ten seconds.
-GOAL_SECONDS_MAX = 30
+END_SECONDS_MAX = 60
+# A goal is looked at every ten seconds; with few requests, as where each waits long for a disk, each minute.
+GOAL_SECONDS_MAX = 150
+# Of what is told a moment later.
+TOLD_SECONDS_MAX = 60
 
 
 class Load(threading.Thread):
@@ -186,7 +188,8 @@ class Classes(WorldTest):
                 self.assertIn("rate now", shown)
                 time.sleep(CHANGE_SECONDS)
                 self.assert_rate(load, wanted * MB, 4, 0.06)
-            self.assertAlmostEqual(self.limit("v")["now"] / (20 * MB), 1, delta=0.2)
+            is_told = lambda: abs(self.limit("v")["now"] - 20 * MB) <= 0.2 * 20 * MB
+            harness.wait_until(is_told, TOLD_SECONDS_MAX, "that the rate is told")
             self.cairn("class", "set", "a", "--throughput-per-tib", "10MB/s")
             time.sleep(CHANGE_SECONDS)
             self.assert_rate(load, 40 * MB, 4, 0.06)
@@ -243,7 +246,7 @@ class Classes(WorldTest):
         self.cairn("class", "create", "burst", "--throughput", "2MB/s", "--burst", "10x", "--burst-credit", "20s")
         self.make_volume("v", "--class", "burst")
         full = 18 * MB * 20
-        harness.wait_until(lambda: self.limit("v")["credit"] > 0.99 * full, 10, "the credit of a new volume")
+        harness.wait_until(lambda: self.limit("v")["credit"] > 0.99 * full, TOLD_SECONDS_MAX, "the credit of a new volume")
         with self.load("v") as load:
             load.rate(1)
             self.assert_rate(load, 20 * MB, 8, 0.05)
@@ -251,9 +254,10 @@ class Classes(WorldTest):
             with self.measured():
                 self.assertLess(shown["credit"], 0.65 * full)
                 self.assertLess(shown["credit_ends_seconds"], 13)
-            self.assertIn("ends in", self.cairn("volume", "show", "v").stdout)
+            ends = lambda: "ends in" in self.cairn("volume", "show", "v").stdout
+            harness.wait_until(ends, END_SECONDS_MAX, "that the end of the credit is told")
             # It ends, and leaves the baseline.
-            harness.wait_until(lambda: self.limit("v")["credit"] < MB, 30, "the end of the credit")
+            harness.wait_until(lambda: self.limit("v")["credit"] < MB, 2 * END_SECONDS_MAX, "the end of the credit")
             load.rate(1)
             self.assert_rate(load, 2 * MB, 8, 0.1)
             # What is kept says so, within a minute.
@@ -261,13 +265,13 @@ class Classes(WorldTest):
             load.rate(21)
         self.world.kill()
         self.world.start()
-        harness.wait_until(lambda: self.limit("v")["credit"] > 0, 10, "the credit that was kept")
+        harness.wait_until(lambda: self.limit("v")["credit"] > 0, TOLD_SECONDS_MAX, "the credit that was kept")
         # It was nearly nothing, and what was earned since.
         earned = 2 * MB * (time.time() - begun + CREDIT_KEPT_SECONDS_MAX)
         self.assertLess(self.limit("v")["credit"], min(earned, 0.7 * full))
         before = self.limit("v")["credit"]
         self.world.restart()
-        harness.wait_until(lambda: self.limit("v")["credit"] >= before * 0.95, 10, "the credit over a restart")
+        harness.wait_until(lambda: self.limit("v")["credit"] >= before * 0.95, TOLD_SECONDS_MAX, "the credit over a restart")
 
     def test_luns_and_buckets_have_the_rate_of_their_volume(self):
         ports = [harness.next_port(), harness.next_port()]
@@ -333,11 +337,12 @@ class Classes(WorldTest):
         ]
         with self.load("v", "sync", 1):
             harness.wait_until(lambda: goal().get("met") is False, GOAL_SECONDS_MAX, "the goal is missed")
-            harness.wait_until(lambda: told("began"), 10, "it is told")
+            harness.wait_until(lambda: told("began"), TOLD_SECONDS_MAX, "it is told")
             self.assertIn("MISSED", self.cairn("volume", "show", "v").stdout)
             metrics = self.world.metrics()
             self.assertEqual(metrics['cairn_latency_goal_missed{volume="v"}'], 1)
-            self.assertGreaterEqual(metrics["cairn_internal_rest_times"], 2)
+            rests = lambda: self.world.metrics()["cairn_internal_rest_times"] >= 2
+            harness.wait_until(rests, TOLD_SECONDS_MAX, "that own work rests")
             seen = goal()
             self.assertGreater(seen["late"] * 100, seen["requests"])
             # Another goal is looked at from its beginning.
@@ -345,7 +350,7 @@ class Classes(WorldTest):
             self.assertNotIn("met", goal())
             harness.wait_until(lambda: goal().get("met") is True, GOAL_SECONDS_MAX, "the goal is met")
             self.assertEqual(goal()["late_total"], 0)
-            harness.wait_until(lambda: told("ended"), 10, "the end is told")
+            harness.wait_until(lambda: told("ended"), TOLD_SECONDS_MAX, "the end is told")
         (began,), (ended,) = told("began"), told("ended")
         self.assertIn("took longer than 50µs", began["message"])
         self.assertIn("meets its latency objective again", ended["message"])
@@ -357,10 +362,17 @@ class Classes(WorldTest):
         target = json.loads(self.cairn("lun", "show", "v/disk", "--json").stdout)["target"]
         with iscsi.Session(("127.0.0.1", port), initiator, target) as session:
             session.clear_attentions()
-            before = goal()["requests_total"]
+            # The last request of the load may still wait for its disk.
+            totals: list[int] = []
+
+            def is_settled():
+                totals.append(goal()["requests_total"])
+                return len(totals) > 1 and totals[-1] == totals[-2]
+
+            harness.wait_until(is_settled, TOLD_SECONDS_MAX, "the end of the load", 2)
             session.write(0, bytes(4096))
             session.read(0, 4096)
-            self.assertEqual(goal()["requests_total"], before + 2)
+            harness.wait_until_equal(lambda: goal()["requests_total"], totals[-1] + 2, TOLD_SECONDS_MAX, "the requests that count")
         self.assertIn("limits nothing", self.refused("class", "set", "quick", "--latency-goal", "none"))
         self.assertIn("from 50us", self.refused("class", "set", "quick", "--latency-goal", "1us"))
         self.assertIn("total-throughput alone", self.refused("class", "set", "internal", "--latency-goal", "1ms"))
@@ -377,10 +389,14 @@ class Classes(WorldTest):
             self.cairn("limit", "set", "v", "clients/127.0.0.0/8", "--throughput", "20MB/s")
             time.sleep(CHANGE_SECONDS)
             self.assert_rate(load, 20 * MB, 5)
-            listed = json.loads(self.cairn("limit", "list", "v", "--json").stdout)["limits"]
-            now = {part["part"]: part["bytes_per_second"] for part in listed}
-            self.assertAlmostEqual(now["clients/127.0.0.0/8"] / (20 * MB), 1, delta=0.2)
-            self.assertEqual(now["clients/10.0.0.0/8"], 0)
+
+            def is_told():
+                listed = json.loads(self.cairn("limit", "list", "v", "--json").stdout)["limits"]
+                now = {part["part"]: part["bytes_per_second"] for part in listed}
+                self.assertEqual(now["clients/10.0.0.0/8"], 0)
+                return abs(now["clients/127.0.0.0/8"] - 20 * MB) <= 0.2 * 20 * MB
+
+            harness.wait_until(is_told, TOLD_SECONDS_MAX, "that the rate is told")
             self.assertIn("clients/127.0.0.0/8", self.cairn("volume", "show", "v").stdout)
         self.world.kill()
         self.world.start()
@@ -467,7 +483,7 @@ class Classes(WorldTest):
         with session("tiny") as again:
             self.assertNotEqual(again.isid, isid)
             again.clear_attentions()
-        harness.wait_until(lambda: self.volume("tiny")["rates"]["waiting"] == 0, 10, "the end of what waited")
+        harness.wait_until(lambda: self.volume("tiny")["rates"]["waiting"] == 0, TOLD_SECONDS_MAX, "the end of what waited")
         with self.measured():
             self.assertLess(time.monotonic() - begun, 15)
 
@@ -481,7 +497,7 @@ class Classes(WorldTest):
         self.world.restart()
         self.cairn("scrub", "start")
         done = lambda: self.world.metrics()["cairn_internal_bytes_total"]
-        harness.wait_until(lambda: done() > 0, MEASURED_SECONDS, "the scrub goes on")
+        harness.wait_until(lambda: done() > 0, TOLD_SECONDS_MAX, "the scrub goes on")
         before, begun = done(), time.monotonic()
         time.sleep(MEASURED_SECONDS)
         rate = (done() - before) / (time.monotonic() - begun)
@@ -491,7 +507,7 @@ class Classes(WorldTest):
         self.cairn("class", "set", "internal", "--total-throughput", "none")
         scrubbed = lambda: json.loads(self.cairn("scrub", "status", "--json").stdout)["stage"] == "done"
         # 200 MB of shards would take most of a minute at the rate that was.
-        harness.wait_until(scrubbed, 20, "the scrub ends without a limit")
+        harness.wait_until(scrubbed, 30, "the scrub ends without a limit")
         for words, said in (
             (("class", "set", "internal", "--iops", "5"), "total-throughput alone"),
             (("class", "set", "internal", "--total-throughput", "0"), "zero"),

@@ -10,7 +10,8 @@ WRITERS_COUNT = 4
 BLOCK_LEN_BYTES = 24_000  # no multiple of anything, so that blocks share pages, records and rows
 BLOCKS_PER_FILE_MAX = 4_000
 SYNC_EVERY_BLOCKS = 7
-LOAD_SECONDS_MAX = 60
+# Each change waits for a disk that may take seconds for it.
+LOAD_SECONDS_MAX = 240
 
 
 class Writer(threading.Thread):

@@ -13,8 +13,8 @@ DISK_MIB = 1024
 GROWS_MAX = 0.05
 # Of free space, which is told by whole segments: each of three disks may begin one of 8 MiB meanwhile.
 USED_GROWS_MAX = 0.5
-FLUSHED_SECONDS_MAX = 30
-DELETED_SECONDS_MAX = 90
+FLUSHED_SECONDS_MAX = 60
+DELETED_SECONDS_MAX = 120
 
 
 class Dedupe(WorldTest):

@@ -63,6 +63,7 @@ class DirectoryProtection(WorldTest):
         self.assertIn("4x", server.cairn("policy", "show", "main/safe").stdout)
         self.assertIn("4x", server.cairn("policy", "list", "main").stdout)
         files = self.write(server, ["/safe/a", "/safe/b"])
+        self.settle(server)
         self.known = self.disks(server)
         self.stop_and_lose(server, 3)
         self.check(server, files)
@@ -75,9 +76,9 @@ class DirectoryProtection(WorldTest):
         data_before, parity_before = self.appended(server)
         self.write(server, ["/scratch/b", "/scratch/c", "/scratch/d"])
         data, parity = self.appended(server)
-        # One copy, where the volume has two halves and two of parity.
+        # One copy, where the volume has two halves and two of parity. What was written before may be closed only now.
         self.assertGreaterEqual(data - data_before, 3 * 2 * MIB)
-        self.assertEqual(parity - parity_before, 0)
+        self.assertLess(parity - parity_before, MIB)
         self.known = self.disks(server)
         self.check(server, files)
         # It changes its mind: what is there gets what the volume has, and survives as much.
@@ -85,7 +86,9 @@ class DirectoryProtection(WorldTest):
         server.cairn("policy", "apply", "main", "--wait")
         forgotten = lambda: self.protections(server) == {}
         harness.wait_until(forgotten, DONE_SECONDS_MAX, "nothing asks for it any more")
-        self.assertNotIn("have protection none: NO REDUNDANCY", server.cairn("status", check=False).stdout)
+        told = lambda: "have protection none: NO REDUNDANCY" in server.cairn("status", check=False).stdout
+        harness.wait_until(lambda: not told(), DONE_SECONDS_MAX, "the status does not tell of it")
+        self.settle(server)
         self.stop_and_lose(server, 2)
         self.check(server, files)
 

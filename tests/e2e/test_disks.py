@@ -50,6 +50,17 @@ class Disks(WorldTest):
     def states(self, server):
         return {disk["label"].rpartition("/")[2]: disk["state"] for disk in self.disks(server)[0]}
 
+    def await_states(self, server, **wanted):
+        """Disks that are unresponsive for a moment, as those of a busy machine may be, come back by themselves."""
+        harness.wait_until_equal(lambda: self.states(server), wanted, MOVE_SECONDS_MAX, "the states of disks")
+
+    def await_all_ok(self, server):
+        states = lambda: set(self.states(server).values())
+        harness.wait_until_equal(states, {"ok"}, MOVE_SECONDS_MAX, "that all disks are in use")
+
+    def await_state(self, server, name, state):
+        harness.wait_until_equal(lambda: self.states(server)[name], state, MOVE_SECONDS_MAX, f"the state of {name}")
+
     def wait(self, server, done, what):
         def look():
             disks, rebuild = self.disks(server)
@@ -80,6 +91,8 @@ class Disks(WorldTest):
 
     def check_without(self, server, tree, names):
         """Everything is there with some disks gone."""
+        # Not what it is for a moment.
+        self.settle(server)
         health = server.status()["health"]
         server.kill()
         for name in names:
@@ -105,17 +118,17 @@ class Disks(WorldTest):
         lost = server.root / "disk0"
         # The new drive is mounted where the old one was.
         server.cairn("disk", "replace", lost, lost)
+        # Segments that the kill left without footers are not computed but written anew. Counted once all of a step is done.
+        moved = lambda rebuild: rebuild["shards_moved"] + rebuild["segments_rewritten"] > 0
         self.wait(
             server,
-            lambda disks, rebuild: disks["count"] == 6 and rebuild["shards_left"] == 0,
+            lambda disks, rebuild: disks["count"] == 6 and rebuild["shards_left"] == 0 and moved(rebuild),
             "the rebuild of a lost disk",
         )
-        self.assertEqual(set(self.states(server).values()), {"ok"})
-        disks, rebuild = self.disks(server)
-        # Segments that the kill left without footers are not computed but written anew.
-        self.assertGreater(rebuild["shards_moved"] + rebuild["segments_rewritten"], 0)
+        self.await_all_ok(server)
+        server.await_well()
+        _, rebuild = self.disks(server)
         self.assertEqual((rebuild["lost_bytes"], rebuild["errors"]), (0, 0))
-        self.assertTrue(server.is_well(), server.status()["warnings"])
         self.check(server, tree)
         self.check_without(server, tree, ["disk1", "disk4"])
 
@@ -167,21 +180,20 @@ class Disks(WorldTest):
 
     def test_a_disk_removed_by_force_is_missed_until_it_is_rebuilt(self):
         config = self.scratch / "slow.toml"
-        config.write_text('rebuild_rate = "256KiB"\n')
+        # It takes minutes: whatever is looked at here is looked at before its end.
+        config.write_text('rebuild_rate = "16KiB"\n')
         server = self.server(6, flags=["--config", config])
         tree = self.fill(server)
-        self.assertTrue(server.is_well(), server.status()["warnings"])
+        server.await_well()
         gone = server.disks.pop()
         server.cairn("disk", "remove", "--force", gone)
-        status = server.status()
-        self.assertEqual(status["health"], "degraded")
-        self.assertIn("segments_short", [warning["kind"] for warning in status["warnings"]])
-        self.assertGreater(self.disks(server)[1]["shards_left"], 0)
+        server.await_health("degraded")
+        self.assertIn("segments_short", [warning["kind"] for warning in server.status()["warnings"]])
+        self.wait(server, lambda _, rebuild: rebuild["shards_left"] > 0, "that something is left to rebuild")
         server.stop()
         config.write_text("rebuild_rate = 0\n")
         server.start()
-        healthy = lambda: server.is_well()
-        harness.wait_until(healthy, MOVE_SECONDS_MAX, "the rebuild")
+        server.await_well()
         self.assertEqual(self.disks(server)[1]["lost_bytes"], 0)
         self.check(server, tree)
         self.check_without(server, tree, ["disk1", "disk4"])
@@ -192,7 +204,9 @@ class Disks(WorldTest):
         new = server.root / "new"
         with Load(server, self.scratch) as load:
             added = json.loads(server.cairn("disk", "add", new, "--json").stdout)
-            self.assertEqual((added["state"], added["label"]), ("ok", str(new)))
+            # On a busy machine its first answers may take long.
+            self.assertIn(added["state"], ("ok", "unresponsive"))
+            self.assertEqual(added["label"], str(new))
             again = server.cairn("disk", "add", new, check=False)
             self.assertEqual(again.returncode, 4, again.stderr)
             held = server.cairn("disk", "remove", server.disks[0], check=False)
@@ -210,7 +224,7 @@ class Disks(WorldTest):
         self.assertEqual(set(self.states(server)), {"new", "disk1", "disk2", "disk3", "disk4", "disk5"})
         self.check(server, tree)
         self.assertEqual(load.differences(), [])
-        self.assertTrue(server.is_well(), server.status()["warnings"])
+        server.await_well()
         server.disks = server.disks[1:]
         self.check_without(server, tree, ["disk3", "disk5"])
 
@@ -264,7 +278,7 @@ class Disks(WorldTest):
         server = self.server(2)
         before = self.fill(server, "before")
         self.drain(server, server.disks[0])
-        self.assertEqual(server.status()["health"], "no_redundancy")
+        server.await_health("no_redundancy")
         after = self.fill(server, "after", seed=2)
         server.kill()
         # Only the drained one is there: what it had is not what was answered since.
@@ -282,15 +296,11 @@ class Disks(WorldTest):
     def test_what_was_written_on_one_disk_survives_it_when_another_was_added(self):
         server = self.server(1)
         tree = self.fill(server)
-        self.assertEqual(server.status()["health"], "no_redundancy")
+        server.await_health("no_redundancy")
         new = server.root / "new"
         server.cairn("disk", "add", new)
         server.disks.append(new)
-        harness.wait_until(
-            lambda: server.is_well(),
-            MOVE_SECONDS_MAX,
-            "the second copies",
-        )
+        server.await_well()
         # Counted once all of a step is done.
         self.wait(server, lambda _, rebuild: rebuild["segments_rewritten"] > 0, "the end of the writing anew")
         self.check_without(server, tree, ["disk0"])
@@ -344,7 +354,7 @@ class Disks(WorldTest):
         server.disks = [new]
         server.start()
         self.wait(server, lambda disks, _: disks["count"] == 1, "the draining of the old disk")
-        self.assertEqual(server.status()["health"], "no_redundancy")
+        server.await_health("no_redundancy")
         self.check(server, tree)
 
     def test_a_disk_is_not_removed_when_the_others_that_are_named_are_lost(self):
@@ -399,15 +409,16 @@ class Disks(WorldTest):
         self.check_without(server, tree, ["disk0", "disk1"])
 
     def test_a_drain_can_be_cancelled_and_goes_on_over_restarts(self):
-        server = self.server(7, flags=["--rebuild-rate", "1MiB"])
+        # It takes minutes: nothing here comes too late for it.
+        server = self.server(7, flags=["--rebuild-rate", "16KiB"])
         tree = self.fill(server)
         server.cairn("disk", "drain", server.disks[2])
-        self.assertEqual(self.states(server)["disk2"], "draining")
+        self.await_state(server, "disk2", "draining")
         server.kill()
         server.start()
-        self.assertEqual(self.states(server)["disk2"], "draining")
+        self.await_state(server, "disk2", "draining")
         server.cairn("disk", "drain", "--cancel", server.disks[2])
-        self.assertEqual(self.states(server)["disk2"], "ok")
+        self.await_state(server, "disk2", "ok")
         server.flags = ["--rebuild-rate", "0"]
         server.cairn("disk", "drain", server.disks[2])
         server.kill()
@@ -420,7 +431,7 @@ class Disks(WorldTest):
         server.cairn("disk", "remove", server.disks[2])
         back = lambda: server.cairn("disk", "add", server.disks[2], check=False).returncode == 0
         harness.wait_until(back, MOVE_SECONDS_MAX, "the return of a disk that was removed")
-        self.assertEqual(self.states(server)["disk2"], "ok")
+        self.await_state(server, "disk2", "ok")
         self.check(server, tree)
 
     def not_started(self):
@@ -498,7 +509,7 @@ class Disks(WorldTest):
                 self.assertFalse(typo.exists())
         # The answer says what the folder is on.
         self.assertIn("its loss loses all of these", done.stdout)
-        self.assertEqual(self.states(server), {"disk0": "ok", "disk9": "ok"})
+        self.await_states(server, disk0="ok", disk9="ok")
 
     def test_a_disk_is_added_where_the_configuration_says(self):
         server = self.server(3)
@@ -526,7 +537,7 @@ class Disks(WorldTest):
         server.flags += ["--disk-root", str(outside)]
         server.restart()
         server.cairn("disk", "add", outside / "new")
-        self.assertEqual(self.states(server), dict.fromkeys(("disk0", "disk1", "disk2", "new"), "ok"))
+        self.await_states(server, disk0="ok", disk1="ok", disk2="ok", new="ok")
 
     def test_what_cannot_be_done_is_said_first(self):
         server = self.server(3, flags=["--disk-size-limit", "256MiB"])
@@ -546,7 +557,7 @@ class Disks(WorldTest):
         full = server.cairn("disk", "drain", server.disks[0], check=False)
         self.assertEqual(full.returncode, 4)
         self.assertIn("free there", full.stderr)
-        self.assertEqual(self.states(server)["disk0"], "ok")
+        self.await_state(server, "disk0", "ok")
         one = self.server(1, name="one")
         alone = one.cairn("disk", "drain", one.disks[0], check=False)
         self.assertEqual(alone.returncode, 4)
@@ -581,7 +592,7 @@ class Disks(WorldTest):
         server.start()
         server.cairn("disk", "replace", server.disks[5], small)
         # Said before anything is moved.
-        told = harness.wait_until(lambda: self.lack(server), 10, "a word of how much room is missing")
+        told = harness.wait_until(lambda: self.lack(server), MOVE_SECONDS_MAX, "a word of how much room is missing")
         self.assertRegex(told, r"there is no room for [0-9.]+ MiB: .* have room for [0-9.]+ MiB of [0-9.]+ MiB")
         self.assertEqual(self.disks(server)[1]["shards_moved"], 0)
         self.assertIn("there is no room for", server.cairn("disk", "list").stdout)
@@ -595,7 +606,7 @@ class Disks(WorldTest):
             return shards > 0 and rebuild["shards_left"] > 0 and self.lack(server)
 
         harness.wait_until(is_half_done, MOVE_SECONDS_MAX, "what fits")
-        self.assertEqual(server.status()["health"], "degraded")
+        server.await_health("degraded")
         return server, files
 
     def lack(self, server):
@@ -608,8 +619,9 @@ class Disks(WorldTest):
             lambda disks, rebuild: disks["count"] == count and rebuild["shards_left"] == 0,
             "the end of the rebuild",
         )
-        harness.wait_until(lambda: server.is_well(), MOVE_SECONDS_MAX, "good health")
-        self.assertEqual(self.disks(server)[1]["problems"], [])
+        server.await_well()
+        problems = lambda: self.disks(server)[1]["problems"]
+        harness.wait_until_equal(problems, [], MOVE_SECONDS_MAX, "that no problem is left")
         server.restart()
         with libnfs.Mount(server.libnfs_url()) as mount:
             for name, data in files.items():
@@ -639,10 +651,10 @@ class Disks(WorldTest):
             refused = server.cairn("disk", "remove", new, *flags, check=False)
             self.assertEqual(refused.returncode, 4, refused.stderr)
             self.assertIn("volume scratch", refused.stderr)
-        self.assertEqual(self.states(server), {"disk0": "ok", "new": "ok"})
+        self.await_states(server, disk0="ok", new="ok")
         server.cairn("volume", "set", "scratch", "--protection", "none")
         server.cairn("disk", "remove", new)
-        self.assertEqual(self.states(server), {"disk0": "ok"})
+        self.await_states(server, disk0="ok")
         path = self.scratch / "file"
         path.write_bytes(content("file", 300_000))
         url = f"nfs://127.0.0.1:{server.port}/scratch/file"
@@ -701,7 +713,7 @@ class Disks(WorldTest):
             lambda disks, rebuild: disks["count"] == 6 and rebuild["shards_left"] == 0,
             "the rebuild of a disk",
         )
-        self.assertEqual(set(self.states(server).values()), {"ok"})
+        self.await_all_ok(server)
         self.check_without(server, second, ["disk1", "disk4"])
 
     def test_a_lost_disk_is_rebuilt_by_itself_where_there_is_another(self):
@@ -740,7 +752,7 @@ class Disks(WorldTest):
             return json.loads(server.cairn("scrub", "status", "--json").stdout)
 
         server.cairn("scrub", "start", "--rate", "0")
-        harness.wait_until(lambda: scrub()["errors"], 30, "a scrub that waits for the volume")
+        harness.wait_until(lambda: scrub()["errors"], MOVE_SECONDS_MAX, "a scrub that waits for the volume")
         aside.rename(folder)
         harness.wait_until(lambda: main()["serving"], OPEN_AGAIN_SECONDS_MAX, "the volume")
         self.assertFalse(main().get("problem"))
@@ -784,7 +796,7 @@ class Disks(WorldTest):
         with libnfs.Mount(server.libnfs_url()) as mount:
             for name, data in files.items():
                 mount.write_file(name, data)
-        self.assertEqual(spread.shown(server.cairn)["stage"], "even")
+        harness.wait_until(lambda: spread.is_even(server.cairn), spread.SPREAD_SECONDS_MAX, "that what was written is even")
         server.cairn("disk", "spread", "--pause")
         added = server.root / "added"
         server.cairn("disk", "add", added)
@@ -800,11 +812,19 @@ class Disks(WorldTest):
         server.kill()
         server.start()
         harness.wait_until(lambda: spread.is_even(server.cairn), spread.SPREAD_SECONDS_MAX, "even disks")
-        # Even disks stay as they are.
-        before = spread.shards(server.cairn)
+        # Even disks stay as they are. A shard that has just moved may be counted twice.
+        looks: list[dict] = []
+
+        def is_settled():
+            looks.append(spread.shards(server.cairn))
+            return len(looks) > 1 and looks[-1] == looks[-2]
+
+        harness.wait_until(is_settled, spread.SPREAD_SECONDS_MAX, "the end of moves", 1)
+        before = looks[-1]
         self.assertGreater(min(before.values()), 0, before)
         server.restart()
-        self.assertEqual(spread.shards(server.cairn), before)
+        harness.wait_until_equal(lambda: spread.shards(server.cairn), before, MOVE_SECONDS_MAX, "the shards of even disks")
+        self.assertEqual(spread.shown(server.cairn)["moved_bytes"], 0)
         with libnfs.Mount(server.libnfs_url()) as mount:
             for name, data in files.items():
                 self.assertTrue(mount.read_file(name) == data, name)

@@ -7,6 +7,7 @@ import resource
 import socket
 import struct
 import threading
+import time
 
 from lib import harness, iscsi
 from lib.lunworld import INITIATOR, LunTest
@@ -17,10 +18,12 @@ BLOCK = 512
 # What connections may take that take no answers, with what the allocator keeps: far less than 16 MiB for each.
 BOMB_CONNECTIONS = 16
 BOMB_BYTES_MAX = 64 << 20
-BOMB_SECONDS = 20
+# A connection that takes nothing for so long takes nothing any more; the server may stand still for less.
+BOMB_SECONDS = 8
+ANSWER_SECONDS_MAX = 60
 # More than the server has places for connections.
 HALF_LOGINS = 1100
-LOG_FLOOD = 300
+LOG_FLOOD, LOG_SECONDS = 300, 5
 INITIATOR_ERROR, TOO_MANY, NO_SESSION = 2, 0x06, 0x0A
 NO_CONNECTION, NO_RECOVERY = 1, 2
 
@@ -130,7 +133,8 @@ class Connections(LunTest):
             self.assertEqual(five.read(0, 4096), b"k" * 4096)
             self.assertEqual(five.logout(), 0)
             self.assertTrue(four.is_closed() and five.is_closed())
-        harness.wait_until(lambda: not self.lun_world.metrics()["cairn_iscsi_sessions"], 30, "the end of the session")
+        ended = lambda: not self.lun_world.metrics()["cairn_iscsi_sessions"]
+        harness.wait_until(ended, ANSWER_SECONDS_MAX, "the end of the session")
         self.refused(NO_SESSION, self.more, four, 9)
 
     def numbers(self, session):
@@ -142,15 +146,18 @@ class Connections(LunTest):
 
     def wait_for_numbers(self, session):
         """Until all commands have come that were sent."""
-        while self.numbers(session)[0] != session.command_number:
-            pass
+        come = lambda: self.numbers(session)[0] == session.command_number
+        harness.wait_until(come, ANSWER_SECONDS_MAX, "that the commands come")
 
     def wait_for_window(self, session):
         """Until the target takes commands again: it is told of a lost connection in its own time."""
-        while True:
+
+        def is_open():
             expected, last = self.numbers(session)
-            if last >= expected:
-                return session
+            return last >= expected
+
+        harness.wait_until(is_open, ANSWER_SECONDS_MAX, "that the target takes commands again")
+        return session
 
     def test_a_connection_is_logged_in_again(self):
         self.lun_server()
@@ -259,27 +266,29 @@ class Strangers(LunTest):
             self.assertEqual(first.read(0, BLOCK), b"1" * BLOCK)
         # A newcomer comes in as well: half logins make way for it.
         stream = self.connect("127.0.0.9")
-        stream.settimeout(BOMB_SECONDS)
+        stream.settimeout(ANSWER_SECONDS_MAX)
         stream.sendall(self.login_pdu())
         self.assertEqual(len(stream.recv(48, socket.MSG_WAITALL)), 48)
         self.assertGreater(self.lun_world.metrics()["cairn_iscsi_connections_refused_total"], 0)
 
     def test_a_flood_is_few_lines_of_the_log(self):
         self.lun_server()
+        begun = time.monotonic()
         unknown = b"InitiatorName=iqn.2025-11.test:nobody\0SessionType=Discovery\0AuthMethod=None\0"
         for _ in range(LOG_FLOOD):
             for sent in (bytes(48), self.login_pdu(0x81, unknown)):
                 stream = self.connect()
-                stream.settimeout(BOMB_SECONDS)
+                stream.settimeout(ANSWER_SECONDS_MAX)
                 stream.sendall(sent)
                 with contextlib.suppress(ConnectionError):
                     while stream.recv(4096):
                         pass
                 stream.close()
         self.assertEqual(self.lun_world.stop(), 0)
+        # One in 5 s, and one when it ends; its beginning and its end may be in the middle of such a time.
+        count_max = max(LOG_FLOOD // 10, 3 + int((time.monotonic() - begun) / LOG_SECONDS))
         log = self.lun_world.log_path.read_text(errors="replace")
         for line in ("iSCSI connection closed: ", "an initiator that sees no LUN here"):
             count = log.count(line)
             self.assertGreater(count, 0, line)
-            # One in 5 s: a flood that takes a minute has 12.
-            self.assertLess(count, LOG_FLOOD // 10, line)
+            self.assertLess(count, count_max, line)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 
 from lib import harness, iscsi
 from lib.lunworld import INITIATOR, LUN_BYTES, LunTest
@@ -13,9 +14,11 @@ POINT_IN_TIME, ON_REFERENCE = 0x00800000, 0x00010000
 ILLEGAL_REQUEST, DATA_PROTECT = 5, 7
 TOKEN_UNKNOWN, INVALID_FIELD_IN_LIST, LBA_OUT_OF_RANGE = (0x23, 0x04), (0x26, 0x00), (0x21, 0x00)
 TOKENS_MAX = 64
-UNAVAILABLE = (3, 1)
 # Nobody who is idle is waited for.
 RESTORE_SECONDS_MAX = 20
+AVAILABLE_SECONDS_MAX = 60
+INACTIVE_SECONDS = 5
+FREED_SECONDS_MAX = 120
 ZERO_TOKEN = bytes([0xFF, 0xFF, 0x00, 0x01, 0, 0, 0x01, 0xF8]) + bytes(504)
 
 
@@ -177,11 +180,15 @@ class Copies(LunTest):
         with self.host() as session:
             self.fill(session, 0, 8 * MIB, 1)
             used = self.used_bytes()
-            token = session.token([(0, 8 * MIB)], inactivity_seconds=1)
+            begun = time.monotonic()
+            token = session.token([(0, 8 * MIB)], inactivity_seconds=INACTIVE_SECONDS)
             session.unmap(0, 8 * MIB)
-            self.assertGreaterEqual(self.used_bytes(), used - MIB)
+            held = self.used_bytes()
+            # Where this took longer than the token lives it says nothing.
+            if time.monotonic() - begun < INACTIVE_SECONDS:
+                self.assertGreaterEqual(held, used - MIB)
             gone = lambda: self.used_bytes() <= used - 8 * MIB
-            harness.wait_until(gone, 60, "the end of a token that nobody uses")
+            harness.wait_until(gone, FREED_SECONDS_MAX, "the end of a token that nobody uses")
             self.refused(ILLEGAL_REQUEST, TOKEN_UNKNOWN, session.write_using_token, token, [(0, 4096)])
 
     def test_a_token_that_is_killed_leaves_nothing(self):
@@ -194,7 +201,7 @@ class Copies(LunTest):
         self.lun_world.kill()
         self.lun_world.start()
         gone = lambda: self.used_bytes() <= used - 8 * MIB
-        harness.wait_until(gone, 60, "the end of a token that was killed")
+        harness.wait_until(gone, FREED_SECONDS_MAX, "the end of a token that was killed")
 
     def test_the_page_of_third_party_copies(self):
         self.two_luns()
@@ -231,7 +238,7 @@ class Copies(LunTest):
 
         def refused(detail, **options):
             # Until its LUNs are read the volume is not available.
-            harness.wait_until(lambda: status(**options) != UNAVAILABLE, RESTORE_SECONDS_MAX, "the LUNs of the volume")
+            harness.wait_until(lambda: status(**options) != iscsi.UNAVAILABLE, AVAILABLE_SECONDS_MAX, "the LUNs of the volume")
             self.assertEqual(status(**options), (2, detail))
 
         refused(1)

@@ -9,7 +9,7 @@ DISKS_COUNT = 6
 LOAD_SECONDS = 16
 # A machine that is busy with other tests gives the server's own thread its turns late.
 RATIO_MAX = 1.2
-STATED_SECONDS_MAX = 30
+STATED_SECONDS_MAX = 60
 PARTS = {
     "record_cache", "metadata_cache", "metadata_buffers", "dirty", "appends", "read_buffers", "nfs_requests", "iscsi_commands",
     "iscsi_unsent", "s3_transfers", "tables", "replayed_logs", "other",
@@ -30,8 +30,8 @@ class Memory(WorldTest):
         with self.measured():
             self.assertGreater(sum(moved.values()), LIMIT_BYTES, moved)
             self.assertLess(highest_bytes / LIMIT_BYTES, RATIO_MAX, told)
-        # At the highest reading there was data in caches.
-        self.assertGreater(watch.peak_parts["record_cache"], MIB, told)
+            # At the highest reading there was data in caches. A server that is busy may not be read often.
+            self.assertGreater(watch.peak_parts.get("record_cache", 0), MIB, told)
         self.assert_parts_are_what_the_process_has(server.metrics())
         well = lambda: "memory_over" not in [warning["kind"] for warning in server.status()["warnings"]]
         harness.wait_until(well, STATED_SECONDS_MAX, "a status that does not warn of memory")

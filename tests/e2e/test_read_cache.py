@@ -3,6 +3,7 @@
 import json
 import shutil
 
+from lib import harness
 from lib.worlds import WorldTest, content
 
 FILES = 40
@@ -11,6 +12,9 @@ FILE_MIB = 8
 FLAGS = ["--memory-limit", "256MiB"]
 SIZE = "512MiB"
 REFUSED = 4
+#: What comes faster than the disk of a cache takes it is not kept: on a busy machine it takes more reads.
+READS_MAX = 6
+SERVED_SECONDS_MAX = 60
 
 
 class ReadCache(WorldTest):
@@ -33,6 +37,14 @@ class ReadCache(WorldTest):
         for name, data in self.files.items():
             self.assertTrue(self.world.cairn("cat", self.world.url(name), text=False).stdout == data, name)
 
+    def read_until(self, is_enough, what):
+        """Reads all again until that was enough."""
+        for _ in range(READS_MAX):
+            self.read_all()
+            if is_enough():
+                return
+        raise harness.Late(f"{what} in {READS_MAX} reads")
+
     def metric(self, name):
         return self.world.metrics()[f"cairn_read_cache_{name}"]
 
@@ -44,11 +56,15 @@ class ReadCache(WorldTest):
         self.read_all()
         # The first time next to nothing is kept: parts of records that were read by themselves, and then as a whole.
         self.assertLess(self.metric("kept_bytes_total"), FILES * FILE_MIB << 18)
-        self.read_all()
-        self.assertGreater(self.metric("kept_bytes_total"), FILES * FILE_MIB << 18)
-        self.read_all()
-        hits = self.metric("hit_bytes_total")
-        self.assertGreater(hits, FILES * FILE_MIB << 18)
+        self.read_until(lambda: self.metric("kept_bytes_total") > FILES * FILE_MIB << 18, "too little was kept")
+
+        def hits():
+            before = self.metric("hit_bytes_total")
+            self.read_all()
+            return self.metric("hit_bytes_total") - before
+
+        with self.measured():
+            self.assertTrue(any(hits() > FILES * FILE_MIB << 18 for _ in range(READS_MAX)), "too little came from the cache")
         self.assertEqual(self.warnings(), [])
 
         # It has this after a restart, and after a kill what it had written.
@@ -57,7 +73,9 @@ class ReadCache(WorldTest):
             self.world.start()
             self.assertEqual(self.metric("hit_bytes_total"), 0)
             self.read_all()
-            self.assertGreater(self.metric("hit_bytes_total"), FILES * FILE_MIB << 18)
+            # The first read alone tells what outlived the end: more reads would keep it anew.
+            with self.measured():
+                self.assertGreater(self.metric("hit_bytes_total"), FILES * FILE_MIB << 18)
 
         # Everything in it is damaged.
         self.world.stop()
@@ -81,16 +99,17 @@ class ReadCache(WorldTest):
         second = self.scratch / "second"
         self.add(second, "256MiB")
         self.assertEqual([cache["path"] for cache in self.caches()], [str(self.folder), str(second)])
-        for _ in range(3):
+        for _ in range(2):
             self.read_all()
-        self.assertGreater(self.metric("hit_bytes_total"), FILES * FILE_MIB << 18)
+        self.read_until(lambda: self.metric("hit_bytes_total") > FILES * FILE_MIB << 18, "too little came from the caches")
         # Each has its share.
         for folder in (self.folder, second):
             used = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
             self.assertGreater(used, 4 << 20, folder)
         self.world.kill()
         self.world.start()
-        self.assertEqual([cache["state"] for cache in self.caches()], ["ok", "ok"])
+        states = lambda: [cache["state"] for cache in self.caches()]
+        harness.wait_until_equal(states, ["ok", "ok"], SERVED_SECONDS_MAX, "the states of caches")
 
         # Beside it is what is somebody else's.
         (second / "notes").write_text("not of the cache")

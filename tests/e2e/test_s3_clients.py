@@ -23,7 +23,7 @@ from lib.worlds import WorldTest, digest_tree, make_tree
 
 BUCKET = "photos"
 CLIENT_SECONDS_MAX = 900
-RELOAD_SECONDS_MAX = 30
+RELOAD_SECONDS_MAX = 90
 
 
 class S3Clients(WorldTest):

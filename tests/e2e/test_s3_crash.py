@@ -12,7 +12,8 @@ BUCKET = "photos"
 CLIENTS_COUNT = 4
 STEPS_COUNT = 50
 CHANGES_COUNT = 15
-LOAD_SECONDS_MAX = 120
+# Each change waits for a disk that may take seconds for it.
+LOAD_SECONDS_MAX = 300
 SEED = 20261127
 
 
@@ -54,6 +55,7 @@ class S3Crash(WorldTest):
     def check(self, disks, rounds, versions):
         port = harness.next_port()
         server = self.server(disks, ["--listen-s3", f"127.0.0.1:{port}"])
+        server.waits.append(lambda: s3.await_keys(port))
         keys = s3.Keys(server, uid=1000, gid=100)
         client = s3.client(port, keys)
         client.create_bucket(Bucket=BUCKET)
@@ -79,6 +81,7 @@ class S3Crash(WorldTest):
     def test_kill_while_files_are_changed_that_the_bucket_keeps(self):
         port = harness.next_port()
         server = self.server(1, ["--listen-s3", f"127.0.0.1:{port}"])
+        server.waits.append(lambda: s3.await_keys(port))
         keys = s3.Keys(server)
         client = s3.client(port, keys)
         client.create_bucket(Bucket=BUCKET)

@@ -273,7 +273,8 @@ class S3Hostile(S3Test):
         begun = time.monotonic()
         self.client.put_object(Bucket=BUCKET, Key="there", Body=b"1")
         self.assertEqual(self.client.get_object(Bucket=BUCKET, Key="there")["Body"].read(), b"1")
-        self.assertLess(time.monotonic() - begun, WAIT_SECONDS_MAX)
+        with self.measured():
+            self.assertLess(time.monotonic() - begun, WAIT_SECONDS_MAX)
 
     def test_bodies_that_stop_keep_nobody_waiting(self):
         host = {"host": f"127.0.0.1:{self.port}", "content-length": "1000000"}

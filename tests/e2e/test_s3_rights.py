@@ -9,7 +9,7 @@ from lib import harness, libnfs, s3
 from lib.s3worlds import S3Test
 
 BUCKET, OWN = "photos", "other"
-EXPIRY_SECONDS_MAX = 60
+EXPIRY_SECONDS_MAX = 120
 #: Who asks. Those who are denied are so by a policy that denies them everything.
 CALLERS = ("owner", "other", "limited", "reader", "nobody", "denied owner", "denied other")
 #: By kind of operation, who may. `other` may not write where modes do not let it.

@@ -221,8 +221,9 @@ class Security(WorldTest):
             with socket.create_connection((HERE, server.port), timeout=SECONDS_MAX) as connection:
                 connection.sendall(b"\xff" * 4)
                 self.assertEqual(connection.recv(1), b"")
-        intervals = 1 + int((time.monotonic() - started) / LOG_SECONDS)
         self.assertEqual(server.stop(), 0)
+        # With the stop: the server may see the end of a connection after its client.
+        intervals = 1 + int((time.monotonic() - started) / LOG_SECONDS)
         log = server.log_path.read_text(errors="replace")
         for line, count_max in LOG_LINES_MAX.items():
             count = log.count(line)
@@ -246,7 +247,8 @@ class Security(WorldTest):
             begun = time.monotonic()
             with urllib.request.urlopen(server.ready["admin"]["url"] + path, timeout=SECONDS_MAX) as answer:
                 self.assertEqual(answer.status, 200)
-            self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX, path)
+            with self.measured():
+                self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX, path)
         self.assertTrue(server.status()["version"])
         for connection in halves:
             with contextlib.suppress(ConnectionResetError):
@@ -265,9 +267,11 @@ class Security(WorldTest):
         begun = time.monotonic()
         with urllib.request.urlopen(server.ready["admin"]["url"] + "/healthz", timeout=SECONDS_MAX) as answer:
             self.assertEqual(answer.read(), b"ok\n")
-        self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX)
+        with self.measured():
+            self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX)
         # Nor do they take the places of who has the token, be it from one of their addresses.
         begun = time.monotonic()
         for _ in range(4):
             self.assertTrue(server.status()["version"])
-        self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX)
+        with self.measured():
+            self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX)

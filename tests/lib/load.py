@@ -110,8 +110,10 @@ class Load(threading.Thread):
     def end(self, seconds_max):
         self.ended.set()
         self.join(seconds_max)
-        if self.is_alive() or self.failure:
-            raise AssertionError(f"the load did not go on by itself: {self.failure or 'it hangs'}")
+        if self.failure:
+            raise AssertionError(f"the load did not go on by itself: {self.failure}")
+        if self.is_alive():
+            raise harness.Late(f"the load did not end within {seconds_max} s")
 
     def verify(self, mount):
         """Compares everything that was acknowledged; returns how many bytes that are."""

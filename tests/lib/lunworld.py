@@ -18,6 +18,7 @@ class LunTest(WorldTest):
         """A server that has no LUN yet."""
         self.port = harness.next_port()
         self.lun_world = self.server(disks, flags=["--listen-iscsi", f"127.0.0.1:{self.port}", *flags])
+        self.lun_world.waits.append(lambda: iscsi.await_targets(self.port))
 
     def make_lun(self, size_bytes=LUN_BYTES):
         self.cairn("lun", "create", "main/disk", "--size", str(size_bytes))

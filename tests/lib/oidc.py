@@ -184,11 +184,11 @@ class Provider:
     def say_yes(self, address):
         """What somebody does who is sent to the provider: looks at the page, and presses its button. Where that leads."""
         opener = urllib.request.build_opener(NoRedirect)
-        with opener.open(address, timeout=10) as page:
+        with opener.open(address, timeout=30) as page:
             assert "Yes, it is me" in page.read().decode()
         url = urlparse(address)
         try:
-            opener.open(f"{self.issuer}/authorize", url.query.encode(), timeout=10)
+            opener.open(f"{self.issuer}/authorize", url.query.encode(), timeout=30)
         except urllib.error.HTTPError as error:
             with contextlib.closing(error):
                 assert error.code == 303, error.code

@@ -22,6 +22,7 @@ from typing import Any
 from lib import harness
 
 REGION = "us-east-1"
+READ_SECONDS_MAX = 60
 
 
 @functools.cache
@@ -55,6 +56,23 @@ def connection_errors():
     """What a client raises that lost its server."""
     names = errors()
     return names.HTTPClientError, names.ConnectionError, names.EndpointConnectionError
+
+
+class Nobody:
+    """An access key that no server has."""
+
+    id, secret = "NOBODYHASTHISKEY", "x" * 40
+
+
+def await_keys(port):
+    """Waits until a server that has started has read its access keys: until then it says of none that it is not there."""
+
+    def are_read():
+        with contextlib.suppress(ConnectionError):
+            return Signer(port, Nobody).ask("GET", "/") not in (0, 503)
+        return False
+
+    harness.wait_until(are_read, READ_SECONDS_MAX, "that the access keys are read")
 
 
 class Keys:
@@ -215,6 +233,11 @@ class Signer:
         text = "\n".join(["AWS4-HMAC-SHA256-PAYLOAD", time, scope, before, empty, hashlib.sha256(data).hexdigest()])
         signature = hmac.digest(key, text.encode(), "sha256").hex()
         return f"{len(data):x};chunk-signature={signature}\r\n".encode() + data + b"\r\n", (time, scope, signature, key)
+
+    def ask(self, method, path):
+        """The status of a request without a body."""
+        headers, _ = self.sign(method, path)
+        return self.send(method, path, headers)[0]
 
     def send(self, method, path, headers, body=b"", ends=False, resets=True):
         """Status and body of the answer; status 0, if there is none.

@@ -210,7 +210,7 @@ class S3Load:
         for client in self.clients:
             client.join(seconds)
             if client.is_alive():
-                raise harness.Failure(f"{client.name} has not ended after {seconds} s")
+                raise harness.Late(f"{client.name} has not ended after {seconds} s")
         self.check()
 
     def verify(self, client, mount):

@@ -17,6 +17,7 @@ class S3Test(WorldTest):
     def listen(self, disks=1, flags=()):
         self.port = harness.next_port()
         self.world = self.server(disks, ["--listen-s3", f"127.0.0.1:{self.port}", *flags])
+        self.world.waits.append(lambda: s3.await_keys(self.port))
 
     def serve(self, *buckets, flags=()):
         """Listens, with buckets of one user, a key of that user and a client with it."""

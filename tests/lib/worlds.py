@@ -12,8 +12,9 @@ from lib import harness
 
 BLOCK_LEN_BYTES = 4096
 # Of a disk that answers again.
-TAKEN_SECONDS_MAX = 60
+TAKEN_SECONDS_MAX = 120
 SCRUB_SECONDS_MAX = 180
+SETTLED_SECONDS_MAX = 60
 
 
 def content(seed, len_bytes):
@@ -110,6 +111,18 @@ class WorldTest(unittest.TestCase):
         root = self.scratch / name
         root.mkdir()
         return self.enterContextHere(harness.Server(root, disks, flags))
+
+    def settle(self, server):
+        """Waits until a server is well, if it comes to that soon: before more disks are lost, those that were silent get what they missed."""
+        with contextlib.suppress(harness.Late):
+            server.await_well(SETTLED_SECONDS_MAX)
+
+    def join(self, threads, seconds, what):
+        """Waits for the end of threads."""
+        for thread in threads:
+            thread.join(seconds)
+            if thread.is_alive():
+                raise harness.Late(f"{what} did not end within {seconds} s")
 
     @contextlib.contextmanager
     def measured(self):
