@@ -118,7 +118,7 @@ impl ScrubState {
             return refuse("too many damaged places");
         }
         if self.rewrites.len() > REWRITES_MAX {
-            return refuse("too many segments to be written anew");
+            return refuse("too many segments to be rewritten");
         }
         if self.damages.iter().any(|damage| damage.start > damage.end) {
             return refuse("a damaged place that ends before it begins");

@@ -105,7 +105,7 @@ pub struct HistorySeriesName {
     pub across: HistoryAcross,
 }
 
-/// What is kept. In a cluster `series` has the names of all nodes, and the rest is of this node.
+/// The kept series. In a cluster `series` has the names of all nodes, and the rest is of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryList {
     pub series: Vec<HistorySeriesName>,

@@ -386,7 +386,7 @@ pub(crate) async fn pass(
         cairn_forward::reset(&client);
     }
     if let Err(error) = ended {
-        tracing::debug!(%volume, %owner, %error, "a connection that is passed on ended");
+        tracing::debug!(%volume, %owner, %error, "a forwarded connection ended");
     }
 }
 

@@ -144,7 +144,7 @@ impl EtcdSource {
                     Some(url) if !insecure => Err(TrustError::Invalid {
                         what: "the address of etcd",
                         value: url.to_owned(),
-                        problem: "it is plain HTTP: whoever is on the way to it reads and changes all that the cluster knows. Give \
+                        problem: "it is plain HTTP: a host on the way to it can read and change all that the cluster knows. Give \
                                   etcd a certificate and write https://, or accept that with --insecure-etcd",
                     }),
                     _ => Ok(()),

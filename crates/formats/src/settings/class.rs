@@ -272,7 +272,7 @@ impl ClassSpec {
         let has_rate = self.rates().iter().any(|(_, rate)| rate.is_some());
         let has_plain = plain.iter().any(|(_, rate)| rate.is_some());
         if !has_rate && !has_plain && self.latency_goal_us.is_none() {
-            return Some("it limits nothing: give it a rate, or a goal of latency".to_owned());
+            return Some("it limits nothing: give it a rate, or a latency objective".to_owned());
         }
         let allowed = LATENCY_GOAL_US_MIN..=LATENCY_GOAL_US_MAX;
         if let Some(goal) = self.latency_goal_us.filter(|goal| !allowed.contains(goal)) {

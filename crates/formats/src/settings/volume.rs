@@ -211,7 +211,7 @@ word_enum!(
 word_enum!(
     /// The kind of disks that something is, or is to live on.
     #[derive(Default)]
-    MediaChoice, "a kind of disks", "any, hdd, ssd or nvme" {
+    MediaChoice, "a device class", "any, hdd, ssd or nvme" {
         /// Whatever they are; of a disk: nobody has said what it is.
         #[default]
         Any = "any",

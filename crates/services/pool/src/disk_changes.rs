@@ -289,7 +289,7 @@ impl Pool {
             Either::Left((proven, _)) => proven.map_err(|error| failed(&error))?,
             Either::Right(_) => return impossible(no_answer_of(label, hang_after)),
         }
-        self.watch.let_go(old.disk(), "it was opened anew");
+        self.watch.let_go(old.disk(), "it was reopened");
         let mut pauses = 0;
         while !disk.is_idle() {
             pauses += 1;

@@ -113,7 +113,7 @@ impl Reckoning {
         }
         if self.rewrites_bytes > self.rewritable_bytes {
             parts.push(format!(
-                "{} of data can only be written anew for fewer disks, and {} are free there beside the reserve",
+                "{} of data can only be rewritten for fewer disks, and {} are free there beside the reserve",
                 format_size(self.rewrites_bytes),
                 format_size(self.rewritable_bytes)
             ));

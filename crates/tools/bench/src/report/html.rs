@@ -377,7 +377,7 @@ fn passes(page: &mut Page, view: &View<'_>) {
     if table.is_empty() {
         return;
     }
-    page.raw("<section>\n<h2>Reads and the read cache</h2>\n<p>The same bytes, read again and again. Parts are of the bytes ");
+    page.raw("<section>\n<h2>Reads and the read cache</h2>\n<p>One set of bytes, read again and again. Parts are of the bytes ");
     page.raw("that clients read; disks may read more than that. A read cache keeps what is read a second time.</p>\n");
     page.table("Reads and the read cache", &table);
     page.element("<p>Published: ", &credit::published_gain(), "</p>\n");
