@@ -100,7 +100,7 @@ pub struct PoolDisk {
     /// What kind of device it is, as far as somebody said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<Media>,
-    /// Nothing new is put on it, and what is there goes to others.
+    /// Nothing new is put on it, and its data goes to others.
     pub draining: bool,
     /// Another one took its place: it is removed when nothing is on it any more.
     pub replaced: bool,
@@ -218,7 +218,7 @@ pub struct PoolClone {
 }
 
 impl PoolVolume {
-    /// What is remembered of it.
+    /// The entry that remembers it after its deletion.
     pub fn deleted(&self) -> DeletedVolume {
         DeletedVolume {
             id: self.id,
@@ -293,7 +293,7 @@ pub struct PoolState {
     /// Classes of service, beside those that are built in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<ClassName, ClassSpec>,
-    /// Who may use the admin API, beside whoever has the token.
+    /// Who may use the admin API, beside holders of the token.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub users: BTreeMap<UserName, UserRecord>,
     /// Sessions of the admin API that were ended before their time.
@@ -522,7 +522,7 @@ impl PoolState {
             .ok_or_else(|| ChangeError::NoTier(name.clone()))
     }
 
-    /// Whose what is in tiers is: this pool's, or the cluster's, of which each node has a pool file of its own.
+    /// The owner of objects in tiers: this pool, or the cluster, of which each node has a pool file of its own.
     pub fn tier_owner(&self) -> PoolId {
         self.cluster.map_or(self.pool, |mark| mark.cluster)
     }

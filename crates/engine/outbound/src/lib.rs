@@ -1,7 +1,7 @@
 //! Requests to addresses that somebody gave: which of them are sent.
 //!
-//! Owns: what is refused of a URL, of a name, and of the addresses that a name has when a connection is made.
-//! Must not know: who gave the URL, what is asked there, which credentials go along.
+//! Owns: which URLs, names, and addresses of a name at the time of a connection are refused.
+//! Must not know: who gave the URL, the requests that go there, which credentials go along.
 //! Invariant: no request of a [`Client`] goes to a link-local address or to the metadata service of a cloud. A name is
 //! checked by the addresses that the connection is made to: one that had another address a moment ago gains nothing.
 //!
@@ -74,7 +74,7 @@ fn ipv4_in(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// What is wrong with an address; `None`: nothing.
+/// Why an address is refused; `None`: it is not.
 fn wrong_with(address: IpAddr) -> Option<&'static str> {
     const LINK_LOCAL: &str = "link-local, where clouds have their metadata services";
     const METADATA: &str = "the metadata service of a cloud";

@@ -27,7 +27,7 @@ pub const BURST_TIMES_MAX: u32 = 1000;
 pub const CREDIT_SECONDS_MAX: u64 = 30 * 24 * 3600;
 /// How long it lasts unless a class says something else.
 pub const CREDIT_SECONDS_DEFAULT: u64 = 1800;
-/// Goals of latency, in microseconds: a server that is near answers no request sooner, and clients give up later.
+/// Latency objectives, in microseconds: a server that is near answers no request sooner, and clients give up later.
 pub const LATENCY_GOAL_US_MIN: u64 = 50;
 pub const LATENCY_GOAL_US_MAX: u64 = 60_000_000;
 /// Rates by size are for so many bytes of it.

@@ -3,9 +3,9 @@
 //! Owns: how many connections each network has, where somebody has proven who they are, which connection makes way for which.
 //! Must not know: any protocol, how a client proves who it is.
 //!
-//! A connection is a stranger's until its client has proven who it is, unless somebody has done so before from the same network.
-//! Strangers have half of all connections, so that whoever holds those keeps out nobody who is known. When there is no room, the oldest
-//! stranger of the network that has the most of them makes way for the new connection: who floods closes its own.
+//! A connection belongs to an unauthorized client (`stranger` in names) until its client has proven who it is, unless another has done so
+//! before from the same network. Unauthorized clients have half of all connections, so that they keep out no authorized one. When there is
+//! no room, the oldest of their connections, from the network that has the most of them, makes way: a client that floods closes its own.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::door::network_of;
 
-/// Strangers have at most this part of all connections.
+/// Unauthorized clients have at most this part of all connections.
 const STRANGERS_PART: usize = 2;
 
 /// The bounds of a crowd.
@@ -241,7 +241,7 @@ impl State {
         oldest.map(|(id, _)| *id)
     }
 
-    /// The oldest stranger of the network with the most of them; of several, the one whose oldest has been there for longest.
+    /// The oldest connection of an unauthorized client, of the network with the most of them; of several such networks, the oldest of all.
     fn oldest_of_most_strangers(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, (usize, u64)> = HashMap::new();
         for (id, seat) in &self.seats {
@@ -483,7 +483,7 @@ mod tests {
         // A flood from many addresses.
         let mut flood: Vec<Seat> = (10..=250).map(|last| enter(&crowd, at(last))).collect();
         assert_eq!(crowd.count(), 1 + BY_LOGIN.strangers_max());
-        // The known address has what is left of its own, and no stranger makes one of them end.
+        // The known address has the rest of its own, and no unauthorized client makes one of them end.
         let more = fill(&crowd, at(1), BY_LOGIN.per_network_max - 1);
         assert_eq!(more.len(), BY_LOGIN.per_network_max - 1);
         flood.extend((10..=250).map(|last| enter(&crowd, at(last))));

@@ -99,7 +99,7 @@ async fn carry(
     }
 }
 
-/// Notes what was executed.
+/// Notes the executed calls.
 #[derive(Default)]
 struct Executed(Mutex<Vec<u8>>, Mutex<Vec<Arc<Admission>>>);
 
@@ -318,7 +318,7 @@ async fn the_owner_learns_the_map_before_it_executes_what_came_with_news() {
     assert_eq!(admitting.await.err(), Some(Refused::Behind));
 }
 
-/// What was begun under an ended term is finished before anything is executed that came with the news of its end.
+/// Calls that began under an ended term are finished before any call is executed that came with the news of its end.
 #[tokio::test]
 async fn news_are_settled_once_what_began_before_is_finished() {
     let cluster = Cluster::new().await;
@@ -338,7 +338,7 @@ async fn news_are_settled_once_what_began_before_is_finished() {
     let newer = registry.admit(stamp(3, 2), client(1));
     let mut newer = pin!(newer);
     assert!(is_pending(newer.as_mut()).await);
-    // The same of a term that goes on, whose stream brings no news: its calls may be older than those.
+    // A term that goes on, whose stream brings no news: its calls may be older than those.
     let older = registry.admit(
         Stamp {
             node: OWNER,
