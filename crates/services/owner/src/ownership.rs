@@ -53,7 +53,7 @@ const PREPARE_MAX: Duration = Duration::from_secs(20);
 /// A takeover that takes longer than this waits for something, and keeps no other from beginning.
 const TAKEOVER_SLOW: Duration = Duration::from_secs(5);
 
-/// What is known of a volume that this node does not serve.
+/// The state of a volume that this node does not serve.
 #[derive(Clone, Copy)]
 struct Waiting {
     /// Since when nobody owns it.
@@ -91,10 +91,10 @@ struct Crew {
 pub(crate) struct Ownership {
     waiting: BTreeMap<VolumeId, Waiting>,
     resting: BTreeMap<VolumeId, Resting>,
-    /// What was seen last, and since when it is so.
+    /// The crew that was seen last, and since when it is so.
     crew: (Crew, Duration),
     owners: (Vec<Option<NodeId>>, Duration),
-    /// What was given away for the load's sake, and when.
+    /// Volumes that were given away for the load's sake, and when.
     given: BTreeMap<VolumeId, Duration>,
     /// Volumes of this node that another one is to get at once.
     going: BTreeMap<VolumeId, Going>,
@@ -116,7 +116,7 @@ enum Shipped {
     At(Revision),
 }
 
-/// What is to be done with a volume now.
+/// The next step with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Nothing,
@@ -617,7 +617,7 @@ impl ClusterMember {
                         tracing::warn!(volume = %id, "this node no longer owns the volume");
                         join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
                     }
-                    // One that is left for later is taken by whoever is next in line and has nothing to do.
+                    // The next idle node in line takes a volume that is left for later.
                     Step::Take if under_way(&taking, now) >= self.settings.takeovers_max => {}
                     Step::Take => {
                         taking.insert(id, now);
@@ -677,7 +677,7 @@ impl ClusterMember {
                 () = wait => {}
             }
         }
-        // What is being opened finds that there is no lease, or is left below.
+        // A volume that is being opened finds that there is no lease, or is left below.
         self.hold(None);
         while !taking.is_empty() {
             let next = pin!(opened.recv());
@@ -795,7 +795,7 @@ impl ClusterMember {
         better(view, self.own.node, &line(view, id, today, None), &needs)
     }
 
-    /// Leaves a volume to a node that can serve it better. What was acknowledged is in its log.
+    /// Leaves a volume to a node that can serve it better. Acknowledged changes are in its log.
     async fn yield_to_others(
         &self,
         pool: &Arc<Pool>,
@@ -805,7 +805,7 @@ impl ClusterMember {
     ) {
         let how = match lack.log_copies {
             0 => Leave::Close,
-            // What is still to be written finds no log.
+            // Pending writes find no log.
             _ => Leave::Abandon,
         };
         let over = select(lease.over().boxed(), self.env.clock.sleep(YIELD_CLOSE_MAX));
