@@ -161,7 +161,7 @@ pub struct MountList {
     pub mounts: Vec<MountView>,
 }
 
-/// What is asked of the history.
+/// A question to the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
     pub series: Vec<String>,
@@ -173,7 +173,7 @@ pub struct HistoryQuery {
 
 /// What a node does about numbers over time.
 pub trait LiveControl: Send + Sync {
-    /// The server as it is now; whoever asks more often than every second may get the same again.
+    /// The server as it is now; a client that asks more often than every second may get an equal answer again.
     fn live(&self) -> Answer<'_, LiveView>;
     fn mounts(&self) -> Answer<'_, Vec<MountView>>;
     fn history_list(&self) -> Answer<'_, HistoryList>;

@@ -29,7 +29,7 @@ const METADATA_NAMES: [&str; 5] = [
 
 /// Metadata services that are outside of the link-local ranges.
 const METADATA_IPV4: [Ipv4Addr; 3] = [
-    // Azure, "What is IP address 168.63.129.16".
+    // Azure's platform (Azure documentation, "IP address 168.63.129.16").
     Ipv4Addr::new(168, 63, 129, 16),
     // Alibaba Cloud.
     Ipv4Addr::new(100, 100, 100, 200),

@@ -3,7 +3,7 @@
 //! Owns: how many connections each network has, where somebody has proven who they are, which connection makes way for which.
 //! Must not know: any protocol, how a client proves who it is.
 //!
-//! A connection belongs to an unauthorized client (`stranger` in names) until its client has proven who it is, unless another has done so
+//! A connection is that of an unauthorized client (`stranger` in names) until its client has proven who it is, unless another has done so
 //! before from the same network. Unauthorized clients have half of all connections, so that they keep out no authorized one. When there is
 //! no room, the oldest of their connections, from the network that has the most of them, makes way: a client that floods closes its own.
 

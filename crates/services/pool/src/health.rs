@@ -354,7 +354,7 @@ fn survives(observed: &Observed, cluster: &ObservedCluster) -> NodesSurvived {
         _ => 0,
     };
     let lost = cluster.nodes.iter().filter(|node| !node.is_alive).count();
-    // What is lost already was survived. The copies of a log are those that are there.
+    // A loss that happened already was survived. The copies of a log are those that are there.
     let of_data = of_data.saturating_sub(lost);
     let of_logs = cluster.logs.iter().map(|log| log.copies).min();
     let of_logs = of_logs.map_or(of_data, |copies| copies.saturating_sub(1));
@@ -1310,7 +1310,7 @@ mod tests {
         type Harm = fn(&mut ObservedCluster);
         // Without loss, and with service.
         type Survived = (usize, usize);
-        // What is wrong, how bad that is, how many warnings, and the nodes that may go without loss and with service.
+        // The fault, how bad it is, how many warnings, and the nodes that may go without loss and with service.
         let cases: [(&str, Harm, Health, usize, Survived); 16] = [
             ("well", |_| {}, Health::Healthy, 0, (2, 2)),
             (
