@@ -27,12 +27,7 @@ TESTS = ("test_document", "test_live")
 
 def enter_environment():
     """Goes on in the Python that has schemathesis, if this one is another."""
-    done = subprocess.run(
-        [str(harness.REPOSITORY / "scripts" / "setup"), "api"], capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    if done.returncode != 0:
-        raise harness.Failure(f"scripts/setup api: {done.stderr}")
-    folder = pathlib.Path(done.stdout.strip())
+    folder = harness.set_up("api")
     if pathlib.Path(sys.prefix).resolve() != folder.resolve():
         python = str(folder / "bin" / "python")
         sys.stdout.flush()

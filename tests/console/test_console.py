@@ -7,7 +7,6 @@ import math
 import pathlib
 import re
 import shutil
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ import urllib.request
 from console.main import OUT
 from console.world import FOR_DOCS, PICTURES_OF_PAGES, ConsoleTest
 from lib import browser, harness, libnfs
+from lib.background import Background
 from lib.worlds import content
 
 PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
@@ -33,34 +33,25 @@ LOAD_RATE = re.compile(r"[1-9].* [KMG]iB/s")
 LOAD_TEXT = re.compile(r"[1-9].* [KM]iB/s")
 
 
-class Load:
+class Load(Background):
     """Files that are written and read over NFS until it ends."""
 
     def __init__(self, server):
+        super().__init__()
         self.server = server
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self.run)
 
-    def run(self):
+    def work(self):
         data = content("load", LOAD_LEN_BYTES)
         with libnfs.Mount(self.server.libnfs_url()) as mount:
             number = 0
-            while not self.stop.is_set():
+            while not self.stopping.is_set():
                 mount.write_file(f"/load{number % 8}", data)
                 # Sometimes it is read more often than written, so that the lines of a chart differ.
                 for _ in range(1 + number // 16 % 4):
                     assert mount.read_file(f"/load{number % 8}") == data
                 # Not all that the machine can do, and sometimes more of it.
-                self.stop.wait(0.4 + 0.3 * math.sin(number / 40))
+                self.stopping.wait(0.4 + 0.3 * math.sin(number / 40))
                 number += 1
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        self.thread.join()
 
 
 class Pages(ConsoleTest):

@@ -3,9 +3,9 @@
 import json
 import shutil
 import subprocess
-import threading
 
 from lib import harness, libnfs, rawnfs, spread
+from lib.background import Background
 from lib.worlds import WorldTest, content, digest_tree, make_tree
 
 MOVE_SECONDS_MAX = 120
@@ -14,22 +14,13 @@ SPOILED_BYTES = 256 * 1024
 SMALL_DISK_BYTES = 192 * 1024 * 1024
 
 
-class Load:
+class Load(Background):
     """Copies files in, one after the other, and keeps what was answered."""
 
     def __init__(self, server, scratch, len_bytes=3 * 1024 * 1024):
+        super().__init__()
         self.server, self.scratch, self.len_bytes = server, scratch, len_bytes
         self.written, self.problems = [], []
-        self.stopping = threading.Event()
-        self.worker = threading.Thread(target=self.work)
-
-    def __enter__(self):
-        self.worker.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.worker.join()
 
     def work(self):
         while not self.stopping.is_set():

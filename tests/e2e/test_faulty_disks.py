@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 from lib import harness
+from lib.background import Background
 from lib.worlds import DisksTest, blocks, content, flip_bits
 
 # An operation without an answer is given up after so long here, instead of 30 s: the long time is judged in simulated
@@ -83,22 +84,13 @@ class FaultyServer(harness.Server):
         made.rename(self.rules)
 
 
-class Clients:
+class Clients(Background):
     """Clients that write and read all the time, and keep what they were told is stored."""
 
     def __init__(self, server, scratch, volume="main"):
+        super().__init__()
         self.server, self.scratch, self.volume = server, scratch, volume
         self.stored, self.problems, self.longest = {}, [], 0.0
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.work)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join()
 
     def url(self, name):
         return f"nfs://127.0.0.1:{self.server.port}/{self.volume}/{name}"

@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import pathlib
 import subprocess
 import unittest
 from typing import Any
 
-from lib import harness, libnfs
+from lib import harness, libnfs, s3
 from lib.worlds import WorldTest, content
 
 MIB = 1024 * 1024
@@ -95,11 +96,20 @@ class FullDisks(WorldTest):
         harness.wait_until(mounts, SERVED_SECONDS_MAX, "that the volume is served")
         return found[0]
 
-    def filled_pool(self):
+    def filled_pool(self, flags=()):
         root = self.scratch / "pool"
         disks = FileSystems([root / f"disk{index}" for index in range(DISKS)])
         self.addCleanup(disks.close)
-        return disks, self.enterContextHere(harness.Server(root, DISKS, wrapper=disks.wrapper))
+        return disks, self.enterContextHere(harness.Server(root, DISKS, flags, wrapper=disks.wrapper))
+
+    def start_without_room(self, disks, server):
+        server.kill()
+        # Others had what was kept for it.
+        for pieces in disks.ballast():
+            for piece in pieces:
+                piece.unlink()
+        disks.fill()
+        server.start()
 
     def write_files(self, server, prefix, count):
         files = {f"/{prefix}{index}": content(f"{prefix} {index}", FILE_LEN_BYTES) for index in range(count)}
@@ -196,17 +206,53 @@ class FullDisks(WorldTest):
         with libnfs.Mount(server.libnfs_url()) as mount:
             self.is_read(mount, files)
 
+    def test_without_any_room_a_key_is_refused_and_changes_say_why(self):
+        port = harness.next_port()
+        disks, server = self.filled_pool(["--listen-s3", f"127.0.0.1:{port}"])
+        server.cairn("bucket", "create", "photos", "--uid", 1000, "--gid", 100)
+        keys, other = (s3.Keys(server, uid=1000, gid=100) for _ in range(2))
+
+        def status(method, key, body=b""):
+            signer, path = s3.Signer(port, key), "/photos/there"
+            headers, _ = signer.sign(method, path, hashlib.sha256(body).hexdigest())
+            return signer.send(method, path, headers | {"content-length": str(len(body))}, body)[0]
+
+        self.assertEqual(status("PUT", keys, b"1"), 200)
+        harness.wait_until(server.is_well, WELL_SECONDS_MAX, "a pool without warnings")
+        self.start_without_room(disks, server)
+        harness.wait_until(lambda: status("GET", keys) == 200, SERVED_SECONDS_MAX, "that objects are read")
+        self.assertIn("volume_read_only", [warning["kind"] for warning in server.status()["warnings"]])
+        # Refused at once, and nobody is told that this is stored.
+        revoke = ["s3", "key", "revoke", keys.id]
+        for _ in range(2):
+            told = server.cairn(*revoke, check=False)
+            self.assertNotEqual(told.returncode, 0)
+            self.assertIn("not stored", told.stderr)
+            self.assertIn("restarts", told.stderr)
+            self.assertEqual((status("GET", keys), status("GET", other)), (403, 200))
+        for words in (
+            ["volume", "create", "more"], ["bucket", "create", "more"], ["s3", "key", "create", "--uid", 1, "--gid", 1],
+            ["snapshot", "create", "main", "now"],
+        ):
+            with self.subTest(words):
+                told = server.cairn(*words, check=False)
+                self.assertNotEqual(told.returncode, 0)
+                self.assertIn("no space", told.stderr)
+                self.assertIn("cairn status", told.stderr)
+                self.assertNotIn("the server's log has details", told.stderr)
+        # There is room again: the server finishes what was asked of it, for good.
+        disks.empty()
+        is_gone = lambda: keys.id not in server.cairn("s3", "key", "list", "--json").stdout
+        harness.wait_until(is_gone, WELL_SECONDS_MAX, "that the key is removed")
+        server.restart()
+        harness.wait_until(lambda: status("GET", other) == 200, SERVED_SECONDS_MAX, "that objects are read")
+        self.assertEqual(status("GET", keys), 403)
+
     def test_a_start_without_any_room_serves_reads(self):
         disks, server = self.filled_pool()
         files = self.write_files(server, "kept", KEPT_COUNT)
         harness.wait_until(server.is_well, WELL_SECONDS_MAX, "a pool without warnings")
-        server.kill()
-        # Others had what was kept for it.
-        for pieces in disks.ballast():
-            for piece in pieces:
-                piece.unlink()
-        disks.fill()
-        server.start()
+        self.start_without_room(disks, server)
         with self.mounted(server) as mount:
             self.is_read(mount, files)
             self.is_refused(mount, server)

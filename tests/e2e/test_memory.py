@@ -12,7 +12,7 @@ RATIO_MAX = 1.2
 STATED_SECONDS_MAX = 30
 PARTS = {
     "record_cache", "metadata_cache", "metadata_buffers", "dirty", "appends", "read_buffers", "nfs_requests", "iscsi_commands",
-    "iscsi_unsent", "s3_transfers", "tables", "other",
+    "iscsi_unsent", "s3_transfers", "tables", "replayed_logs", "other",
 }
 
 

@@ -3,10 +3,10 @@
 import json
 import os
 import random
-import threading
 import urllib.error
 
 from lib import harness, libnfs
+from lib.background import Background
 from lib.worlds import WorldTest
 
 MIB = 1 << 20
@@ -26,25 +26,16 @@ def text(seed, len_bytes):
     return line[:len_bytes]
 
 
-class Load:
+class Load(Background):
     """Overwrites pieces of files and remembers what was answered, until it is told to stop."""
 
     def __init__(self, url, files):
+        super().__init__()
         self.url, self.files = url, files
         self.writes = 0
         self.failure = None
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.run)
 
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join()
-
-    def run(self):
+    def work(self):
         picks = random.Random(7)
         try:
             with libnfs.Mount(self.url) as mount:

@@ -19,6 +19,8 @@ LONG_LEN_BYTES = 64 << 20
 MEMORY_BYTES_MAX = 1 << 30
 #: More than there are places in memory for objects on their way.
 STALLED_COUNT = 60
+#: Of one user; each of them had a share of its own if keys were counted alone.
+HOG_KEYS_COUNT = 6
 #: A client waits so long for the others; each of those would be cut off after a minute.
 WAIT_SECONDS_MAX = 30
 #: Connections to S3, all together, and open files of this process for more than those.
@@ -289,6 +291,46 @@ class S3Hostile(S3Test):
             for _ in range(STALLED_COUNT):
                 self.begin(stack, "PUT", f"/{BUCKET}/slow", made | {"content-length": str(len(body))}, body[:10])
             self.serves()
+
+    def test_several_keys_of_one_user_keep_nobody_waiting(self):
+        # In a bucket of its own, where it may write.
+        self.world.cairn("bucket", "create", "hogs", "--uid", 4711, "--gid", 4711)
+        body = b"x" * 1_000_000
+        path = "/hogs/slow"
+        with contextlib.ExitStack() as stack:
+            for _ in range(HOG_KEYS_COUNT):
+                signer = s3.Signer(self.port, s3.Keys(self.world, uid=4711, gid=4711))
+                made, _ = signer.sign("PUT", path, hashlib.sha256(body).hexdigest())
+                for _ in range(STALLED_COUNT):
+                    self.begin(stack, "PUT", path, made | {"content-length": str(len(body))}, body[:10])
+            # Another user of the same volume.
+            self.serves()
+
+    def test_a_key_at_several_addresses_leaves_connections_to_others(self):
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if before[1] < FILES_COUNT:
+            self.skipTest(f"a process has at most {before[1]} files here")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], FILES_COUNT), before[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        path = f"/{BUCKET}/there"
+        hog = s3.Signer(self.port, s3.Keys(self.world, uid=4711, gid=4711))
+        made, _ = hog.sign("GET", path, hashlib.sha256(b"").hexdigest())
+        with contextlib.ExitStack() as stack:
+            def crowd(source):
+                for _ in range(CONNECTION_COUNT_MAX // 2):
+                    stream = self.begin(stack, "GET", path, made, source=source)
+                    # The signature is known to be right; a connection that had to make way has ended.
+                    with contextlib.suppress(ConnectionError):
+                        stream.recv(65536)
+
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                list(pool.map(crowd, ("127.0.0.2", "127.0.0.3")))
+            # From an address that the server does not know, and from its own.
+            stream = self.begin(stack, "GET", path, self.signed("GET", path) | {"connection": "close"}, source="127.0.0.4")
+            self.assertIn(b" 200 ", self.rest(stream))
+            self.client = s3.client(self.port, self.keys)
+            for _ in range(3):
+                self.serves()
 
     def test_a_body_of_an_encoded_name_has_its_bound(self):
         for name in ("delete", "del%65te"):

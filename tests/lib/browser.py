@@ -11,8 +11,6 @@ import importlib
 import json
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 from urllib.parse import urlparse
 
@@ -30,13 +28,7 @@ TIMEOUT_MS = 10_000
 
 @functools.cache
 def playwright() -> Any:
-    done = subprocess.run(
-        [str(harness.REPOSITORY / "scripts" / "setup"), "browser"], capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    if done.returncode:
-        raise harness.Failure(f"scripts/setup browser: {done.stderr}")
-    (packages,) = pathlib.Path(done.stdout.strip()).glob("lib/python*/site-packages")
-    sys.path.insert(0, str(packages))
+    harness.set_up_packages("browser")
     return importlib.import_module("playwright.sync_api")
 
 

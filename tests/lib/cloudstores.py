@@ -43,12 +43,7 @@ class Azurite:
         self.folder = pathlib.Path(folder)
         self.port = harness.next_port()
         self.key = fresh_key()
-        done = subprocess.run(
-            [str(harness.REPOSITORY / "scripts" / "setup"), "azurite"], capture_output=True, text=True, stdin=subprocess.DEVNULL
-        )
-        if done.returncode:
-            raise harness.Failure(f"scripts/setup azurite: {done.stderr}")
-        self.program = pathlib.Path(done.stdout.strip()) / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+        self.program = harness.set_up("azurite") / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
         self.process: subprocess.Popen | None = None
 
     def url(self, place):

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -47,6 +48,21 @@ class Failure(Exception):
 
 class Late(Failure):
     """Something did not happen in time: wrong, or slow on a machine that does much else."""
+
+
+def set_up(what):
+    """Has `scripts/setup` install a tool of the tests. Returns the folder with it."""
+    done = subprocess.run([str(REPOSITORY / "scripts" / "setup"), what], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise Failure(f"scripts/setup {what}: {done.stderr}")
+    return pathlib.Path(done.stdout.strip().splitlines()[-1])
+
+
+def set_up_packages(what):
+    """Has `scripts/setup` install packages of Python, and lets this program import them."""
+    (packages,) = set_up(what).glob("lib/python*/site-packages")
+    # Before what else is installed: the version that is tested with.
+    sys.path.insert(0, str(packages))
 
 
 def cpu_name():

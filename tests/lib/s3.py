@@ -15,7 +15,6 @@ import json
 import pathlib
 import socket
 import subprocess
-import sys
 import urllib.parse
 import zlib
 from typing import Any
@@ -27,14 +26,7 @@ REGION = "us-east-1"
 
 @functools.cache
 def boto3() -> Any:
-    done = subprocess.run(
-        [str(harness.REPOSITORY / "scripts" / "setup"), "s3"], capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    if done.returncode:
-        raise harness.Failure(f"scripts/setup s3: {done.stderr}")
-    (packages,) = pathlib.Path(done.stdout.strip()).glob("lib/python*/site-packages")
-    # Before what else is installed: the version that is tested with.
-    sys.path.insert(0, str(packages))
+    harness.set_up_packages("s3")
     return importlib.import_module("boto3")
 
 
@@ -52,12 +44,7 @@ def transfer_config(**settings):
 @functools.cache
 def javascript():
     """The folder with the AWS SDK for JavaScript."""
-    done = subprocess.run(
-        [str(harness.REPOSITORY / "scripts" / "setup"), "s3-js"], capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    if done.returncode:
-        raise harness.Failure(f"scripts/setup s3-js: {done.stderr}")
-    return pathlib.Path(done.stdout.strip().splitlines()[-1]) / "node_modules"
+    return harness.set_up("s3-js") / "node_modules"
 
 
 def errors() -> Any:

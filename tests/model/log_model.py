@@ -2,7 +2,8 @@
 
 It has what docs/design/cluster.md says of the log: ensembles, promises of disks, takeovers that carry what is retained into a
 new file or keep it in place, re-forming, copies of the state for which the log is cut, more copies of what is sealed, transactions of unknown
-outcome, files that are used again with another volume's records in them. Every state is checked:
+outcome, files that are used again with another volume's records in them. And owners that only read, where no disk has room: a proposal of
+that page, which the program does not have. Every state is checked:
 
   kept       what was acknowledged is in the log that an owner begins to serve
   one        no two values are acknowledged at one position
@@ -50,11 +51,18 @@ BUGS = {
     "late-member-named": ("a sealed ensemble names a disk that lacks its end", "reforms=1 losses=2 nodes=4"),
     "unknown-is-done": ("a transaction of unknown outcome counts as made", "reforms=1 timeouts=1"),
     "kept-unasked": ("a takeover keeps a part in place on disks that did not promise, or lack its end", "keeps=1 losses=2 nodes=4"),
+    "kept-unsynced": (
+        "a takeover keeps a part on disks that promised, and does not ask them once more",
+        "keeps=1 nodes=4 m=2 losses=2 writes=1",
+    ),
+    "look-unheard": ("an owner that only reads keeps members in the list that it did not hear", "looks=1 terms=3 writes=1"),
+    "look-short": ("an owner that only reads keeps members in the list that lack the end", "looks=1 terms=3 writes=1"),
+    "look-early": ("an owner that only reads shows what it found before its transaction", "looks=1 terms=3 nodes=4 m=2 losses=2 writes=1"),
     "number-again": ("numbers of log files come back", "terms=3"),
     "use-unchecked": ("what was in a file before it was used again counts", ""),
     "header-late": ("a file takes records before the header of its use is durable", ""),
 }
-BOUNDS = {"nodes": 3, "m": 1, "terms": 2, "writes": 2, "reforms": 0, "losses": 1, "ships": 0, "widens": 0, "timeouts": 0, "keeps": 0}
+BOUNDS = {"nodes": 3, "m": 1, "terms": 2, "writes": 2, "reforms": 0, "losses": 1, "ships": 0, "widens": 0, "timeouts": 0, "keeps": 0, "looks": 0}
 # What CI walks through: each name of a bound and its value.
 CI = [
     "reforms=1",
@@ -65,6 +73,10 @@ CI = [
     "nodes=4 m=2 losses=2 writes=1",
     "keeps=1 terms=3 writes=1",
     "keeps=1 reforms=1 writes=1",
+    "keeps=1 nodes=4 m=2 losses=2 writes=1",
+    "looks=1 terms=3 writes=1",
+    "looks=1 reforms=1 timeouts=1 writes=1",
+    "looks=1 nodes=4 m=2 losses=2 writes=1",
 ]
 
 Values = tuple[int, ...]
@@ -155,7 +167,7 @@ class Model:
         blank = Disk(True, 1, (), None, free=(OTHER, OTHER))
         made = self.with_file(blank, part.number, (), 1)._replace(headless=())
         disks = tuple(made if index < copies else blank for index in range(count))
-        names = ("terms", "writes", "reforms", "losses", "ships", "widens", "timeouts", "keeps")
+        names = ("terms", "writes", "reforms", "losses", "ships", "widens", "timeouts", "keeps", "looks")
         left = {name: self.bounds[name] for name in names} | {"terms": self.bounds["terms"] - 1}
         return World(
             Map(1, 1, (0, 0), (part,), state),
@@ -356,13 +368,24 @@ class Model:
             after = owner._replace(phase="carry", values=values, told=len(values), plan=(part,), answered=0, got=())
             yield f"owner {term} has {values} and chooses {bits(nodes)}", self.set(world, term, after), None
         yield from self.keep(world, term, owner, values)
+        yield from self.begin_look(world, term, owner, values)
+
+    def whole(self, world: World, owner: Owner, length: int) -> int:
+        """Members that promised, have all of the open part, and sync it now: one that was lost since it promised does not."""
+        number = owner.parts[-1].number
+        lives = lambda disk: disk.lives or self.bug == "kept-unsynced"
+        return sum(
+            1 << index
+            for index in bits(owner.answered)
+            if lives(world.disks[index]) and len(self.read(world.disks[index], number) or ()) == length
+        )
 
     def keep(self, world: World, term: int, owner: Owner, values: Values) -> Iterator[tuple[str, World, str | None]]:
         """What is retained stays where it is, and a new file is opened behind it: disks have no room for more."""
         opened, end = owner.parts[-1], len(values)
         length = end - opened.start + 1
-        whole = [i for i in bits(owner.answered) if len(self.read(world.disks[i], opened.number) or ()) == length]
-        holders = opened.nodes if self.bug == "kept-unasked" else sum(1 << index for index in whole)
+        whole = self.whole(world, owner, length)
+        holders = opened.nodes if self.bug == "kept-unasked" else whole
         # Never fewer than the least number.
         if length and len(bits(holders)) < 2:
             return
@@ -374,6 +397,38 @@ class Model:
             plan = (*owner.parts[:-1], *kept, part)
             after = owner._replace(phase="carry", values=values, told=end, plan=plan, answered=0, got=())
             yield f"owner {term} has {values}, keeps it and goes on on {bits(nodes)}", self.set(spent, term, after), None
+
+    def begin_look(self, world: World, term: int, owner: Owner, values: Values) -> Iterator[tuple[str, World, str | None]]:
+        """No disk has room for a file: the open part stays as it is, and the list names only those of its members that have all of it."""
+        opened, end = owner.parts[-1], len(values)
+        length = end - opened.start + 1
+        named = {"look-unheard": opened.nodes, "look-short": owner.answered}
+        nodes = named.get(self.bug or "", self.whole(world, owner, length))
+        # Never fewer than the least number.
+        if len(bits(nodes)) < 2 or (spent := self.spend(world, "looks")) is None:
+            return
+        plan = (*owner.parts[:-1], opened._replace(nodes=nodes))
+        after = owner._replace(phase="narrow", values=values, told=end, plan=plan, answered=0, got=())
+        begun = self.set(spent, term, after)
+        yield f"owner {term} has {values}, writes nothing and names {bits(nodes)} alone", begun, None
+        if self.bug == "look-early":
+            yield f"owner {term} shows {values} before its transaction", self.shown(begun, values), None
+
+    def shown(self, world: World, values: Values) -> World:
+        """What a reader has seen may be lost no more than what was acknowledged."""
+        return world._replace(told=max(values, world.told, key=len))
+
+    def narrow(self, world: World, term: int, owner: Owner) -> Iterator[tuple[str, World, str | None]]:
+        for label, after, bad in self.transact(world, term, owner, owner, "the shorter list"):
+            made = after.owners[term - 1]
+            if made.phase == "serve":
+                bad = bad or self.lost(world, made.values)
+                after = self.shown(self.set(after, term, made._replace(phase="look")), made.values)
+            yield label, after, bad
+
+    def look(self, world: World, term: int, owner: Owner) -> Iterator[tuple[str, World, str | None]]:
+        """It answers reads alone. Where room came it takes the volume anew, in a later term."""
+        return iter(())
 
     def carry(self, world: World, term: int, owner: Owner) -> Iterator[tuple[str, World, str | None]]:
         part = owner.plan[-1]
@@ -417,7 +472,7 @@ class Model:
         values = owner.values
         bad = None
         if not agree(values, world.told) or any(
-            not agree(values, later.values) for later in world.owners[term:] if later.phase not in ("fence", "carry", "over")
+            not agree(values, later.values) for later in world.owners[term:] if later.phase not in ("fence", "carry", "narrow", "over")
         ):
             bad = f"one: {values} is acknowledged, {world.told} was, or a later owner has something else"
         after = self.set(world, term, owner._replace(told=len(values)))

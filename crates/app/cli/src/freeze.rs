@@ -99,10 +99,10 @@ impl FreezeArgs {
             .map(|after| Guard::start(after, self.freeze_timeout))
             .transpose()?;
         let before = self.before.as_deref();
-        let frozen = before
-            .map_or(Ok(()), |command| run_before(command, self.freeze_timeout))
-            .and_then(|()| guard.as_mut().map_or(Ok(()), Guard::stands_still));
+        let frozen = before.map_or(Ok(()), |command| run_before(command, self.freeze_timeout));
+        // From before the guard counts: this process may stand still between two steps, and the guard goes on meanwhile.
         let stands_until = Instant::now() + Duration::from_secs(self.freeze_timeout.into());
+        let frozen = frozen.and_then(|()| guard.as_mut().map_or(Ok(()), Guard::stands_still));
         let taken = frozen.and_then(|()| take());
         let is_in_time = guard.is_none() || Instant::now() < stands_until;
         let released = guard.map_or(Ok(()), Guard::release);

@@ -545,7 +545,7 @@ mod tests {
             "http://2852039166/",
             &redirecting,
         ] {
-            let offer = download(address, Duration::from_secs(5), system_tls().unwrap());
+            let offer = download(address, Duration::from_secs(60), system_tls().unwrap());
             let why = offer.err().map(|error| error.to_string());
             assert!(
                 why.is_some_and(|why| why.contains("169.254.169.254")),

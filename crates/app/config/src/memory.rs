@@ -116,6 +116,11 @@ impl MemoryBudget {
         self.record_cache_bytes.saturating_sub(taken).max(least)
     }
 
+    /// Logs that are being replayed, and beside these those of volumes that are only read, each. The record cache gives way to them.
+    pub fn replay_bytes(&self) -> u64 {
+        self.record_cache_bytes - self.record_cache_bytes / RECORD_CACHE_LEAST
+    }
+
     /// Volumes of a cluster that a node takes over at a time.
     pub fn takeovers_max(&self) -> usize {
         // Clients of these volumes wait meanwhile.
@@ -180,6 +185,17 @@ mod tests {
             ),
             (4, 8)
         );
+    }
+
+    #[test]
+    fn logs_in_memory_get_what_the_record_cache_gives_way() {
+        for limit in [MEMORY_LIMIT_BYTES_MIN, MEMORY_LIMIT_BYTES_DEFAULT] {
+            let budget = MemoryBudget::of(limit);
+            let (least, _) = budget.caches_least_bytes();
+            let rest = budget.record_cache_bytes - budget.replay_bytes();
+            assert!(rest >= least, "{limit}: {rest} of {least}");
+            assert!(budget.replay_bytes() > limit / 5, "{limit}");
+        }
     }
 
     #[test]

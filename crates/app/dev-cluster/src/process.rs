@@ -225,10 +225,10 @@ mod tests {
             assert!(!other.signal(Signal::KILL).unwrap());
         }
         assert!(process.signal(Signal::STOP).unwrap());
-        assert!(wait_until(10, || process.is_paused()));
+        assert!(wait_until(60, || process.is_paused()));
         assert!(process.signal(Signal::KILL).unwrap());
         // It has ended, although nobody has asked for its status yet.
-        assert!(wait_until(10, || !process.is_running()));
+        assert!(wait_until(60, || !process.is_running()));
         child.wait().unwrap();
         assert!(!process.signal(Signal::KILL).unwrap());
     }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(below.len(), 1, "{below:?}");
         // A process that is just becoming `sleep` has no environment for a moment.
         let found = || marked("CAIRN_TEST_MARK", &value);
-        assert!(wait_until(10, || found().contains(&below[0])));
+        assert!(wait_until(60, || found().contains(&below[0])));
         let found = found();
         assert!(found.contains(&parent));
         assert!(marked("CAIRN_TEST_MARK", "other").is_empty());
@@ -258,6 +258,6 @@ mod tests {
             process.signal(Signal::KILL).unwrap();
         }
         shell.wait().unwrap();
-        assert!(wait_until(10, || marked("CAIRN_TEST_MARK", &value).is_empty()));
+        assert!(wait_until(60, || marked("CAIRN_TEST_MARK", &value).is_empty()));
     }
 }

@@ -15,8 +15,9 @@ use cairn_cluster::map::{
     Ensemble, MapView, NodeRecord, OnNodeRecord, RotationPhase, VolumeLog, VolumeState,
     WEIGHT_NORMAL,
 };
-use cairn_pool::health::{
-    Judgement, ObservedCluster, ObservedEtcd, ObservedLog, ObservedMember, ObservedNode,
+use cairn_pool::health::Judgement;
+use cairn_pool::health::observed::{
+    ObservedCluster, ObservedEtcd, ObservedLog, ObservedMember, ObservedNode,
 };
 use cairn_pool::{Condition, wrapped_keys};
 use cairn_trust::EtcdSource;

@@ -28,7 +28,7 @@ use crate::node::Inner;
 
 pub(crate) use nodes::{MAP_SEEN_MAX, map_seen, no_cluster};
 pub(crate) use overview::percent;
-pub(crate) use refusals::refusal;
+pub(crate) use refusals::{no_room, refusal};
 
 use nodes::authority_now;
 use volumes::export_view;

@@ -9,14 +9,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_admin::api::DiskPlace;
-use cairn_base::disk::{Disk, DiskDevice};
+use cairn_base::disk::{Disk, DiskDevice, DiskError};
 use cairn_base::{DiskId, DiskRole, Media};
 use cairn_config::DATA_FOLDERS_MAX;
 use cairn_disk::device::{Mount, device_of, mount_of};
 use cairn_formats::pool_file::PoolDisk;
 use cairn_pool::disk_changes::{Force, Joining, no_answer_of};
 use cairn_pool::joining::{Allowed, Readiness, readiness};
-use cairn_shard::{DiskIdentity, ShardDisk};
+use cairn_shard::{DiskIdentity, ShardDisk, ShardErrorKind};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -155,7 +155,15 @@ impl Seen {
 }
 
 fn failed(error: NodeError) -> ChangeFailure {
-    ChangeFailure::Engine(error.to_string())
+    let is_full = match &error {
+        NodeError::Disk(error) => matches!(error, DiskError::Full { .. }),
+        NodeError::Shard(error) => error.kind() == ShardErrorKind::Full,
+        _ => false,
+    };
+    match is_full {
+        true => ChangeFailure::NoRoom(error.to_string()),
+        false => ChangeFailure::Engine(error.to_string()),
+    }
 }
 
 impl Inner {

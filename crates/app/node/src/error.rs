@@ -277,6 +277,7 @@ mod tests {
                     needed: 2,
                     saved: 1,
                     detail: text(),
+                    is_full: false,
                 })
                 .into(),
                 Failed,

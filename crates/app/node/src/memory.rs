@@ -12,7 +12,7 @@ use cairn_memory::{
     Governor, Meters, Orders, Seen, Share, TICK, allocator, divide, resident_bytes, with_other,
 };
 use cairn_meta::MetaCache;
-use cairn_pool::health::MemoryUse;
+use cairn_pool::health::observed::MemoryUse;
 use cairn_qos::Shaper;
 use cairn_segment::SegmentStore;
 use parking_lot::Mutex;

@@ -23,7 +23,7 @@ use cairn_fs::{DedupeIndex, DirtyBudget, FsSettings};
 use cairn_iscsi::Targets;
 use cairn_keys::MasterKeys;
 use cairn_meta::settings::state_files_max;
-use cairn_meta::{MetaCache, MetaSettings};
+use cairn_meta::{MetaCache, MetaSettings, ReplayBudget};
 use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
 use cairn_pool::watch::Counts;
@@ -151,6 +151,8 @@ struct NodeHost {
     /// Volumes that are served here: what others have spent of their credit is known there.
     served: Mutex<BTreeSet<VolumeId>>,
     meta_cache: MetaCache,
+    /// Memory of logs that are replayed, of all volumes together.
+    replay: ReplayBudget,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
     /// Where records are, of all volumes that deduplicate.
@@ -235,6 +237,7 @@ fn tables(pool: &Arc<Pool>) -> impl Fn() -> u64 + Send + Sync + 'static + use<> 
 impl Host for NodeHost {
     fn meta_settings(&self, _volume: &PoolVolume, copies: usize, count: usize) -> MetaSettings {
         let mut meta = MetaSettings::new(copies, self.meta_cache.clone());
+        meta.replay = self.replay.clone();
         let buffers = self.budget.metadata_bytes - self.budget.metadata_cache_bytes();
         let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
@@ -448,6 +451,7 @@ impl Inner {
             portals,
         );
         let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
+        let replay = ReplayBudget::new(budget.replay_bytes());
         let dirty = DirtyBudget::new(budget.dirty_bytes);
         let PoolDisks { opened, named } = disks;
         let host = Arc::new(NodeHost {
@@ -462,6 +466,7 @@ impl Inner {
             activities: Arc::clone(&activities),
             served: Mutex::default(),
             meta_cache: meta_cache.clone(),
+            replay: replay.clone(),
             dirty: Arc::clone(&dirty),
             dedupe: DedupeIndex::new(budget.dedupe_bytes),
             cluster: cluster.clone(),
@@ -484,6 +489,8 @@ impl Inner {
         };
         let memory = Memory::new(config.memory_limit_bytes, budget, givers);
         memory.others.add("tables", tables(&pool));
+        let replayed = move || replay.used_bytes();
+        memory.others.add("replayed_logs", replayed);
         let inner = Arc::new(Self {
             env,
             config,

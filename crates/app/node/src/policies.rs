@@ -11,14 +11,14 @@ use cairn_config::VolumeName;
 use cairn_formats::settings::{Protection, VolumeSettings};
 use cairn_fs::{ApplyFailure, Fs, FsError, PolicyFailure, PolicyRecord};
 
-use crate::control::Controller;
+use crate::control::{Controller, no_room};
 use crate::paths::{directory_at, names_of};
 
 fn refuse(kind: ErrorKind, message: impl Into<String>) -> ControlError {
     ControlError::new(kind, message.into())
 }
 
-fn failed(volume: &VolumeName, path: &str, error: &FsError) -> ControlError {
+pub(crate) fn failed(volume: &VolumeName, path: &str, error: &FsError) -> ControlError {
     match error {
         FsError::NotFound | FsError::Stale | FsError::NotDirectory => refuse(
             ErrorKind::NotFound,
@@ -27,8 +27,7 @@ fn failed(volume: &VolumeName, path: &str, error: &FsError) -> ControlError {
         FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
             refuse(ErrorKind::Unavailable, error.to_string())
         }
-        FsError::NoSpace | FsError::QuotaExceeded => refuse(ErrorKind::Conflict, error.to_string())
-            .hint("`cairn quota list VOLUME` and `cairn volume list` show which limit is reached"),
+        FsError::NoSpace | FsError::QuotaExceeded => no_room(error.to_string()),
         error => {
             tracing::error!(%volume, %path, %error, "a change of policies failed");
             refuse(ErrorKind::Internal, error.to_string()).hint("the server's log has details")

@@ -13,7 +13,7 @@ use cairn_fs::{
     Fs, FsError, QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaKind, QuotaLimit, QuotaLimits, ROOT,
 };
 
-use crate::control::{Controller, refusal};
+use crate::control::{Controller, no_room, refusal};
 use crate::paths::names_of;
 
 const GRACE_SECONDS: u64 = 7 * 24 * 60 * 60;
@@ -22,7 +22,7 @@ fn invalid(message: impl Into<String>) -> ControlError {
     ControlError::new(ErrorKind::Invalid, message.into())
 }
 
-fn refused(path: &str, error: FsError) -> ControlError {
+pub(crate) fn refused(path: &str, error: FsError) -> ControlError {
     let refuse = |kind, message: String| ControlError::new(kind, message);
     match error {
         FsError::NotFound | FsError::Stale => {
@@ -41,8 +41,7 @@ fn refused(path: &str, error: FsError) -> ControlError {
         FsError::Invalid => {
             invalid("a quota needs a limit: on bytes or files; hard, soft or advisory")
         }
-        FsError::NoSpace | FsError::QuotaExceeded => refuse(ErrorKind::Conflict, error.to_string())
-            .hint("`cairn quota list VOLUME` and `cairn volume list` show which limit is reached"),
+        FsError::NoSpace | FsError::QuotaExceeded => no_room(error.to_string()),
         error => {
             tracing::error!(%path, %error, "a change of quotas failed");
             refuse(ErrorKind::Internal, error.to_string()).hint("the server's log has details")

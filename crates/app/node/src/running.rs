@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
-use cairn_admin::{AdminServer, AdminSettings};
+use cairn_admin::{AdminServer, AdminSettings, Token};
+use cairn_base::env::Env;
 use cairn_base::real;
 use cairn_cluster::MEMBER_STOP_MAX;
 use cairn_config::Config;
@@ -30,7 +31,7 @@ use crate::address_pools::PoolNames;
 use crate::addresses::Addresses;
 use crate::certificate::{self, AdminCertificate};
 use crate::classes;
-use crate::cluster;
+use crate::cluster::{self, ClusterNode};
 use crate::control::Controller;
 use crate::disks::{Known, PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
@@ -139,56 +140,9 @@ impl Node {
         let keys = KeyHolder::new(config.master_keys.clone());
         // Secrets and volumes whose keys cannot be had wait for them, and all others do not.
         runtime.block_on(keys.look());
-        let place = match cluster::folder_of(&config)? {
-            Some(folder) => {
-                let encryption = match config.internal_encryption {
-                    true => Encryption::On,
-                    false => Encryption::Off,
-                };
-                let begun = cluster::Begun::begin(&env, &folder, encryption);
-                Some(runtime.block_on(begun)?)
-            }
-            None => None,
-        };
-        let known = match &place {
-            Some(place) => runtime.block_on(place.known_disks(&env))?,
-            None => Vec::new(),
-        };
-        let state_folder = state_folder::find(config.state_dir.as_deref());
-        // In a cluster the disks have no secret that a node makes with its pool: file handles are signed with a key of the folder.
-        let keys_problem = keys.problem().filter(|_| place.is_none());
-        let known = Known {
-            disks: &known,
-            state_folder: state_folder.as_deref(),
-            keys_problem: keys_problem.as_deref(),
-        };
-        let mut pool = runtime.block_on(open_pool_in_time(&env, &config, known))?;
-        let cluster = match place {
-            Some(place) => {
-                let known = keys.known();
-                let joined = place.join(&env, &config, &known, &mut pool.opened);
-                Some(Arc::new(runtime.block_on(joined)?))
-            }
-            None => {
-                cluster::check_mark(&pool.opened.state, None, &config)?;
-                None
-            }
-        };
+        let (pool, cluster) = open_pool(runtime, &env, &config, &keys)?;
         let created = pool.opened.created;
-        tracing::info!(
-            pool = %pool.opened.state.pool,
-            disks = pool.opened.disks.len(),
-            missing = pool.opened.missing.len(),
-            took_ms = begun.elapsed().as_millis(),
-            "pool opened"
-        );
-        for missing in &pool.opened.missing {
-            tracing::error!(
-                disk = missing.disk.label,
-                why = missing.why,
-                "a disk is missing; serving without it"
-            );
-        }
+        tell_opened(&pool, begun);
         // Also of those that were added to a running server.
         state_folder::require_apart(&token_path, &disk_folders(&pool))?;
         let token = token::load_or_make(&token_path, &*env.entropy)?;
@@ -228,92 +182,19 @@ impl Node {
         let nfs = start_nfs(&inner, sockets.nfs, sockets.rpcbind, sockets.rpcbind_udp)?;
         let requests = &inner.memory.requests;
         requests.add("nfs_requests", nfs.held_bytes());
-        let iscsi = Arc::new(IscsiServer::default());
-        let serving = san::shared(&inner, &sockets.iscsi);
-        inner
-            .registry
-            .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(
-                &serving,
-            ))?))?;
-        let commands = Arc::clone(&serving);
-        let held = move || commands.held_bytes.load(Ordering::Relaxed) as u64;
-        requests.add("iscsi_commands", held);
-        let commands = Arc::clone(&serving);
-        let unsent = move || commands.unsent_bytes.load(Ordering::Relaxed) as u64;
-        requests.add("iscsi_unsent", unsent);
-        let commands = Arc::clone(&serving);
-        inner
-            .pool
-            .clients
-            .watch(move || commands.command_count.load(Ordering::Relaxed));
-        iscsi.tend(&inner, serving, sockets.iscsi);
-        let s3 = Arc::new(S3Server::default());
-        let serving = s3::shared(&inner).map_err(NodeError::S3)?;
-        inner
-            .registry
-            .register(Box::new(cairn_s3::S3Collector::new(Arc::clone(&serving))?))?;
-        let transfers = Arc::clone(&serving);
-        requests.add("s3_transfers", move || transfers.held_bytes());
-        let requests = Arc::clone(&serving);
-        inner.pool.clients.watch(move || requests.activity());
-        s3.tend(&inner, serving, sockets.s3);
+        let iscsi = start_iscsi(&inner, sockets.iscsi)?;
+        let s3 = start_s3(&inner, sockets.s3)?;
         if let Some((udp, tcp)) = sockets.dns {
             start_dns(&inner, udp, tcp)?;
         }
         let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
         sockets.admin.set_nonblocking(true).map_err(listen_failed)?;
         let listener = tokio::net::TcpListener::from_std(sockets.admin).map_err(listen_failed)?;
-        let oidc = inner.config.oidc.clone();
-        let oidc = oidc
-            .map(|oidc| cairn_oidc::Provider::new(oidc, inner.env.clone()))
-            .transpose()?;
-        let server = AdminServer::new(
-            Arc::clone(&controller) as Arc<dyn cairn_admin::Control>,
-            token,
-            AdminSettings {
-                metrics_open: inner.config.metrics_open,
-                audit: inner.config.admin_audit,
-            },
-            inner.env.clone(),
-            oidc,
-            inner
-                .cluster
-                .as_ref()
-                .map(|cluster| Arc::clone(&cluster.forward)),
-        );
+        let server = admin_server(&inner, &controller, token)?;
         if let Some(cluster) = &inner.cluster {
             cluster.serve_admin(server.passed());
         }
-        let (spare_bytes, idle_after) = (inner.config.disk_spare_bytes, inner.config.idle_after);
-        cairn_pool::idle_spares::tend(&inner.pool, spare_bytes, idle_after);
-        runtime.block_on(async {
-            // Twice: the second one says that the first is there.
-            inner.pool.renew().await;
-            inner.pool.renew().await;
-            cairn_pool::scrub::tend(&inner.pool).await;
-        });
-        cairn_pool::executor::tend(&inner.pool);
-        crate::snapshots::tend(&inner);
-        crate::autogrow::tend(&inner);
-        classes::tend(&inner);
-        crate::tiers::tend(&inner);
-        crate::keys::tend(&inner);
-        crate::history::tend(&inner).map_err(NodeError::Runtime)?;
-        runtime.block_on(inner.audit.load(&inner));
-        runtime.block_on(crate::events::begin(&inner, &controller));
-        runtime.block_on(crate::benchmarks::begin(&inner, &controller));
-        inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
-            inner.pool.renew().await;
-        });
-        inner.every("returned disks", RETURNED_INTERVAL, |inner| async move {
-            inner.pool.make_returned_good().await;
-        });
-        inner.every("disks given up", PROVEN_INTERVAL, |inner| async move {
-            inner.take_back_proven().await;
-        });
-        inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
-            inner.pool.store.check_damaged_places().await;
-        });
+        tend(runtime, &inner, &controller)?;
         let (admin_stop, stopped) = oneshot::channel();
         let (certificate, certificate_pem) = match certificate {
             Some(admin) => (Some(admin.certificate), Some(admin.shown_pem)),
@@ -603,6 +484,176 @@ fn start_nfs(
         inner.env.spawner.spawn("addresses", Box::pin(tending));
     }
     Ok(running)
+}
+
+/// Opens the pool, and joins the cluster if the node has a cluster folder.
+fn open_pool(
+    runtime: &Runtime,
+    env: &Env,
+    config: &Config,
+    keys: &KeyHolder,
+) -> Result<(PoolDisks, Option<Arc<ClusterNode>>), NodeError> {
+    let place = match cluster::folder_of(config)? {
+        Some(folder) => {
+            let encryption = match config.internal_encryption {
+                true => Encryption::On,
+                false => Encryption::Off,
+            };
+            let begun = cluster::Begun::begin(env, &folder, encryption);
+            Some(runtime.block_on(begun)?)
+        }
+        None => None,
+    };
+    let known = match &place {
+        Some(place) => runtime.block_on(place.known_disks(env))?,
+        None => Vec::new(),
+    };
+    let state_folder = state_folder::find(config.state_dir.as_deref());
+    // In a cluster the disks have no secret that a node makes with its pool: file handles are signed with a key of the folder.
+    let keys_problem = keys.problem().filter(|_| place.is_none());
+    let known = Known {
+        disks: &known,
+        state_folder: state_folder.as_deref(),
+        keys_problem: keys_problem.as_deref(),
+    };
+    let mut pool = runtime.block_on(open_pool_in_time(env, config, known))?;
+    let cluster = match place {
+        Some(place) => {
+            let known = keys.known();
+            let joined = place.join(env, config, &known, &mut pool.opened);
+            Some(Arc::new(runtime.block_on(joined)?))
+        }
+        None => {
+            cluster::check_mark(&pool.opened.state, None, config)?;
+            None
+        }
+    };
+    Ok((pool, cluster))
+}
+
+fn tell_opened(pool: &PoolDisks, begun: Instant) {
+    tracing::info!(
+        pool = %pool.opened.state.pool,
+        disks = pool.opened.disks.len(),
+        missing = pool.opened.missing.len(),
+        took_ms = begun.elapsed().as_millis(),
+        "pool opened"
+    );
+    for missing in &pool.opened.missing {
+        tracing::error!(
+            disk = missing.disk.label,
+            why = missing.why,
+            "a disk is missing; serving without it"
+        );
+    }
+}
+
+fn start_iscsi(
+    inner: &Arc<Inner>,
+    sockets: Vec<TcpListener>,
+) -> Result<Arc<IscsiServer>, NodeError> {
+    let requests = &inner.memory.requests;
+    let iscsi = Arc::new(IscsiServer::default());
+    let serving = san::shared(inner, &sockets);
+    inner
+        .registry
+        .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(
+            &serving,
+        ))?))?;
+    let commands = Arc::clone(&serving);
+    let held = move || commands.held_bytes.load(Ordering::Relaxed) as u64;
+    requests.add("iscsi_commands", held);
+    let commands = Arc::clone(&serving);
+    let unsent = move || commands.unsent_bytes.load(Ordering::Relaxed) as u64;
+    requests.add("iscsi_unsent", unsent);
+    let commands = Arc::clone(&serving);
+    inner
+        .pool
+        .clients
+        .watch(move || commands.command_count.load(Ordering::Relaxed));
+    iscsi.tend(inner, serving, sockets);
+    Ok(iscsi)
+}
+
+fn start_s3(inner: &Arc<Inner>, socket: Option<TcpListener>) -> Result<Arc<S3Server>, NodeError> {
+    let s3 = Arc::new(S3Server::default());
+    let serving = s3::shared(inner).map_err(NodeError::S3)?;
+    inner
+        .registry
+        .register(Box::new(cairn_s3::S3Collector::new(Arc::clone(&serving))?))?;
+    let transfers = Arc::clone(&serving);
+    inner
+        .memory
+        .requests
+        .add("s3_transfers", move || transfers.held_bytes());
+    let requests = Arc::clone(&serving);
+    inner.pool.clients.watch(move || requests.activity());
+    s3.tend(inner, serving, socket);
+    Ok(s3)
+}
+
+fn admin_server(
+    inner: &Arc<Inner>,
+    controller: &Arc<Controller>,
+    token: Token,
+) -> Result<AdminServer, NodeError> {
+    let oidc = inner.config.oidc.clone();
+    let oidc = oidc
+        .map(|oidc| cairn_oidc::Provider::new(oidc, inner.env.clone()))
+        .transpose()?;
+    Ok(AdminServer::new(
+        Arc::clone(controller) as Arc<dyn cairn_admin::Control>,
+        token,
+        AdminSettings {
+            metrics_open: inner.config.metrics_open,
+            audit: inner.config.admin_audit,
+        },
+        inner.env.clone(),
+        oidc,
+        inner
+            .cluster
+            .as_ref()
+            .map(|cluster| Arc::clone(&cluster.forward)),
+    ))
+}
+
+/// Begins what the node does by itself from now on.
+fn tend(
+    runtime: &Runtime,
+    inner: &Arc<Inner>,
+    controller: &Arc<Controller>,
+) -> Result<(), NodeError> {
+    let (spare_bytes, idle_after) = (inner.config.disk_spare_bytes, inner.config.idle_after);
+    cairn_pool::idle_spares::tend(&inner.pool, spare_bytes, idle_after);
+    runtime.block_on(async {
+        // Twice: the second one says that the first is there.
+        inner.pool.renew().await;
+        inner.pool.renew().await;
+        cairn_pool::scrub::tend(&inner.pool).await;
+    });
+    cairn_pool::executor::tend(&inner.pool);
+    crate::snapshots::tend(inner);
+    crate::autogrow::tend(inner);
+    classes::tend(inner);
+    crate::tiers::tend(inner);
+    crate::keys::tend(inner);
+    crate::history::tend(inner).map_err(NodeError::Runtime)?;
+    runtime.block_on(inner.audit.load(inner));
+    runtime.block_on(crate::events::begin(inner, controller));
+    runtime.block_on(crate::benchmarks::begin(inner, controller));
+    inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
+        inner.pool.renew().await;
+    });
+    inner.every("returned disks", RETURNED_INTERVAL, |inner| async move {
+        inner.pool.make_returned_good().await;
+    });
+    inner.every("disks given up", PROVEN_INTERVAL, |inner| async move {
+        inner.take_back_proven().await;
+    });
+    inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
+        inner.pool.store.check_damaged_places().await;
+    });
+    Ok(())
 }
 
 /// Answers for the names of address pools until the runtime ends. To be called on the runtime.

@@ -21,7 +21,7 @@ use cairn_s3::{Certificate, Passed, Running, Shared};
 use parking_lot::Mutex;
 
 use crate::certificate::of_files;
-use crate::control::{Controller, refusal};
+use crate::control::{Controller, no_room, refusal};
 use crate::node::Inner;
 
 /// The S3 server, running or waiting for the first bucket or access key.
@@ -158,7 +158,7 @@ pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
     ))
 }
 
-fn refused(error: ObjectError) -> ControlError {
+pub(crate) fn refused(error: ObjectError) -> ControlError {
     let message = error.to_string();
     let (kind, hint) = match &error {
         ObjectError::NoBucket(_) => (ErrorKind::NotFound, "`cairn bucket list` shows all buckets"),
@@ -187,10 +187,15 @@ fn refused(error: ObjectError) -> ControlError {
         ObjectError::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
             (ErrorKind::Unavailable, "")
         }
-        ObjectError::Fs(FsError::NoSpace | FsError::QuotaExceeded) => (
-            ErrorKind::Conflict,
-            "`cairn quota list VOLUME` and `cairn volume list` show which limit is reached",
-        ),
+        ObjectError::Fs(FsError::NoSpace | FsError::QuotaExceeded) => return no_room(message),
+        ObjectError::RevokedHere { error, .. } => {
+            let kind = match error {
+                FsError::NoSpace | FsError::QuotaExceeded => ErrorKind::Conflict,
+                _ => ErrorKind::Unavailable,
+            };
+            let hint = "repeat `cairn s3 key revoke` until it succeeds: free space first, if the volume has none (`cairn status`)";
+            (kind, hint)
+        }
         _ => {
             tracing::error!(%message, "a change of buckets failed");
             (ErrorKind::Internal, "the server's log has details")
@@ -391,9 +396,11 @@ impl S3Control for Controller {
 
     fn access_key_revoke(&self, id: String) -> Answer<'_, ()> {
         Box::pin(async move {
-            let found = self.inner.stores.access_key(&id);
+            // Also of a key that is refused already, and that its volume has not forgotten yet.
+            let mut all = self.inner.stores.all().into_iter();
+            let found = all.find(|objects| objects.keeps_access_key(&id));
             let absent = || refused(ObjectError::NoAccessKey(id.clone()));
-            let (objects, _) = found.ok_or_else(absent)?;
+            let objects = found.ok_or_else(absent)?;
             objects.revoke_key(&id).await.map_err(refused)
         })
     }

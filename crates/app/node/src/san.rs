@@ -16,7 +16,7 @@ use cairn_pool::ChangeFailure;
 use cairn_san::{Chap, Lun, LunChange, LunSpec, SanError};
 use parking_lot::Mutex;
 
-use crate::control::{Controller, refusal};
+use crate::control::{Controller, no_room, refusal};
 use crate::node::Inner;
 
 /// The iSCSI server, running or waiting for the first LUN.
@@ -136,7 +136,7 @@ pub fn shared(inner: &Arc<Inner>, bound: &[TcpListener]) -> Arc<Shared> {
     Shared::new(Arc::clone(&inner.targets), settings, may_answer)
 }
 
-fn refused(error: SanError) -> ControlError {
+pub(crate) fn refused(error: SanError) -> ControlError {
     let message = error.to_string();
     match error {
         SanError::NoLun(_) => {
@@ -157,9 +157,7 @@ fn refused(error: SanError) -> ControlError {
             | cairn_fs::FsError::Unreachable(_),
         ) => ControlError::new(ErrorKind::Unavailable, message),
         SanError::Fs(cairn_fs::FsError::NoSpace | cairn_fs::FsError::QuotaExceeded) => {
-            ControlError::new(ErrorKind::Conflict, message).hint(
-                "`cairn quota list VOLUME` and `cairn volume list` show which limit is reached",
-            )
+            no_room(message)
         }
         SanError::Secret { .. } => ControlError::new(ErrorKind::Unavailable, message)
             .hint("`cairn key list` shows which master key is missing"),

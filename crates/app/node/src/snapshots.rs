@@ -20,7 +20,7 @@ use cairn_pool::{ChangeFailure, VolumeService};
 use cairn_snapshots::{CloneFailure, RestoreFailure, ScheduleFailure, Schedules};
 use parking_lot::Mutex;
 
-use crate::control::{Controller, refusal};
+use crate::control::{Controller, no_room, refusal};
 use crate::node::Inner;
 use crate::snapshot_groups::{self, ByOwner};
 
@@ -144,8 +144,9 @@ fn restore_refused(error: RestoreFailure) -> ControlError {
             refuse(ErrorKind::Conflict).hint("choose another path with --to")
         }
         RestoreFailure::Fs { error, .. } => match error {
-            FsError::Exists | FsError::NoSpace | FsError::QuotaExceeded => {
-                refuse(ErrorKind::Conflict)
+            FsError::Exists => refuse(ErrorKind::Conflict),
+            FsError::NoSpace | FsError::QuotaExceeded => {
+                no_room(refuse(ErrorKind::Conflict).message)
             }
             FsError::NameTooLong => refuse(ErrorKind::Invalid),
             FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
@@ -174,16 +175,14 @@ fn clone_refused(from: &str, error: CloneFailure) -> ControlError {
     }
 }
 
-fn schedules_refused(error: ScheduleFailure) -> ControlError {
+pub(crate) fn schedules_refused(error: ScheduleFailure) -> ControlError {
     match error {
         ScheduleFailure::Refused(error) => ControlError::new(ErrorKind::Invalid, error.to_string()),
         ScheduleFailure::Fs(
             error @ (FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)),
         ) => ControlError::new(ErrorKind::Unavailable, error.to_string()),
         ScheduleFailure::Fs(error @ (FsError::NoSpace | FsError::QuotaExceeded)) => {
-            ControlError::new(ErrorKind::Conflict, error.to_string()).hint(
-                "`cairn quota list VOLUME` and `cairn volume list` show which limit is reached",
-            )
+            no_room(error.to_string())
         }
         error => {
             tracing::error!(%error, "snapshot schedules cannot be used");
@@ -224,8 +223,7 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
             ControlError::new(ErrorKind::Unavailable, message)
         }
         SnapshotFailure::Fs(FsError::NoSpace | FsError::QuotaExceeded) => {
-            ControlError::new(ErrorKind::Conflict, message)
-                .hint("`cairn quota list VOLUME` and `cairn volume list` show which limit is reached")
+            no_room(message)
         }
         SnapshotFailure::Fs(_) => {
             tracing::error!(%message, "a change of snapshots failed");

@@ -206,7 +206,7 @@ fn text(warning: &Warning) -> Told {
                 WarningKind::VolumeWithoutOwner,
                 of_volume(volume),
                 format!("no node owns volume {volume}, and it is not served: {why}"),
-                "bring the missing nodes and disks back",
+                "bring missing nodes and disks back; where disks have no room, free space in their file systems or add a disk. A node then takes the volume over by itself",
             )
         }
         Warning::MetadataShort { volume } => told(

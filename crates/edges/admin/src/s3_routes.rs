@@ -79,9 +79,10 @@ pub(super) async fn key_create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Revokes an access key, at once.
+/// Revokes an access key, at once. 409 with the kind `conflict`: the volume has no room to store that. The key is refused until the server
+/// restarts or another node takes over the volume; repeat the request once the volume has room.
 #[utoipa::path(delete, path = "/api/v1/s3/keys/{id}", params(("id" = String, Path, min_length = 1, max_length = 128)),
-    responses((status = 204), (status = 404, body = ErrorBody)))]
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn key_revoke(
     State(shared): Api,
     InPath(id): InPath<String>,

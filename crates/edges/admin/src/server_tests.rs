@@ -1099,10 +1099,20 @@ async fn slow_clients_are_cut_off() {
         ),
     ];
     for (sent, want) in cases {
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        stream.write_all(sent.as_bytes()).await.unwrap();
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).await.unwrap();
+        let mut tries = 0;
+        let got = loop {
+            tries += 1;
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            let mut got = Vec::new();
+            let read = stream.read_to_end(&mut got).await;
+            // On a busy machine the clock may jump before the kernel has brought what was sent: nobody asked anything then.
+            let is_lost = got.is_empty() && (!want.is_empty() || read.is_err());
+            if !is_lost || tries == 100 {
+                read.unwrap();
+                break got;
+            }
+        };
         let got = String::from_utf8_lossy(&got);
         assert!(got.starts_with(want), "{sent:?}: {got:?}");
         assert_eq!(got.is_empty(), want.is_empty(), "{sent:?}: {got:?}");

@@ -80,9 +80,10 @@ pub async fn serve(
         busy_poll,
     };
     let entered = entering.run(stop.clone()).await;
+    let initiator = Some(&*entering.login.initiator);
     let entered = match entered {
-        Ok(Entered::Away(handover)) if entering.lane.settle(false) => Ok(Entered::Away(handover)),
-        Ok(Entered::Joining(session, reply, text)) if entering.lane.settle(true) => {
+        Ok(Entered::Away(handover)) if entering.lane.settle(None) => Ok(Entered::Away(handover)),
+        Ok(Entered::Joining(session, reply, text)) if entering.lane.settle(initiator) => {
             Ok(Entered::Joining(session, reply, text))
         }
         // It was settled before its session began.
@@ -335,7 +336,7 @@ impl Entering {
                 text,
             )));
         }
-        if !self.lane.settle(true) {
+        if !self.lane.settle(Some(&self.login.initiator)) {
             return Ok(Some(Entered::Gone));
         }
         let told = Told::new(Arc::clone(&self.busy_poll));

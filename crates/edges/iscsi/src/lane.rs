@@ -202,8 +202,8 @@ impl Lane {
     }
 
     /// Whether it may stay, once its login is over or goes on at another node.
-    pub fn settle(&self, has_logged_in: bool) -> bool {
-        self.permit.settle(has_logged_in)
+    pub fn settle(&self, initiator: Option<&str>) -> bool {
+        self.permit.settle(initiator)
     }
 
     /// Whether PDUs are taken from it.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cairn_base::LogLimit;
 use cairn_base::busy_poll::BusyPoll;
-use cairn_forward::{Crowd, CrowdRules, Door, Entry as Accepting, Seat};
+use cairn_forward::{Crowd, CrowdRules, Door, Entry as Accepting, Seat, Settled};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -49,14 +49,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A login takes milliseconds, so half ones make way also for others from addresses that are known.
     fn crowd(&self) -> CrowdRules {
         CrowdRules {
             count_max: self.connection_count_max,
             per_network_max: self.connection_count_per_client_max,
             known_count_max: KNOWN_COUNT_MAX,
             known_for: None,
-            known_make_way: true,
         }
     }
 }
@@ -186,9 +184,23 @@ impl Permit {
         self.seat.makes_way().await;
     }
 
-    /// Whether the connection may stay: from now on it makes way for nobody.
-    pub(crate) fn settle(&self, has_logged_in: bool) -> bool {
-        self.seat.settle(has_logged_in)
+    /// Whether the connection may stay: from now on it makes way for nobody. `initiator`: who has logged in. One initiator has no
+    /// more connections than it leaves to others, from however many addresses.
+    pub(crate) fn settle(&self, initiator: Option<&str>) -> bool {
+        match self.seat.settle(initiator) {
+            Settled::Stays => true,
+            Settled::MadeWay => false,
+            Settled::TooMany => {
+                self.shared
+                    .turned_away_count
+                    .fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(
+                    initiator,
+                    "iSCSI connection refused: too many of one initiator"
+                );
+                false
+            }
+        }
     }
 }
 

@@ -82,12 +82,8 @@ impl S3Access for Access {
             None if row.is_open => self.nobody(&facts.target.bucket, context.extensions_mut())?,
             None => return Err(denied()),
         };
-        if caller.has_key()
-            && let Some(mark) = context.extensions_mut().get::<Mark>()
-        {
-            // Its signature was looked at before.
-            mark.set();
-        }
+        // Its signature was looked at before.
+        caller.show(context.extensions_mut().get::<Mark>());
         caller.begin(row, &facts.target);
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
         let expected = facts.expected_owner.as_deref();
@@ -430,10 +426,28 @@ impl Caller {
         }
     }
 
+    /// Who signed the request, as connections are counted: the user that the access key acts for. `None`: nobody.
+    fn identity(&self) -> Option<String> {
+        let (_, key) = self.key.as_ref()?;
+        let volume = self.objects.fs().volume();
+        Some(format!("volume {volume} uid {}", key.uid))
+    }
+
+    /// Tells the connection of the request who signed it, once the signature is known to be right.
+    pub(crate) fn show(&self, mark: Option<&Mark>) {
+        if let (Some(mark), Some(who)) = (mark, self.identity()) {
+            mark.set(&who);
+        }
+    }
+
     /// Who holds a place in memory for it.
     pub(crate) fn holder(&self) -> Holder {
         match &self.key {
-            Some((id, _)) => Holder::Key(id.clone()),
+            Some((id, key)) => Holder::Key {
+                id: id.clone(),
+                uid: key.uid,
+                volume: self.objects.fs().volume(),
+            },
             None => Holder::Address(self.address),
         }
     }

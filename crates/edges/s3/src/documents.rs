@@ -122,10 +122,12 @@ pub(crate) fn bound(
     }
     // Its signature is checked before it is read: that is the key's then.
     let address = request.extensions().get::<ClientAddress>();
-    let holder = match Named::of(shared, &request) {
-        Some(Named::Key(id)) => Holder::Key(id),
-        _ => Holder::Address(address.map(|address| network_of(address.0))),
+    let signer = match Named::of(shared, &request) {
+        Some(Named::Key(id)) => shared.holder_of(&id),
+        _ => None,
     };
+    let stranger = || Holder::Address(address.map(|address| network_of(address.0)));
+    let holder = signer.unwrap_or_else(stranger);
     let place = Arc::clone(shared);
     let place = Place::Waiting(Box::pin(async move { place.place(holder).await }));
     let request = request.map(|body| {

@@ -34,7 +34,9 @@ pub fn told(error: impl Into<ObjectError>) -> S3Error {
         ObjectError::PartOrder => (S3ErrorCode::InvalidPartOrder, None),
         ObjectError::PartTooSmall => (S3ErrorCode::EntityTooSmall, None),
         ObjectError::Fs(error) => of_file_system(error),
-        ObjectError::Secret { .. } => (S3ErrorCode::ServiceUnavailable, None),
+        ObjectError::Secret { .. } | ObjectError::RevokedHere { .. } => {
+            (S3ErrorCode::ServiceUnavailable, None)
+        }
         ObjectError::Damaged(..) => (S3ErrorCode::InternalError, None),
     };
     match code {

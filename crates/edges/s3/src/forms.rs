@@ -122,12 +122,8 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<Http
 
     let now_seconds = shared.stores.clock().now().seconds;
     let signer = signer(shared, &fields, now_seconds).await?;
-    if signer.is_some()
-        && let Some(mark) = head.extensions.get::<Mark>()
-    {
-        mark.set();
-    }
     let caller = Access(Arc::clone(shared)).of_form(signer, &bucket, &head.extensions)?;
+    caller.show(head.extensions.get::<Mark>());
     let key = fields.get("key").map(|key| fields.named(key));
     let key = key.filter(|key| !key.is_empty()).ok_or_else(|| {
         s3_error!(

@@ -2,37 +2,80 @@
 //!
 //! Owns: that no client keeps all others waiting. Must not know: what is done in a place.
 //!
-//! Who has some takes another only while enough are free for others, so that a place is left for who has none; of those who wait, who
-//! has the fewest comes first, and then who came first. Requests without a signature have less of each, and half of all together at
-//! the most: addresses cost nothing.
+//! A client is in several groups, from the widest to the narrowest: the volume, the user and the access key of a signed request; all
+//! strangers and the network of a request without a signature. Each group takes another place only while enough are free for others,
+//! so a wider group leaves places that a narrower one did not: any number of keys of one user leave some to other users, and any
+//! number of users of one volume leave some to other volumes. Among clients that wait, the one whose groups hold the fewest places
+//! comes first, and then the one that came first. Strangers have less than are free, all together: addresses cost nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use cairn_base::VolumeId;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// Who has a place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// An access key, whose signature is right.
-    Key(String),
+    /// An access key, whose signature is right, and the user of the volume that it acts for.
+    Key {
+        id: String,
+        uid: u32,
+        volume: VolumeId,
+    },
     /// Where a request without one comes from; `None`: the server itself.
     Address(Option<IpAddr>),
 }
 
+/// The most groups that a holder is in.
+const GROUP_COUNT_MAX: usize = 3;
+
 impl Holder {
-    /// So many times as many as are free it may have, and take another.
-    fn part(&self) -> usize {
+    /// The widest first; at most [`GROUP_COUNT_MAX`].
+    fn groups(self) -> Arc<[Group]> {
         match self {
-            Self::Key(_) => 3,
-            Self::Address(_) => 1,
+            Self::Key { id, uid, volume } => Arc::new([
+                Group::Volume(volume),
+                Group::User(volume, uid),
+                Group::Key(id),
+            ]),
+            Self::Address(address) => Arc::new([Group::Strangers, Group::Address(address)]),
         }
     }
+}
 
-    fn is_stranger(&self) -> bool {
-        matches!(self, Self::Address(_))
+/// Holders that have a share in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Group {
+    Volume(VolumeId),
+    User(VolumeId, u32),
+    Key(String),
+    Strangers,
+    Address(Option<IpAddr>),
+}
+
+/// What a group leaves to others. One that has no place is bound by neither number.
+struct Share {
+    /// It takes another place only while it has less than so many times as many as are free.
+    part: usize,
+    /// So many at least are free after it took another place.
+    left_count: usize,
+}
+
+impl Group {
+    /// A key leaves one place more than its user, so that another key of the user comes in; the user leaves one for another user
+    /// and one for a stranger; the volume leaves one for another volume.
+    fn share(&self) -> Share {
+        let (part, left_count) = match self {
+            Self::Key(_) => (3, 4),
+            Self::User(..) => (7, 3),
+            Self::Volume(_) => (15, 1),
+            Self::Strangers => (1, 2),
+            Self::Address(_) => (1, 0),
+        };
+        Share { part, left_count }
     }
 }
 
@@ -44,19 +87,18 @@ pub struct Places {
 
 #[derive(Default)]
 struct State {
-    held: HashMap<Holder, usize>,
+    /// How many each group has that has any.
+    held: HashMap<Group, usize>,
     held_count: usize,
-    /// How many of them strangers have.
-    stranger_count: usize,
     /// In the order in which they came.
-    waiting: BTreeMap<u64, (Holder, oneshot::Sender<Place>)>,
+    waiting: BTreeMap<u64, (Arc<[Group]>, oneshot::Sender<Place>)>,
     turn: u64,
 }
 
 /// One place, for as long as it is held.
 pub struct Place {
     places: Arc<Places>,
-    holder: Holder,
+    groups: Arc<[Group]>,
 }
 
 impl Places {
@@ -84,7 +126,7 @@ impl Places {
         let mut state = self.state.lock();
         let turn = state.turn;
         state.turn += 1;
-        state.waiting.insert(turn, (holder, to));
+        state.waiting.insert(turn, (holder.groups(), to));
         let given_up = self.give(&mut state);
         drop(state);
         // Each takes the lock when it goes.
@@ -97,13 +139,13 @@ impl Places {
         let mut given_up = Vec::new();
         state.waiting.retain(|_, (_, to)| !to.is_closed());
         while let Some(turn) = state.next(self.count) {
-            let Some((holder, to)) = state.waiting.remove(&turn) else {
+            let Some((groups, to)) = state.waiting.remove(&turn) else {
                 break;
             };
-            state.add(&holder);
+            state.add(&groups);
             let place = Place {
                 places: Arc::clone(self),
-                holder,
+                groups,
             };
             if let Err(place) = to.send(place) {
                 given_up.push(place);
@@ -114,15 +156,27 @@ impl Places {
 }
 
 impl State {
-    fn held_by(&self, holder: &Holder) -> usize {
-        self.held.get(holder).copied().unwrap_or(0)
+    fn held_by(&self, group: &Group) -> usize {
+        self.held.get(group).copied().unwrap_or(0)
     }
 
-    fn may_take(&self, holder: &Holder, count: usize) -> bool {
-        let free = count.saturating_sub(self.held_count);
-        let has_room = self.held_by(holder) < free.saturating_mul(holder.part());
-        let strangers_max = (count / 2).max(1);
-        has_room && (!holder.is_stranger() || self.stranger_count < strangers_max)
+    fn may_take(&self, groups: &[Group], count: usize) -> bool {
+        let free_count = count.saturating_sub(self.held_count);
+        let has_room = |group: &Group| {
+            let (held, share) = (self.held_by(group), group.share());
+            let is_within = held < free_count.saturating_mul(share.part);
+            held == 0 || is_within && free_count > share.left_count
+        };
+        free_count > 0 && groups.iter().all(has_room)
+    }
+
+    /// How much the groups of a holder have, the widest first: the least comes first.
+    fn rank(&self, groups: &[Group]) -> [usize; GROUP_COUNT_MAX] {
+        let mut rank = [0; GROUP_COUNT_MAX];
+        for (held, group) in rank.iter_mut().zip(groups) {
+            *held = self.held_by(group);
+        }
+        rank
     }
 
     /// Whose turn it is.
@@ -130,33 +184,35 @@ impl State {
         let may = self
             .waiting
             .iter()
-            .filter(|(_, (holder, _))| self.may_take(holder, count));
-        let first = may.min_by_key(|(turn, (holder, _))| (self.held_by(holder), **turn));
+            .filter(|(_, (groups, _))| self.may_take(groups, count));
+        let first = may.min_by_key(|(turn, (groups, _))| (self.rank(groups), **turn));
         first.map(|(turn, _)| *turn)
     }
 
-    fn add(&mut self, holder: &Holder) {
-        *self.held.entry(holder.clone()).or_default() += 1;
+    fn add(&mut self, groups: &[Group]) {
+        for group in groups {
+            *self.held.entry(group.clone()).or_default() += 1;
+        }
         self.held_count += 1;
-        self.stranger_count += usize::from(holder.is_stranger());
     }
 
-    fn remove(&mut self, holder: &Holder) {
-        if let Some(count) = self.held.get_mut(holder) {
-            *count -= 1;
-            if *count == 0 {
-                self.held.remove(holder);
+    fn remove(&mut self, groups: &[Group]) {
+        for group in groups {
+            if let Some(count) = self.held.get_mut(group) {
+                *count -= 1;
+                if *count == 0 {
+                    self.held.remove(group);
+                }
             }
-            self.held_count -= 1;
-            self.stranger_count -= usize::from(holder.is_stranger());
         }
+        self.held_count -= 1;
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.places.state.lock();
-        state.remove(&self.holder);
+        state.remove(&self.groups);
         let given_up = self.places.give(&mut state);
         drop(state);
         drop(given_up);
@@ -167,8 +223,13 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn key(name: &str) -> Holder {
-        Holder::Key(name.to_owned())
+    /// A key of a user of a volume.
+    fn key(volume: u32, uid: u32, id: &str) -> Holder {
+        Holder::Key {
+            id: id.to_owned(),
+            uid,
+            volume: VolumeId(volume),
+        }
     }
 
     fn address(last: u8) -> Holder {
@@ -192,63 +253,94 @@ mod tests {
         (given, waiting)
     }
 
+    /// How many places each of several holders is given, of `count`, that come one after the other: each asks until it has to wait.
+    fn given(count: usize, holders: &[Holder]) -> Vec<usize> {
+        let places = Places::new(count);
+        let mut held = Vec::new();
+        let mut got = Vec::new();
+        for holder in holders {
+            let before = held.len();
+            while let Some(place) = ask(&places, holder, 1).0.pop() {
+                held.push(place);
+            }
+            got.push(held.len() - before);
+        }
+        drop(held);
+        drop(ask(&places, &key(9, 9, "last"), 1));
+        let state = places.state.lock();
+        assert_eq!(state.held_count, 0);
+        assert!(state.held.is_empty() && state.waiting.is_empty());
+        got
+    }
+
     #[test]
     fn nobody_keeps_all_others_out() {
-        // Who comes one after the other, and how many places each is given of sixteen.
         let cases: &[(&str, &[Holder], &[usize])] = &[
-            ("one key", &[key("a"), key("b")], &[12, 3]),
-            ("two keys", &[key("a"), key("b"), key("c")], &[12, 3, 1]),
-            ("strangers", &[address(2), address(3), key("a")], &[8, 0, 6]),
-            ("a stranger last", &[key("a"), address(2)], &[12, 2]),
+            ("one key", &[key(1, 1, "a"), key(2, 1, "b")], &[12, 1]),
+            ("two keys", &[key(1, 1, "a"), key(1, 1, "b")], &[12, 1]),
+            ("strangers", &[address(2), address(3)], &[8, 0]),
+            ("before a key", &[address(2), key(1, 1, "a")], &[8, 4]),
+            ("a stranger last", &[key(1, 1, "a"), address(2)], &[12, 2]),
         ];
         for (name, holders, want) in cases {
-            let places = Places::new(16);
-            let mut held = Vec::new();
-            for holder in *holders {
-                held.push(ask(&places, holder, 100));
-            }
-            let got: Vec<usize> = held.iter().map(|(given, _)| given.len()).collect();
-            assert_eq!(got, *want, "{name}");
-            drop(held);
-            drop(ask(&places, &key("last"), 1));
-            let state = places.state.lock();
-            assert_eq!((state.held_count, state.stranger_count), (0, 0), "{name}");
-            assert!(state.held.is_empty() && state.waiting.is_empty(), "{name}");
+            assert_eq!(given(16, holders), *want, "{name}");
         }
         // One place is given to anybody.
-        for holder in [key("a"), address(2)] {
-            let places = Places::new(1);
-            let (given, waiting) = ask(&places, &holder, 2);
-            assert_eq!((given.len(), waiting.len()), (1, 1));
+        for holder in [key(1, 1, "a"), address(2)] {
+            assert_eq!(given(1, &[holder]), [1]);
+        }
+    }
+
+    /// However many keys a user has, however many users a volume has, and whichever strangers come besides.
+    #[test]
+    fn each_kind_of_group_leaves_a_place_to_others() {
+        for count in [8, 16, 64, 1000] {
+            let keys = |uid: u32| (0..50).map(move |id| key(1, uid, &format!("{uid}-{id}")));
+            let strangers = || (1..50).map(address);
+            let by_one: Vec<Holder> = keys(1).collect();
+            let with_strangers: Vec<Holder> = keys(1).chain(strangers()).collect();
+            let by_all: Vec<Holder> = (1..50).flat_map(keys).collect();
+            for (name, hogs, other) in [
+                ("another key", &by_one[..1], key(1, 1, "other")),
+                ("another user", &by_one[..], key(1, 99, "other")),
+                ("a stranger", &by_one[..], address(99)),
+                ("beside strangers", &with_strangers[..], key(1, 99, "other")),
+                ("another volume", &by_all[..], key(2, 1, "other")),
+            ] {
+                let holders: Vec<Holder> = hogs.iter().cloned().chain([other]).collect();
+                let got = given(count, &holders);
+                assert!(got.last().is_some_and(|got| *got > 0), "{name}, of {count}");
+            }
         }
     }
 
     #[test]
     fn who_has_the_fewest_comes_first() {
-        let places = Places::new(4);
-        let (mut hog, mut hog_waits) = ask(&places, &key("hog"), 10);
-        assert_eq!(hog.len(), 3);
-        let (last, _) = ask(&places, &key("last"), 1);
-        let (_, mut other_waits) = ask(&places, &key("other"), 1);
-        assert_eq!((last.len(), other_waits.len()), (1, 1));
-        hog.pop();
-        let other = other_waits[0].try_recv();
-        assert!(other.is_ok() && hog_waits.iter_mut().all(|place| place.try_recv().is_err()));
+        let places = Places::new(64);
+        let (mut hog, mut hog_waits) = ask(&places, &key(1, 1, "hog"), 100);
+        let (many, mut many_wait) = ask(&places, &key(2, 1, "many"), 100);
+        let (one, mut one_waits) = ask(&places, &key(3, 1, "one"), 10);
+        assert_eq!((hog.len(), many.len(), one.len()), (48, 12, 1));
+        hog.truncate(46);
+        assert!(one_waits[0].try_recv().is_ok());
+        for waits in [&mut hog_waits, &mut many_wait] {
+            assert!(waits.iter_mut().all(|place| place.try_recv().is_err()));
+        }
         // Who waits no more is passed over, and what it was given is free again.
-        hog_waits.clear();
-        drop((hog, last, other));
-        let (given, _) = ask(&places, &key("new"), 10);
-        assert_eq!(given.len(), 3);
+        drop((hog_waits, many_wait, one_waits));
+        drop((hog, many, one));
+        let (given, _) = ask(&places, &key(4, 1, "new"), 100);
+        assert_eq!(given.len(), 48);
     }
 
     #[tokio::test]
     async fn a_place_is_waited_for() {
         let places = Places::new(1);
-        let first = places.take(key("a")).await;
+        let first = places.take(key(1, 1, "a")).await;
         assert!(first.is_some());
         let second = tokio::spawn({
             let places = Arc::clone(&places);
-            async move { places.take(key("b")).await.is_some() }
+            async move { places.take(key(1, 1, "b")).await.is_some() }
         });
         tokio::task::yield_now().await;
         assert!(!second.is_finished());

@@ -67,12 +67,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// AWS takes 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
-/// Of an answer to another node: the signature of its request was right. No client sees it.
+/// Of an answer to another node: the signature of its request was right, and who signed it. No client sees it.
 const SIGNED: &str = "x-cairn-signed";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// What an object on its way holds: steps that were read ahead, or one that is being filled.
 const TRANSFER_HELD_BYTES: usize = 4 << 20;
-const TRANSFER_COUNT_MIN: usize = 6;
+/// With fewer, a user cannot leave a place to each kind of others ([`crate::places`]).
+const TRANSFER_COUNT_MIN: usize = 8;
 /// Transfers of one volume with limits, which take no place from other volumes.
 const LIMITED_TRANSFER_COUNT: usize = 16;
 
@@ -93,14 +94,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Any request can be the first that is signed, and some never are: a client that is known keeps its connections all the same.
+    /// A connection makes way for others until a request on it was signed.
     fn crowd(&self) -> CrowdRules {
         CrowdRules {
             count_max: self.connection_count_max,
             per_network_max: self.connection_count_max / NETWORK_PART,
             known_count_max: KNOWN_COUNT_MAX,
             known_for: Some(KNOWN_FOR),
-            known_make_way: false,
         }
     }
 }
@@ -189,6 +189,16 @@ impl Shared {
             is_more: false,
             is_passed_on: caller.is_passed_on,
         }
+    }
+
+    /// Who holds the place of a request that an access key signed; `None`: no volume here has the key.
+    pub(crate) fn holder_of(&self, id: &str) -> Option<Holder> {
+        let (objects, key) = self.stores.access_key(id)?;
+        Some(Holder::Key {
+            id: id.to_owned(),
+            uid: key.uid,
+            volume: objects.fs().volume(),
+        })
     }
 
     /// A place for a request without a rate: a document, or parts that become one object.
@@ -792,8 +802,9 @@ async fn answer(
         }
         (Routed::Here(request), _) => answer_here(serving, request).await?,
         (Routed::Answered(mut response), _) => {
-            if response.headers_mut().remove(SIGNED).is_some() {
-                mark.set();
+            let signer = response.headers_mut().remove(SIGNED);
+            if let Some(Ok(signer)) = signer.as_ref().map(HeaderValue::to_str) {
+                mark.set(signer);
             }
             // The node that answered has written the line.
             line = None;
@@ -802,9 +813,11 @@ async fn answer(
         (Routed::Nowhere(named), _) => nowhere(&named),
         (Routed::Unavailable, _) => unavailable("no node serves the volume now"),
     };
-    if is_passed_on && mark.is_set() {
-        let signed = HeaderValue::from_static("1");
-        response.headers_mut().insert(SIGNED, signed);
+    if is_passed_on
+        && let Some(signer) = mark.who()
+        && let Ok(signer) = HeaderValue::from_str(signer)
+    {
+        response.headers_mut().insert(SIGNED, signer);
     }
     ids.tell(&mut response);
     let is_error = response.status().is_client_error() || response.status().is_server_error();

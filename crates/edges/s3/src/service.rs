@@ -4,6 +4,7 @@
 //! (`caller`), how objects are kept.
 
 mod bucket;
+mod fields;
 mod list;
 mod properties;
 mod read;
@@ -21,7 +22,7 @@ use crate::body::Sums;
 use crate::buckets::{self, not_set};
 use crate::caller::Caller;
 use crate::server::Shared;
-use crate::values;
+use crate::values::{self, ReadCondition};
 
 const LIST_COUNT_MAX: usize = 1000;
 
@@ -57,6 +58,13 @@ fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
         )),
         false => Ok(()),
     }
+}
+
+/// Checks the conditions of a copy on its source: if they do not hold, the source is not copied.
+fn check_source(condition: &ReadCondition<'_>, info: &ObjectInfo) -> S3Result<()> {
+    // Also what is not modified is a precondition of a copy.
+    let checked = condition.check(info);
+    checked.map_err(|_| s3_error!(PreconditionFailed))
 }
 
 fn expires(expires: Option<&Expires>) -> Option<String> {

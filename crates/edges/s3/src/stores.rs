@@ -8,7 +8,7 @@ use cairn_activity::{Activities, Activity};
 use cairn_base::VolumeId;
 use cairn_base::env::{Clock, Entropy, Env};
 use cairn_fs::Fs;
-use cairn_objects::{AccessKey, Bucket, Objects};
+use cairn_objects::{AccessKey, Barred, Bucket, Objects};
 use cairn_qos::{Gate, Shaper};
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -29,6 +29,8 @@ pub struct Stores {
     shaper: Arc<Shaper>,
     activities: Arc<Activities>,
     volumes: RwLock<HashMap<VolumeId, Store>>,
+    /// Keys that were revoked and are in their volumes still, which may be opened anew meanwhile.
+    barred: Arc<Barred>,
     /// Whether there is a bucket or a key: whoever listens may have to begin.
     pub is_used: watch::Sender<bool>,
 }
@@ -44,6 +46,7 @@ impl Stores {
             shaper,
             activities,
             volumes: RwLock::default(),
+            barred: Arc::default(),
             is_used: watch::Sender::new(false),
         })
     }
@@ -77,7 +80,8 @@ impl Stores {
             if !is_current {
                 return;
             }
-            match Objects::open(fs.clone(), self.env.clone()).await {
+            let barred = Arc::clone(&self.barred);
+            match Objects::open(fs.clone(), self.env.clone(), barred).await {
                 Ok(objects) => {
                     let is_used = objects.is_used();
                     if let Some(store) = self.volumes.write().get_mut(&fs.volume())

@@ -419,7 +419,9 @@ fn a_disk_that_is_closed_while_it_counts_gives_its_folder_back() {
         ..DiskSettings::default()
     };
     let disk = RealDisk::open(dir.path(), settings.clone()).unwrap();
-    assert_eq!(disk.recount().now_or_never(), None, "it takes a moment");
+    // It takes a moment; where this thread stands still just then, it is over.
+    let is_counting = (0..100).any(|_| disk.recount().now_or_never().is_none());
+    assert!(is_counting);
     drop(disk);
     RealDisk::open(dir.path(), settings).unwrap();
 }

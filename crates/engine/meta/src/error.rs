@@ -107,12 +107,22 @@ pub enum MetaError {
     },
     /// Waiting may help: there may be room later, or another node may find some.
     #[error(
-        "volume {volume}: no room for its log on {disks}: {needed_bytes} bytes have to be copied, or a short file made at least; free space on these disks or add one"
+        "volume {volume}: there is no room for its log, so this node cannot serve it, not even for reads; nothing is lost. Free space or add a disk: {needed_bytes} bytes have to be copied, or a short file made at least, on disks of several nodes: {disks}"
     )]
     LogFull {
         volume: VolumeId,
         needed_bytes: u64,
         disks: String,
+    },
+    /// Of a volume that is opened to be read alone.
+    #[error(
+        "volume {volume}: what its log has beside its state does not fit in memory: {needed_bytes} bytes, and {kept_bytes} of {bytes_max} are taken by other volumes that are only read; free space on its disks, or set a larger `memory_limit`"
+    )]
+    ReplayTooLarge {
+        volume: VolumeId,
+        needed_bytes: u64,
+        kept_bytes: u64,
+        bytes_max: u64,
     },
     /// Waiting may help: the disks may come back.
     #[error(
@@ -197,7 +207,9 @@ impl MetaError {
             | Self::StateDamaged(_)
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,
-            Self::Full(_) | Self::LogFull { .. } => MetaErrorKind::NoSpace,
+            Self::Full(_) | Self::LogFull { .. } | Self::ReplayTooLarge { .. } => {
+                MetaErrorKind::NoSpace
+            }
             Self::Disk(_) | Self::State(_) | Self::NotInMemory => MetaErrorKind::Io,
             Self::Failed(_)
             | Self::Closed

@@ -21,6 +21,7 @@ mod log;
 mod mirrored_log;
 mod open;
 mod progress;
+mod replay_budget;
 mod segments;
 pub mod settings;
 mod shared;
@@ -51,6 +52,7 @@ pub use log::ensemble::{
 };
 pub use mirrored_log::MirroredLog;
 pub use progress::Durable;
+pub use replay_budget::ReplayBudget;
 pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use snapshots::{NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotError};

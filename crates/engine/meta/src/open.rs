@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::Disk;
 use cairn_base::env::{Clock, Entropy, Env};
@@ -35,6 +36,7 @@ use crate::log::ensemble::{EnsembleLog, FoundEnsembles, Seat};
 use crate::log::{CommitLog, FoundLog, History, LogRecord, LogStatus, LogWriter};
 use crate::mirrored_log::MirroredLog;
 use crate::progress::Progress;
+use crate::replay_budget::ReplayHold;
 use crate::segments::Segments;
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
@@ -87,6 +89,7 @@ pub(crate) async fn open(
     let disks = DiskSet::new(volume, disks, settings.copies);
     disks.add_draining(draining);
     let tasks = Tasks::new(env.spawner.clone());
+    settings.replay.wait(&*env.clock).await;
     let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
     let parts = Parts {
         env,
@@ -113,15 +116,23 @@ pub(crate) async fn open_to_read(
     let disks = DiskSet::new(volume, disks, settings.copies);
     disks.add_draining(draining);
     let tasks = Tasks::new(env.spawner.clone());
+    settings.replay.wait(&*env.clock).await;
     let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
     let history = found.history();
+    let kept = settings.replay.keep(volume, history.memory_bytes())?;
     let (state, applied) = choose_state_to_read(&settings, &disks, history).await?;
-    let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
+    let mut entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
+    for entry in &mut entries {
+        // It stays in memory, and may be a slice of a whole log file.
+        entry.data = Bytes::copy_from_slice(&entry.data);
+    }
     let mut journal = JournalIndex::default();
     for entry in &entries {
         journal.insert(entry);
     }
     let replay = replay(&*state, applied, history)?;
+    // The bytes of files are dirty data from now on, and counted as such.
+    kept.set(state.memory_bytes());
     let counters = load_counters(&*state, &replay.backlog)?;
     // That of the last owner: disks need promise nothing to read for it.
     let term = Term {
@@ -150,7 +161,7 @@ pub(crate) async fn open_to_read(
         journal,
         backlog: replay.backlog,
     };
-    let shared = start.share(found.status(), Some(why)).shared;
+    let shared = start.share(found.status(), Some(why), Some(kept)).shared;
     shared.log_start.fetch_max(1, Ordering::AcqRel);
     let store = Arc::new(MetaStore {
         log: VolumeLog::Mirrored(MirroredLog::new(shared.clone())),
@@ -183,6 +194,7 @@ pub(crate) async fn take_over(
         true => Mirrored::find(&disks).await?,
         false => None,
     };
+    settings.replay.wait(&*env.clock).await;
     let mut found = FoundEnsembles::find(&env, &tasks, &settings, seat, list).await?;
     if let Some(mirrored) = &mirrored {
         found.continue_from(&mirrored.history)?;
@@ -338,6 +350,7 @@ impl Parts {
             remote,
         } = self;
         let history = found.history();
+        let replaying = settings.replay.hold(disks.volume, history.memory_bytes());
         let chosen = choose_state(&env, &settings, &disks, history, remote.as_deref()).await?;
         let term = Term {
             epoch: Epoch(history.epoch_max.0 + 1),
@@ -377,7 +390,7 @@ impl Parts {
             journal,
             backlog: replay.backlog,
         };
-        drop(history);
+        drop((history, replaying));
         let store = start.run(log, handle).await?;
         let entries = if store.shared.names_too_many_starts() {
             forget_earlier_starts(&store, entries).await?
@@ -769,8 +782,8 @@ struct Started {
 }
 
 impl Start {
-    /// `read_only`: why nothing can be changed, if that is so.
-    fn share(self, log: LogStatus, read_only: Option<String>) -> Started {
+    /// `read_only`: why nothing can be changed, if that is so; `kept`: what is in memory of the log then.
+    fn share(self, log: LogStatus, read_only: Option<String>, kept: Option<ReplayHold>) -> Started {
         let batch_bytes_max = self.settings.batch_bytes_max();
         let mut visible = self.counters.clone();
         let mut ino_next = visible.record.ino_reserved;
@@ -853,6 +866,7 @@ impl Start {
             are_spares_unwanted: AtomicBool::new(false),
             quiet: Mutex::default(),
             read_only,
+            _kept: kept,
         });
         Started {
             shared,
@@ -873,7 +887,7 @@ impl Start {
             backlog,
             counters,
             ships,
-        } = self.share(log.status(), None);
+        } = self.share(log.status(), None, None);
         if let Some(succession) = &shared.settings.succession {
             succession.enter(shared.term, &shared.progress);
         }
@@ -913,7 +927,6 @@ impl Start {
 mod tests {
     use super::*;
     use crate::state::{Pair, ShipResult, StateCursor, StateFuture, StateKey, Turn};
-    use bytes::Bytes;
 
     /// A state whose disk is full.
     struct FullState;

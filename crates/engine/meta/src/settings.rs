@@ -8,6 +8,7 @@ use cairn_formats::metadata::log::TERM_COUNT_MAX;
 use cairn_keys::VolumeKey;
 
 use crate::batch::BATCH_BYTES_MAX;
+use crate::replay_budget::ReplayBudget;
 use crate::succession::Succession;
 
 /// Smallest log file that makes sense, in bytes.
@@ -90,6 +91,8 @@ pub struct MetaSettings {
     pub queue_bytes_max: usize,
     /// Shared by all volumes.
     pub cache: MetaCache,
+    /// Memory of logs that are replayed; shared by all volumes.
+    pub replay: ReplayBudget,
     /// Size of one write buffer of the state; there are up to three.
     pub write_buffer_bytes: usize,
     /// Files that the state keeps open. With fewer than it has, reads at random open a file each, which takes several
@@ -117,6 +120,7 @@ impl MetaSettings {
             log_bytes_max: 512 << 20,
             queue_bytes_max: 32 << 20,
             cache,
+            replay: ReplayBudget::new(u64::MAX),
             write_buffer_bytes: 32 << 20,
             open_files_max: 256,
             log_write_wait: Duration::from_millis(500),

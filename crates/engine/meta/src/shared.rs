@@ -27,6 +27,7 @@ use crate::journal::JournalIndex;
 use crate::journal_encryption::encrypt_journal;
 use crate::log::LogStatus;
 use crate::progress::{Durable, Progress};
+use crate::replay_budget::ReplayHold;
 use crate::settings::{CopyPosition, MetaSettings, MetaStats};
 use crate::state::remote::RemoteCopies;
 use crate::state::{self, Candidate, StateStore};
@@ -140,6 +141,8 @@ pub(crate) struct Shared {
     pub quiet: Mutex<Option<(LogPosition, LogPosition)>>,
     /// Why nothing can be changed, if the store was opened to be read alone. It has no committer then.
     pub read_only: Option<String>,
+    /// What such a store has in memory of its log: counted until the store is dropped.
+    pub _kept: Option<ReplayHold>,
 }
 
 #[derive(Default)]

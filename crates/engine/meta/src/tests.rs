@@ -22,6 +22,7 @@ mod unreadable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::{Disk, OpenMode};
@@ -45,6 +46,27 @@ fn settings(copies: usize) -> MetaSettings {
         ship_bytes: 3 * LOG_FILE_BYTES_MIN,
         ..MetaSettings::new(copies, MetaCache::new(1 << 20))
     }
+}
+
+/// How long a disk or a node may take to answer in real time: a busy machine may not run a thread for seconds, and nothing is
+/// given up for that.
+const REAL_PATIENCE: Duration = Duration::from_secs(60);
+
+/// As [`settings`], for real time.
+fn real_settings(copies: usize) -> MetaSettings {
+    MetaSettings {
+        log_write_wait: REAL_PATIENCE,
+        ..settings(copies)
+    }
+}
+
+/// For tests on real folders: threads, and a clock that runs.
+fn runtime(worker_count: usize) -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(worker_count)
+        .enable_time()
+        .build()
+        .expect("a runtime")
 }
 
 type Disks = Vec<(DiskId, Arc<dyn Disk>)>;
@@ -237,9 +259,18 @@ impl Model {
         self.durable + self.below(span) as usize
     }
 
-    /// Waits for a random submission; false if the store has failed.
+    /// Waits for a random submission; false if the store has failed. What was submitted after it may not be durable.
     async fn wait<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
         let number = self.pick();
+        self.wait_for(store, number).await
+    }
+
+    /// Waits for all that was submitted; false if the store has failed.
+    async fn wait_for_all<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
+        self.wait_for(store, self.tickets.len() - 1).await
+    }
+
+    async fn wait_for<L: CommitLog>(&mut self, store: &MetaStore<L>, number: usize) -> bool {
         let ok = store.durable(self.tickets[number]).await.is_ok();
         if ok {
             assert!(store.is_durable(self.tickets[number]));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cairn_base::{PoolId, SegmentId, VolumeId};
@@ -10,6 +11,7 @@ use cairn_segment::{CachePlace, ReadCache};
 
 const POOL: PoolId = PoolId(7);
 const COUNT: u32 = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn place(number: u32) -> CachePlace {
     CachePlace {
@@ -52,7 +54,15 @@ async fn it_is_warm_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path()).await;
     let cache = open(folder.path()).await;
-    assert_eq!(found(&cache).await, COUNT as usize);
+    // A read that takes too long finds nothing: on a busy machine all are found the next time.
+    let begun = Instant::now();
+    loop {
+        let count = found(&cache).await;
+        if count == COUNT as usize {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{count} of {COUNT}");
+    }
     assert_eq!(cache.get(place(COUNT)).await, None);
     cache.forget(place(3));
     assert_eq!(cache.get(place(3)).await, None);

@@ -56,9 +56,13 @@ impl Missed {
         of_disk.entry(place).or_insert(Duration::ZERO);
     }
 
+    /// What a disk lacks, the newest segments of each volume first: the next owner of a volume finds the oldest ones in the
+    /// metadata, and as long as these are many it looks at newer ones by itself.
     fn of(&self, disk: DiskId) -> Vec<(VolumeId, SegmentId, Duration)> {
         let state = self.state.lock();
-        state.lacks.get(&disk).map_or_else(Vec::new, listed)
+        let mut lacks = state.lacks.get(&disk).map_or_else(Vec::new, listed);
+        lacks.reverse();
+        lacks
     }
 
     fn suspects(&self) -> Vec<(VolumeId, SegmentId, Duration)> {
@@ -260,5 +264,27 @@ impl SegmentStore {
         let stat = Box::pin(async move { asked.stat(name).await });
         let stat = self.unless_silent(&there, stat).await;
         matches!(stat, Some(Ok(stat)) if matches!(stat.footer, Ok(Some(_))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An owner that ends in between has made good what the metadata does not name.
+    #[test]
+    fn the_newest_segments_are_given_first() {
+        let missed = Missed::default();
+        for id in [5, 3, 9] {
+            missed.note(DiskId(1), (VolumeId(1), SegmentId(id)));
+        }
+        let ids = |missed: &Missed| -> Vec<u64> {
+            let lacks = missed.of(DiskId(1)).into_iter();
+            lacks.map(|(_, segment, _)| segment.0).collect()
+        };
+        assert_eq!(ids(&missed), [9, 5, 3]);
+        missed.set(DiskId(1), (VolumeId(1), SegmentId(9)), None);
+        assert_eq!(ids(&missed), [5, 3]);
+        assert!(missed.of(DiskId(2)).is_empty());
     }
 }

@@ -3,15 +3,20 @@
 //! Owns: how many connections each network has, where somebody has proven who they are, which connection makes way for which.
 //! Must not know: any protocol, how a client proves who it is.
 //!
-//! A connection is that of an unauthorized client (`stranger` in names) until its client has proven who it is, unless another has done so
-//! before from the same network. Unauthorized clients have half of all connections, so that they keep out no authorized one. When there is
-//! no room, the oldest of their connections, from the network that has the most of them, makes way: a client that floods closes its own.
+//! A connection is open until its client has proven who it is, and settled from then on. Open connections make way for new ones; settled
+//! connections make way for none. An open one is that of an unauthorized client (`stranger` in names),
+//! unless somebody has proven before from the same network who they are. Unauthorized clients have half of all connections, so that they
+//! keep out no authorized one. When there is no room, the oldest open connection makes way, from the network that has the most of them,
+//! of unauthorized clients or of known networks, whichever have more: a client that floods closes its own.
+//!
+//! One client, from however many networks, settles at most as many connections as are left to others: half of all, if it comes
+//! first. Its further ones stay open, and count as unauthorized.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cairn_base::env::Clock;
@@ -34,9 +39,6 @@ pub struct CrowdRules {
     pub known_count_max: usize,
     /// How long a network is remembered; `None`: as long as there is room.
     pub known_for: Option<Duration>,
-    /// Whether a connection from a known network, too, makes way for others from known networks until its own client has proven who
-    /// it is. It fits protocols in which a connection begins with that proof.
-    pub known_make_way: bool,
 }
 
 impl CrowdRules {
@@ -60,6 +62,9 @@ struct State {
     /// How many connections each network has.
     networks: HashMap<IpAddr, usize>,
     stranger_count: usize,
+    settled_count: usize,
+    /// How many settled connections each client has that has any, by its name.
+    clients: HashMap<Arc<str>, usize>,
     /// Where somebody has proven who they are.
     known: HashMap<IpAddr, Proof>,
     next_proof: u64,
@@ -79,6 +84,8 @@ struct Seated {
     is_known: bool,
     /// It makes way for nobody.
     is_settled: bool,
+    /// Whom it counts for, once it is settled, if that was proven.
+    client: Option<Arc<str>>,
     leave: Arc<Notify>,
 }
 
@@ -102,7 +109,26 @@ pub struct Seat {
     id: u64,
     network: IpAddr,
     leave: Arc<Notify>,
-    is_proven: Arc<AtomicBool>,
+    shown: Arc<Shown>,
+}
+
+/// What the client of a connection has shown of itself.
+#[derive(Default)]
+struct Shown {
+    /// The first name that was proven.
+    client: OnceLock<Arc<str>>,
+    /// Its network is to be remembered when the connection ends.
+    is_remembered: AtomicBool,
+}
+
+/// What came of a connection that is to make way for nobody any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    Stays,
+    /// It made way for another before, and ends.
+    MadeWay,
+    /// Its client has its share of all connections: this one stays open, as that of an unauthorized client.
+    TooMany,
 }
 
 /// Tells that the client of a connection has proven who it is: goes with a request.
@@ -110,8 +136,7 @@ pub struct Seat {
 pub struct Mark {
     crowd: Arc<Crowd>,
     id: u64,
-    /// One of the connection: the first proof is noted, and the end of the connection.
-    is_set: Arc<AtomicBool>,
+    shown: Arc<Shown>,
 }
 
 impl Crowd {
@@ -144,23 +169,26 @@ impl Crowd {
                 id,
                 network,
                 leave,
-                is_proven: Arc::default(),
+                shown: Arc::default(),
             }
         });
         Entered { seat, closed_count }
     }
 
-    /// A connection makes way for nobody from now on. `false`: it made way before.
-    fn settle(&self, id: u64, is_proven: bool) -> bool {
+    /// A connection makes way for nobody from now on. `client`: who has proven in it who they are.
+    fn settle(&self, id: u64, client: Option<&str>) -> Settled {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
-        let Some(network) = state.settle(id) else {
-            return false;
+        let Some(network) = state.network_of(id) else {
+            return Settled::MadeWay;
         };
-        if is_proven {
+        if !state.settle(id, client, self.rules.count_max.max(1)) {
+            return Settled::TooMany;
+        }
+        if client.is_some() {
             state.remember(network, now, self.rules.known_count_max);
         }
-        true
+        Settled::Stays
     }
 }
 
@@ -190,21 +218,18 @@ impl State {
 
     /// Closes what makes way for a new connection; `None`: there is no place for it all the same.
     fn make_room(&mut self, rules: &CrowdRules, network: IpAddr, is_known: bool) -> Option<()> {
-        let makes_way =
-            |seat: &Seated| seat.is_stranger() || (rules.known_make_way && !seat.is_settled);
         let of_network = self.networks.get(&network).copied().unwrap_or_default();
         if of_network >= rules.per_network_max.max(1) {
             // It makes way for itself, as far as it can.
-            let own = self.oldest(|seat| seat.network == network && makes_way(seat))?;
+            let own = self.oldest(|seat| seat.network == network && !seat.is_settled)?;
             self.close(own);
         }
         if !is_known && self.stranger_count >= rules.strangers_max() {
-            let stranger = self.oldest_of_most_strangers()?;
+            let stranger = self.oldest_of_most(Seated::is_stranger)?;
             self.close(stranger);
         }
         if self.seats.len() >= rules.count_max.max(1) {
-            let known = || self.oldest(|seat| is_known && makes_way(seat));
-            let one = self.oldest_of_most_strangers().or_else(known)?;
+            let one = self.oldest_open()?;
             self.close(one);
         }
         Some(())
@@ -218,6 +243,7 @@ impl State {
             network,
             is_known,
             is_settled: false,
+            client: None,
             leave: Arc::clone(&leave),
         };
         self.stranger_count += usize::from(seated.is_stranger());
@@ -226,13 +252,36 @@ impl State {
         (id, leave)
     }
 
-    /// The network of a connection that makes way for nobody any more; `None`: it made way before.
-    fn settle(&mut self, id: u64) -> Option<IpAddr> {
-        let seat = self.seats.get_mut(&id)?;
-        let (network, was_stranger) = (seat.network, seat.is_stranger());
+    /// Where a connection comes from; `None`: it made way before.
+    fn network_of(&self, id: u64) -> Option<IpAddr> {
+        self.seats.get(&id).map(|seat| seat.network)
+    }
+
+    /// Whether a connection, which is there, makes way for nobody any more. Otherwise its client has too many, and it counts as unauthorized.
+    fn settle(&mut self, id: u64, client: Option<&str>, count_max: usize) -> bool {
+        let left_count = count_max.saturating_sub(self.settled_count);
+        let own_count = |client: &str| self.clients.get(client).copied().unwrap_or_default();
+        let is_too_many = client.is_some_and(|client| own_count(client) >= left_count);
+        let Some(seat) = self.seats.get_mut(&id) else {
+            return false;
+        };
+        if seat.is_settled {
+            return true;
+        }
+        let was_stranger = seat.is_stranger();
+        if is_too_many {
+            seat.is_known = false;
+            self.stranger_count += usize::from(!was_stranger);
+            return false;
+        }
         seat.is_settled = true;
+        seat.client = client.map(Arc::from);
+        if let Some(client) = &seat.client {
+            *self.clients.entry(Arc::clone(client)).or_default() += 1;
+        }
+        self.settled_count += 1;
         self.stranger_count -= usize::from(was_stranger);
-        Some(network)
+        true
     }
 
     fn oldest(&self, holds: impl Fn(&Seated) -> bool) -> Option<u64> {
@@ -241,11 +290,20 @@ impl State {
         oldest.map(|(id, _)| *id)
     }
 
-    /// The oldest connection of an unauthorized client, of the network with the most of them; of several such networks, the oldest of all.
-    fn oldest_of_most_strangers(&self) -> Option<u64> {
+    /// The connection that makes way where there is no room at all: of unauthorized clients, unless known networks have more open ones.
+    fn oldest_open(&self) -> Option<u64> {
+        let known_count = self.seats.len() - self.settled_count - self.stranger_count;
+        match known_count > self.stranger_count {
+            true => self.oldest_of_most(|seat| seat.is_known && !seat.is_settled),
+            false => self.oldest_of_most(Seated::is_stranger),
+        }
+    }
+
+    /// The oldest such connection of the network with the most of them; of several, the one whose oldest has been there for longest.
+    fn oldest_of_most(&self, is_such: impl Fn(&Seated) -> bool) -> Option<u64> {
         let mut counts: HashMap<IpAddr, (usize, u64)> = HashMap::new();
         for (id, seat) in &self.seats {
-            if seat.is_stranger() {
+            if is_such(seat) {
                 counts.entry(seat.network).or_insert((0, *id)).0 += 1;
             }
         }
@@ -265,6 +323,15 @@ impl State {
     fn remove(&mut self, id: u64) -> Option<Seated> {
         let seat = self.seats.remove(&id)?;
         self.stranger_count -= usize::from(seat.is_stranger());
+        self.settled_count -= usize::from(seat.is_settled);
+        if let Some(client) = &seat.client
+            && let Some(count) = self.clients.get_mut(client)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(client);
+            }
+        }
         if let Some(count) = self.networks.get_mut(&seat.network) {
             *count -= 1;
             if *count == 0 {
@@ -291,18 +358,17 @@ impl Seat {
         Mark {
             crowd: Arc::clone(&self.crowd),
             id: self.id,
-            is_set: Arc::clone(&self.is_proven),
+            shown: Arc::clone(&self.shown),
         }
     }
 
-    /// Whether the connection may stay: from now on it makes way for nobody. Its network is remembered if its client has proven here
-    /// who it is.
-    pub fn settle(&self, is_proven: bool) -> bool {
-        let stays = self.crowd.settle(self.id, is_proven);
-        if stays && is_proven {
-            self.is_proven.store(true, Ordering::Relaxed);
+    /// The connection makes way for nobody from now on. `client` is who has proven here who they are, if somebody has: it counts for
+    /// their share, and its network is remembered.
+    pub fn settle(&self, client: Option<&str>) -> Settled {
+        match client {
+            Some(client) => self.mark().prove(client),
+            None => self.crowd.settle(self.id, None),
         }
-        stays
     }
 }
 
@@ -312,23 +378,34 @@ impl Drop for Seat {
         let mut state = self.crowd.state.lock();
         // It may have gone before.
         let _ = state.remove(self.id);
-        if self.is_proven.load(Ordering::Relaxed) {
+        if self.shown.is_remembered.load(Ordering::Relaxed) {
             state.remember(self.network, now, self.crowd.rules.known_count_max);
         }
     }
 }
 
 impl Mark {
-    /// The client has proven who it is.
-    pub fn set(&self) {
-        if !self.is_set.swap(true, Ordering::Relaxed) {
-            // What made way meanwhile is remembered when it ends.
-            let _ = self.crowd.settle(self.id, true);
+    /// The client has proven who it is, by this name.
+    pub fn set(&self, client: &str) {
+        // One that has too many is looked at again with its next proof: others may have ended.
+        if !self.shown.is_remembered.load(Ordering::Relaxed) {
+            self.prove(client);
         }
     }
 
-    pub fn is_set(&self) -> bool {
-        self.is_set.load(Ordering::Relaxed)
+    fn prove(&self, client: &str) -> Settled {
+        self.shown.client.get_or_init(|| Arc::from(client));
+        let settled = self.crowd.settle(self.id, Some(client));
+        // What made way meanwhile is remembered when it ends.
+        if settled != Settled::TooMany {
+            self.shown.is_remembered.store(true, Ordering::Relaxed);
+        }
+        settled
+    }
+
+    /// The first name that was proven on the connection.
+    pub fn who(&self) -> Option<&str> {
+        self.shown.client.get().map(AsRef::as_ref)
     }
 }
 
@@ -348,7 +425,6 @@ mod tests {
             per_network_max: count_max / 2,
             known_count_max: KNOWN_COUNT_MAX,
             known_for: Some(KNOWN_FOR),
-            known_make_way: false,
         }
     }
 
@@ -358,7 +434,6 @@ mod tests {
         per_network_max: 4,
         known_count_max: KNOWN_COUNT_MAX,
         known_for: None,
-        known_make_way: true,
     };
 
     fn crowd(rules: CrowdRules) -> Arc<Crowd> {
@@ -388,10 +463,15 @@ mod tests {
         state.knows(client, crowd.rules.known_for, now)
     }
 
+    /// The name of the client at an address.
+    fn name(last: u8) -> String {
+        format!("client {last}")
+    }
+
     /// A connection from an address whose client proves at once who it is.
     fn logged_in(crowd: &Arc<Crowd>, last: u8) -> Seat {
         let seat = enter(crowd, at(last));
-        assert!(seat.settle(true));
+        assert_eq!(seat.settle(Some(&name(last))), Settled::Stays);
         seat
     }
 
@@ -402,7 +482,7 @@ mod tests {
         assert!(crowd.count() <= 16);
         // Who comes first is let in, and is known once it has signed.
         let own = enter(&crowd, at(4));
-        own.mark().set();
+        own.mark().set("own");
         let _third = fill(&crowd, at(2), 100);
         let _fourth = fill(&crowd, at(3), 100);
         assert!(is_there(&crowd, &own));
@@ -424,28 +504,26 @@ mod tests {
         {
             let seats = fill(&crowd, at(2), 10);
             assert_eq!((seats.len(), crowd.count()), (10, 2));
-            seats[9].mark().set();
+            seats[9].mark().set("own");
             // Twice is once.
-            seats[9].mark().set();
+            seats[9].mark().set("own");
             // It has made way, and is no more.
-            seats[0].mark().set();
+            seats[0].mark().set("own");
             let state = crowd.state.lock();
-            assert_eq!((state.stranger_count, state.known.len()), (1, 1));
+            assert_eq!((state.stranger_count, state.settled_count), (1, 1));
+            assert_eq!((state.clients.len(), state.known.len()), (1, 1));
         }
         let state = crowd.state.lock();
-        assert!(state.seats.is_empty() && state.networks.is_empty());
-        assert_eq!(state.stranger_count, 0);
+        assert!(state.seats.is_empty() && state.networks.is_empty() && state.clients.is_empty());
+        assert_eq!((state.stranger_count, state.settled_count), (0, 0));
     }
 
     #[test]
     fn who_proved_it_is_remembered_for_a_while() {
         let clock = ManualClock::default();
         let crowd = Crowd::new(by_request(4), Arc::new(clock.clone()));
-        enter(&crowd, at(2)).mark().set();
+        enter(&crowd, at(2)).mark().set("own");
         assert_eq!([at(2), at(3)].map(|at| knows(&crowd, at)), [true, false]);
-        // Those who are known and stay make way for nobody.
-        let seats = fill(&crowd, at(2), 3);
-        assert_eq!(seats.len(), 2);
         clock.advance(KNOWN_FOR);
         assert!(!knows(&crowd, at(2)));
     }
@@ -455,7 +533,8 @@ mod tests {
         let crowd = crowd(BY_LOGIN);
         let network = |number: u32| IpAddr::from(number.to_be_bytes());
         for number in 0..=u32::try_from(KNOWN_COUNT_MAX).unwrap() {
-            assert!(enter(&crowd, network(number)).settle(true));
+            let settled = enter(&crowd, network(number)).settle(Some("own"));
+            assert_eq!(settled, Settled::Stays);
         }
         assert_eq!(crowd.state.lock().known.len(), KNOWN_COUNT_MAX);
         assert_eq!([0, 1].map(|it| knows(&crowd, network(it))), [false, true]);
@@ -469,9 +548,9 @@ mod tests {
         let entered = crowd.enter(at(3));
         assert_eq!(entered.closed_count, 1);
         let new = entered.seat.unwrap();
-        assert!(!many[0].settle(false));
+        assert_eq!(many[0].settle(None), Settled::MadeWay);
         for (index, seat) in [&few, &many[1], &many[2], &new].into_iter().enumerate() {
-            assert!(seat.settle(false), "{index}");
+            assert_eq!(seat.settle(None), Settled::Stays, "{index}");
         }
         assert_eq!(crowd.count(), 4);
     }
@@ -488,24 +567,76 @@ mod tests {
         assert_eq!(more.len(), BY_LOGIN.per_network_max - 1);
         flood.extend((10..=250).map(|last| enter(&crowd, at(last))));
         for seat in more.iter().chain([&session]) {
-            assert!(seat.settle(true));
+            assert_eq!(seat.settle(Some(&name(1))), Settled::Stays);
         }
         // All its places are of sessions now.
         assert!(crowd.enter(at(1)).seat.is_none());
     }
 
     #[test]
-    fn where_connections_begin_with_a_proof_the_known_make_way_until_it() {
-        for known_make_way in [true, false] {
-            let crowd = crowd(CrowdRules {
-                known_make_way,
-                ..BY_LOGIN
-            });
-            drop(logged_in(&crowd, 1));
-            let first = fill(&crowd, at(1), BY_LOGIN.per_network_max);
-            assert_eq!(crowd.enter(at(1)).seat.is_some(), known_make_way);
-            assert_eq!(is_there(&crowd, &first[0]), !known_make_way);
-        }
+    fn the_known_make_way_until_they_prove_it_again() {
+        let crowd = crowd(BY_LOGIN);
+        drop(logged_in(&crowd, 1));
+        let first = fill(&crowd, at(1), BY_LOGIN.per_network_max);
+        assert!(crowd.enter(at(1)).seat.is_some());
+        assert!(!is_there(&crowd, &first[0]));
+    }
+
+    /// A client that is known at many networks opens connections and proves nothing on them.
+    #[test]
+    fn known_networks_keep_nobody_out() {
+        let crowd = crowd(by_request(16));
+        (2..10).for_each(|last| drop(logged_in(&crowd, last)));
+        let flood = || -> Vec<Seat> {
+            (2..10)
+                .flat_map(|last| fill(&crowd, at(last), 20))
+                .collect()
+        };
+        let _open: Vec<Seat> = flood();
+        assert_eq!(crowd.count(), 16);
+        let own = enter(&crowd, at(99));
+        let next: Vec<Seat> = (2..5).map(|last| enter(&crowd, at(last))).collect();
+        assert!(
+            is_there(&crowd, &own),
+            "the one stranger does not make way first"
+        );
+        own.mark().set("own");
+        let _more: Vec<Seat> = flood();
+        assert!(is_there(&crowd, &own) && crowd.count() <= 16);
+        drop(next);
+    }
+
+    /// One client signs on all its connections, from many networks.
+    #[test]
+    fn one_client_settles_as_many_as_it_leaves_to_others() {
+        let crowd = crowd(by_request(16));
+        let signed = |last: u8, client: &str| {
+            let seat = enter(&crowd, at(last));
+            (seat.settle(Some(client)), seat)
+        };
+        let hog: Vec<(Settled, Seat)> = (0..64).map(|number| signed(number % 8, "hog")).collect();
+        let stays = |settled: Settled| hog.iter().filter(|(it, _)| *it == settled).count();
+        assert_eq!((stays(Settled::Stays), stays(Settled::TooMany)), (8, 56));
+        // Half of what is left for the next one; nobody is kept out, also from an address that nobody knows.
+        let other: Vec<(Settled, Seat)> = (0..8).map(|_| signed(99, "other")).collect();
+        let stays = other.iter().filter(|(it, _)| *it == Settled::Stays);
+        assert_eq!(stays.count(), 4);
+        let (third, seat) = signed(100, "third");
+        assert_eq!(third, Settled::Stays);
+        assert!(
+            hog[..8]
+                .iter()
+                .chain(&other[..4])
+                .all(|(_, seat)| is_there(&crowd, seat))
+        );
+        // Who has too many is settled once others of its connections have ended.
+        let waits = enter(&crowd, at(99));
+        waits.mark().set("other");
+        let open = |crowd: &Crowd| !crowd.state.lock().seats[&waits.id].is_settled;
+        assert!(open(&crowd));
+        drop((hog, other, seat));
+        waits.mark().set("other");
+        assert!(!open(&crowd));
     }
 
     #[test]

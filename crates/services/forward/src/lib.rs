@@ -31,7 +31,7 @@ mod pulse;
 use std::time::Duration;
 
 pub use admission::{Admission, End, MapTerms, Refused, Registry};
-pub use crowd::{Crowd, CrowdRules, Entered, Mark, Seat};
+pub use crowd::{Crowd, CrowdRules, Entered, Mark, Seat, Settled};
 pub use door::{Accepts, Door, Entry, network_of, reset};
 pub use forward::{ConnectError, Forward, Incoming, Nodes, Serve, ServeReads};
 

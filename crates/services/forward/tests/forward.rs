@@ -628,7 +628,7 @@ async fn connections_that_the_runtime_has_not_heard_of_are_turned_away_as_well()
     let (_, peer, _) = accepting.await.unwrap();
     assert_eq!(peer, newer.local_addr().unwrap());
     waited
-        .set_read_timeout(Some(Duration::from_secs(10)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     let ended = waited.read(&mut [0; 1]);
     assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cairn_base::SegmentId;
 use cairn_base::planted::{self, Bug};
-use cairn_meta::{Batch, SegmentTotals};
+use cairn_meta::{Batch, SegmentRecord, SegmentTotals};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
@@ -38,8 +38,8 @@ const NO_SPACE_TOLD: Duration = Duration::from_secs(60);
 const TURN_WAIT_MAX: Duration = Duration::from_millis(250);
 /// Segments that one batch removes from the metadata.
 const REMOVE_SEGMENTS_MAX: usize = 256;
-/// Segments that are not noted as sealed because a disk lacks some of them. Of more, a scrub finds the rest after a start: what
-/// is not noted as sealed is not collected.
+/// Segments that are not noted as sealed because a disk lacks some of them, the oldest ones: what is not noted as sealed is not
+/// collected. Of more, the next start looks at all segments since the first of them ([`suspects`]).
 const LACKING_SEGMENTS_MAX: usize = 64;
 /// About as much as one batch has to say of who shared them.
 const REMOVE_BATCH_LEN_BYTES: usize = 1 << 20;
@@ -569,11 +569,69 @@ impl Shared {
     }
 }
 
+/// Segments of which a disk may lack some, as far as the metadata of a volume that was just opened tells. Where it names as many as it
+/// may, disks may lack some of newer ones, too, that are noted as sealed.
+pub(crate) fn suspects(records: &[(SegmentId, SegmentRecord)]) -> Vec<SegmentId> {
+    let on_disks = records.iter().filter(|(_, record)| record.remote.is_none());
+    let unsealed = on_disks.clone().filter(|(_, record)| !record.sealed);
+    let unsealed: Vec<SegmentId> = unsealed.map(|(id, _)| *id).collect();
+    let oldest = unsealed.iter().min().copied();
+    match oldest.filter(|_| unsealed.len() >= LACKING_SEGMENTS_MAX) {
+        Some(oldest) => on_disks
+            .map(|(id, _)| *id)
+            .filter(|id| *id >= oldest)
+            .collect(),
+        None => unsealed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
+    use cairn_base::TierId;
+    use cairn_meta::RemoteSegment;
+
     use super::*;
+
+    /// Of which segments a start finds out whether disks lack some: more than the metadata names are found, too.
+    #[test]
+    fn where_the_metadata_names_as_many_as_it_may_newer_segments_are_suspects() {
+        let max = LACKING_SEGMENTS_MAX as u64;
+        let record = |id: u64, sealed| {
+            let record = SegmentRecord {
+                sealed,
+                ..SegmentRecord::default()
+            };
+            (SegmentId(id), record)
+        };
+        // Of ten old segments disks lack nothing; of so many that follow they do; ten newer ones are noted as sealed all the same.
+        let records = |lacking: u64| -> Vec<(SegmentId, SegmentRecord)> {
+            let newest = 10 + lacking + 10;
+            let is_noted = |id: u64| id <= 10 || id > 10 + lacking;
+            (1..=newest).map(|id| record(id, is_noted(id))).collect()
+        };
+        for (lacking, want) in [
+            (0, Vec::new()),
+            (1, vec![11]),
+            (max - 1, (11..10 + max).collect()),
+            (max, (11..=10 + max + 10).collect::<Vec<u64>>()),
+        ] {
+            let found: Vec<u64> = suspects(&records(lacking)).iter().map(|id| id.0).collect();
+            assert_eq!(found, want, "{lacking} segments");
+        }
+        // Segments in a tier have no disks.
+        let mut tiered = records(max);
+        for (_, record) in &mut tiered {
+            record.remote = Some(RemoteSegment {
+                tier: TierId(1),
+                nonce: 1,
+                object_len_bytes: 1,
+                sent_live_bytes: 1,
+            });
+        }
+        assert!(suspects(&tiered).is_empty());
+    }
 
     /// An append that ends (commits a live record, then lets go) at every point between the looks.
     #[test]

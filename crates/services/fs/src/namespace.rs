@@ -70,19 +70,11 @@ impl DirChange<'_> {
         let cookie = state.record.cookie_next;
         state.record.cookie_next += 1;
         state.record.entry_count += 1;
-        let dirent = DirentRecord { ino, kind, cookie };
-        self.batch.put(Key::dirent(self.dir, name), dirent.encode());
-        let entry = CookieRecord {
-            ino,
-            kind,
-            name: Bytes::copy_from_slice(name),
-        };
-        self.batch
-            .put(Key::cookie(self.dir, cookie), entry.encode());
+        self.replace(name, ino, kind, cookie);
         cookie
     }
 
-    /// Points a name that is there at another inode; its cookie stays.
+    /// Points a name at an inode, under the cookie that the name has: one that is there keeps its cookie.
     pub fn replace(&mut self, name: &[u8], ino: Ino, kind: InodeKind, cookie: u64) {
         let dirent = DirentRecord { ino, kind, cookie };
         self.batch.put(Key::dirent(self.dir, name), dirent.encode());

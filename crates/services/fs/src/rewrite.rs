@@ -38,6 +38,7 @@ use crate::dedupe::{Hash, Known};
 use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, Extent, ExtentMap, RecordExtent};
 use crate::gc_policy::narrow;
+use crate::inode::Inode;
 use crate::share::Sharers;
 use crate::snapshots::extent_of;
 use crate::storing::{Asked, Records, Stored};
@@ -162,6 +163,23 @@ impl To {
 
 /// How many extents stayed where they are, by segment.
 type Left = FxHashMap<SegmentId, u64>;
+
+/// Extents whose bytes are in new records, in the order of these. With a hash: whoever writes the same bytes finds the copy by it.
+struct Encoded {
+    moved: Vec<(Victim, Asked, Option<Hash>)>,
+    records: Records,
+}
+
+/// What extents of files are pointed to.
+struct Pointing<'a> {
+    /// Those that the copies are in.
+    segments: &'a [SegmentInfo],
+    /// Who shares copies with others, by inode.
+    sharers: &'a FxHashMap<Ino, Sharers>,
+    /// Of copies of whole records.
+    hashes: &'a FxHashMap<Location, Hash>,
+    to: To,
+}
 
 /// A part of a file.
 type Part = (Ino, Range<u64>);
@@ -665,10 +683,7 @@ impl Shared {
         copies: &Mutex<Copies>,
         to: To,
     ) -> Result<Left, FsError> {
-        let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
         let mut left = Left::default();
-        let mut moved = Vec::new();
-        let mut records = Records::default();
         // Those whose bytes were copied for somebody else before, or are by now.
         let mut copied = Vec::new();
         let mut others = Vec::new();
@@ -679,9 +694,7 @@ impl Shared {
                 place.insert(self.policy_of_ino(victim.ino).await);
             }
         }
-        let of_volume = self.policy.read().clone();
-        let policy_of = |ino| policies.get(&ino).and_then(Option::as_ref);
-        let asked_by = |victim: &Victim| match policy_of(victim.ino) {
+        let asked_by = |victim: &Victim| match policies.get(&victim.ino).and_then(Option::as_ref) {
             Some(policy) => policy.asked(),
             None => self.asked_of(victim.segment()),
         };
@@ -698,67 +711,7 @@ impl Shared {
                 }
             }
         }
-        let mut victims = unique.into_iter().peekable();
-        while victims.peek().is_some() {
-            let mut some: Vec<(Victim, Asked)> = Vec::new();
-            let mut unpacked_bytes = 0;
-            while some.len() < READS_MAX
-                && unpacked_bytes < READS_UNPACKED_BYTES_MAX
-                && let Some((victim, asked)) = victims.next()
-            {
-                let last = some.last().map(|(last, _)| last.location());
-                if last != Some(victim.location()) {
-                    unpacked_bytes += u64::from(victim.extent.record.file_len_bytes);
-                }
-                some.push((victim, asked));
-            }
-            let wanted: Vec<WantedPart> = some.iter().map(|(it, _)| it.wanted()).collect();
-            let reads = self
-                .segments
-                .read_many_internally(self.volume, &wanted)
-                .await;
-            for ((victim, asked), read) in some.into_iter().zip(reads) {
-                match read {
-                    Ok(parts) => {
-                        let policy = policy_of(victim.ino).unwrap_or(&of_volume);
-                        let owner = RecordOwner {
-                            object: victim.ino.0,
-                            offset: victim.extent.start,
-                        };
-                        let is_whole = victim.dead.is_none()
-                            && victim.extent.offset_in_record == 0
-                            && victim.extent.len_bytes()
-                                == u64::from(victim.extent.record.file_len_bytes);
-                        let hash = match is_whole {
-                            true => self.hash_of(victim.extent.start, &parts, policy),
-                            false => None,
-                        };
-                        let record = encoder.encode(parts, policy.compression);
-                        records.add(record.owned_by(owner), asked);
-                        moved.push((victim, asked, hash));
-                    }
-                    Err(error @ SegmentError::VolumeClosed { .. }) => {
-                        return Err(segment_error(error));
-                    }
-                    // It was overwritten.
-                    Err(error) if error.kind() == ErrorKind::Gone => {}
-                    // It stays where it is, and its readers are told: no reason not to move the rest.
-                    Err(error) => {
-                        let ino = victim.ino;
-                        *left.entry(victim.segment()).or_default() += 1;
-                        match error.kind() {
-                            // The next round finds it again, once its disks are back.
-                            ErrorKind::Unreachable => {
-                                tracing::debug!(volume = %self.volume, %ino, %error, "a record is not moved now");
-                            }
-                            _ => {
-                                tracing::warn!(volume = %self.volume, %ino, %error, "a record cannot be moved");
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        let Encoded { moved, records } = self.encode_copies(unique, &policies, &mut left).await?;
         let Stored {
             locations,
             segments,
@@ -818,6 +771,12 @@ impl Shared {
                 .point_history_to_copies(&dead, &segments, &sharers, to, &mut left)
                 .await?;
         }
+        let pointing = Pointing {
+            segments: &segments,
+            sharers: &sharers,
+            hashes: &hashes,
+            to,
+        };
         for (ino, extents) in by_ino {
             let inode = match self.own_inode(ino) {
                 // A clone began to take it over, and has what was moved here only in part.
@@ -831,66 +790,8 @@ impl Shared {
                 Err(FsError::Stale) => continue,
                 Err(error) => return Err(error),
             };
-            let start = extents.first().map_or(0, |(extent, _)| extent.start);
-            for (extent, _) in &extents {
-                let range = extent.start..extent.end;
-                let needed = start..extent.end;
-                self.load_extents_too(&inode, &range, &needed, Ahead::None)?;
-            }
-            let mut state = inode.lock();
-            if state.removed {
-                // They go with the file.
-                for (old, _) in &extents {
-                    *left.entry(old.segment()).or_default() += 1;
-                }
-                continue;
-            }
-            let mut change = Change::default();
-            for (old, pointer) in &extents {
-                if !point_to_copy(&mut state.extents, old, pointer, &mut change) {
-                    *left.entry(old.segment()).or_default() += 1;
-                }
-            }
-            if change.is_empty() {
-                continue;
-            }
-            let mut batch = Batch::new();
-            self.put_copies(&segments, to, &mut batch);
-            let stored_bytes = state.record.stored_bytes;
-            self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
-            if let Some(sharers) = sharers.get(&ino) {
-                sharers.put(&mut batch);
-            }
-            if state.record.stored_bytes != stored_bytes {
-                batch.put(Key::inode(ino), state.record_to_store().encode());
-            }
-            let shared = shared_segments(extents.iter().map(|(_, copy)| copy), &segments);
-            let Some(submitted) = self.meta.submit_sharing(batch, &shared) else {
-                // A copy that was made for others is gone: the next time there is another.
-                state.extents.unload();
-                state.record.stored_bytes = stored_bytes;
-                for (old, _) in &extents {
-                    *left.entry(old.segment()).or_default() += 1;
-                }
-                continue;
-            };
-            ticket = submitted;
-            state.ticket = ticket;
-            drop(state);
-            for (old, copy) in &extents {
-                // What is new is not to be cold from its first day.
-                if let Some(hash) = hashes.get(&copy.location)
-                    && to == To::Disks
-                {
-                    let known = Known {
-                        location: copy.location,
-                        ino,
-                        start: old.start,
-                        len_bytes: copy.file_len_bytes,
-                    };
-                    self.dedupe.put(hash, known, copy);
-                }
-            }
+            let pointed = self.point_file_to_copies(ino, &inode, &extents, &pointing, &mut left)?;
+            ticket = pointed.unwrap_or(ticket);
         }
         drop(pins);
         if planted::is(Bug::RewritingDeletesEarly) {
@@ -899,7 +800,155 @@ impl Shared {
         self.durable(ticket).await.map(|()| left)
     }
 
-    /// The same for extents that only snapshots see, in one batch.
+    /// Reads extents, and encodes their bytes as new records. What cannot be read is counted in `left`.
+    async fn encode_copies(
+        &self,
+        victims: Vec<(Victim, Asked)>,
+        policies: &FxHashMap<Ino, Option<Policy>>,
+        left: &mut Left,
+    ) -> Result<Encoded, FsError> {
+        let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
+        let of_volume = self.policy.read().clone();
+        let mut moved = Vec::new();
+        let mut records = Records::default();
+        let mut victims = victims.into_iter().peekable();
+        while victims.peek().is_some() {
+            let mut some: Vec<(Victim, Asked)> = Vec::new();
+            let mut unpacked_bytes = 0;
+            while some.len() < READS_MAX
+                && unpacked_bytes < READS_UNPACKED_BYTES_MAX
+                && let Some((victim, asked)) = victims.next()
+            {
+                let last = some.last().map(|(last, _)| last.location());
+                if last != Some(victim.location()) {
+                    unpacked_bytes += u64::from(victim.extent.record.file_len_bytes);
+                }
+                some.push((victim, asked));
+            }
+            let wanted: Vec<WantedPart> = some.iter().map(|(it, _)| it.wanted()).collect();
+            let reads = self
+                .segments
+                .read_many_internally(self.volume, &wanted)
+                .await;
+            for ((victim, asked), read) in some.into_iter().zip(reads) {
+                match read {
+                    Ok(parts) => {
+                        let policy = policies.get(&victim.ino).and_then(Option::as_ref);
+                        let policy = policy.unwrap_or(&of_volume);
+                        let owner = RecordOwner {
+                            object: victim.ino.0,
+                            offset: victim.extent.start,
+                        };
+                        let is_whole = victim.dead.is_none()
+                            && victim.extent.offset_in_record == 0
+                            && victim.extent.len_bytes()
+                                == u64::from(victim.extent.record.file_len_bytes);
+                        let hash = match is_whole {
+                            true => self.hash_of(victim.extent.start, &parts, policy),
+                            false => None,
+                        };
+                        let record = encoder.encode(parts, policy.compression);
+                        records.add(record.owned_by(owner), asked);
+                        moved.push((victim, asked, hash));
+                    }
+                    Err(error @ SegmentError::VolumeClosed { .. }) => {
+                        return Err(segment_error(error));
+                    }
+                    // It was overwritten.
+                    Err(error) if error.kind() == ErrorKind::Gone => {}
+                    // It stays where it is, and its readers are told: no reason not to move the rest.
+                    Err(error) => {
+                        let ino = victim.ino;
+                        *left.entry(victim.segment()).or_default() += 1;
+                        match error.kind() {
+                            // The next round finds it again, once its disks are back.
+                            ErrorKind::Unreachable => {
+                                tracing::debug!(volume = %self.volume, %ino, %error, "a record is not moved now");
+                            }
+                            _ => {
+                                tracing::warn!(volume = %self.volume, %ino, %error, "a record cannot be moved");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Encoded { moved, records })
+    }
+
+    /// Points the extents of a file to their copies, where they still are what was copied. Returns the ticket of the change; `None`:
+    /// nothing was changed.
+    fn point_file_to_copies(
+        &self,
+        ino: Ino,
+        inode: &Inode,
+        extents: &[(RecordExtent, Arc<RecordPointer>)],
+        pointing: &Pointing<'_>,
+        left: &mut Left,
+    ) -> Result<Option<Ticket>, FsError> {
+        let start = extents.first().map_or(0, |(extent, _)| extent.start);
+        for (extent, _) in extents {
+            let range = extent.start..extent.end;
+            let needed = start..extent.end;
+            self.load_extents_too(inode, &range, &needed, Ahead::None)?;
+        }
+        let mut state = inode.lock();
+        if state.removed {
+            // They go with the file.
+            for (old, _) in extents {
+                *left.entry(old.segment()).or_default() += 1;
+            }
+            return Ok(None);
+        }
+        let mut change = Change::default();
+        for (old, pointer) in extents {
+            if !point_to_copy(&mut state.extents, old, pointer, &mut change) {
+                *left.entry(old.segment()).or_default() += 1;
+            }
+        }
+        if change.is_empty() {
+            return Ok(None);
+        }
+        let mut batch = Batch::new();
+        self.put_copies(pointing.segments, pointing.to, &mut batch);
+        let stored_bytes = state.record.stored_bytes;
+        self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
+        if let Some(sharers) = pointing.sharers.get(&ino) {
+            sharers.put(&mut batch);
+        }
+        if state.record.stored_bytes != stored_bytes {
+            batch.put(Key::inode(ino), state.record_to_store().encode());
+        }
+        let shared = shared_segments(extents.iter().map(|(_, copy)| copy), pointing.segments);
+        let Some(ticket) = self.meta.submit_sharing(batch, &shared) else {
+            // A copy that was made for others is gone: the next time there is another.
+            state.extents.unload();
+            state.record.stored_bytes = stored_bytes;
+            for (old, _) in extents {
+                *left.entry(old.segment()).or_default() += 1;
+            }
+            return Ok(None);
+        };
+        state.ticket = ticket;
+        drop(state);
+        for (old, copy) in extents {
+            // What is new is not to be cold from its first day.
+            if let Some(hash) = pointing.hashes.get(&copy.location)
+                && pointing.to == To::Disks
+            {
+                let known = Known {
+                    location: copy.location,
+                    ino,
+                    start: old.start,
+                    len_bytes: copy.file_len_bytes,
+                };
+                self.dedupe.put(hash, known, copy);
+            }
+        }
+        Ok(Some(ticket))
+    }
+
+    /// As [`Self::point_file_to_copies`] for extents that only snapshots see, in one batch.
     async fn point_history_to_copies(
         &self,
         moved: &[(Ino, DeadVersion, RecordExtent, Arc<RecordPointer>)],

@@ -432,43 +432,13 @@ impl Shared {
         let Placing {
             dir,
             name,
-            expected,
             set,
             xattrs,
+            ..
         } = *place.placing;
         let ino = file.inode.ino;
-        require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
-        match (expected, place.replaced) {
-            (Expected::Anything, _) | (Expected::Nothing, None) => {}
-            (Expected::Nothing, Some(_)) if planted::is(Bug::PutConditionLookedAtEarly) => {}
-            (Expected::Nothing, Some(_)) => return Err(FsError::Exists),
-            (Expected::This { ino, ctime }, Some(there))
-                if there.ino == ino && locked.of(ino).record.ctime == ctime => {}
-            (Expected::This { .. }, _) => return Err(FsError::NotSync),
-        }
+        self.require_placing(who, place, locked)?;
         let kept = place.replaced.zip(place.keeping.replaced);
-        match place.replaced {
-            Some(there) => {
-                if kept.is_none() {
-                    locked.of(there.ino).require_unretained(self.now())?;
-                }
-                let guard = locked.of(there.ino).guarded();
-                require_unsticky(who, locked.of(dir).guarded(), guard)?;
-                if guard.kind == FileKind::Directory {
-                    return Err(FsError::IsDirectory);
-                }
-            }
-            None => self.require_pool_space(METADATA_BYTES)?,
-        }
-        if let Some(beginning) = place.beginning {
-            let state = locked.of(beginning.inode.ino);
-            state.require_live()?;
-            let is_same =
-                state.sequence == beginning.sequence && state.record.ctime == beginning.ctime;
-            if !is_same {
-                return Err(FsError::NotSync);
-            }
-        }
         locked.of(ino).require_live()?;
         let mut new = new_record(who, locked.of(dir), FileKind::Regular, set)?;
         new.tree = self.quotas.inherited(&locked.of(dir).record);
@@ -579,21 +549,7 @@ impl Shared {
         let state = locked.of(ino);
         state.note_change(ticket);
         if let Some(data) = data {
-            self.note_journal(1);
-            state.journaled = ticket;
-            state.journal_last = ticket.0;
-            let run = Run {
-                data: data.clone(),
-                journal: Some(ticket.0),
-                sequence: state.sequence,
-                buffer_len_bytes: data.len() as u64,
-            };
-            state.note_fresh(0..data.len() as u64, 0);
-            self.dirty.add(state.dirty.insert(0, run));
-            self.sync_pending(state);
-            let written = &self.counters.written_bytes;
-            written.fetch_add(data.len() as u64, Ordering::Relaxed);
-            self.after_write(&file.inode, state);
+            self.note_journaled(&file.inode, data, ticket, state);
         }
         let attr = state.attr(ino);
         locked.of(dir).note_change(ticket);
@@ -604,6 +560,74 @@ impl Shared {
             locked.of(kept_in).note_change(ticket);
         }
         Ok(Some((attr, ticket)))
+    }
+
+    /// Notes the bytes of a new file, which went into the journal with its name.
+    fn note_journaled(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        data: &Bytes,
+        ticket: Ticket,
+        state: &mut State,
+    ) {
+        self.note_journal(1);
+        state.journaled = ticket;
+        state.journal_last = ticket.0;
+        let run = Run {
+            data: data.clone(),
+            journal: Some(ticket.0),
+            sequence: state.sequence,
+            buffer_len_bytes: data.len() as u64,
+        };
+        state.note_fresh(0..data.len() as u64, 0);
+        self.dirty.add(state.dirty.insert(0, run));
+        self.sync_pending(state);
+        let written = &self.counters.written_bytes;
+        written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.after_write(inode, state);
+    }
+
+    /// Whether a file may get the name, and take the place of what has it now.
+    fn require_placing(
+        &self,
+        who: &Credentials,
+        place: &Place<'_>,
+        locked: &mut Locked<'_>,
+    ) -> Result<(), FsError> {
+        let Placing { dir, expected, .. } = *place.placing;
+        require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
+        match (expected, place.replaced) {
+            (Expected::Anything, _) | (Expected::Nothing, None) => {}
+            (Expected::Nothing, Some(_)) if planted::is(Bug::PutConditionLookedAtEarly) => {}
+            (Expected::Nothing, Some(_)) => return Err(FsError::Exists),
+            (Expected::This { ino, ctime }, Some(there))
+                if there.ino == ino && locked.of(ino).record.ctime == ctime => {}
+            (Expected::This { .. }, _) => return Err(FsError::NotSync),
+        }
+        let is_kept = place.keeping.replaced.is_some();
+        match place.replaced {
+            Some(there) => {
+                if !is_kept {
+                    locked.of(there.ino).require_unretained(self.now())?;
+                }
+                let guard = locked.of(there.ino).guarded();
+                require_unsticky(who, locked.of(dir).guarded(), guard)?;
+                if guard.kind == FileKind::Directory {
+                    return Err(FsError::IsDirectory);
+                }
+            }
+            None => self.require_pool_space(METADATA_BYTES)?,
+        }
+        if let Some(beginning) = place.beginning {
+            let state = locked.of(beginning.inode.ino);
+            state.require_live()?;
+            let is_same =
+                state.sequence == beginning.sequence && state.record.ctime == beginning.ctime;
+            if !is_same {
+                return Err(FsError::NotSync);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a file that is replaced can be kept under another name; the tree that it comes to, if that is another one.

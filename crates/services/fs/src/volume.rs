@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Branch, Generation, Ino, Media, SegmentId, Timestamp, View, VolumeId};
+use cairn_base::{Branch, Generation, Ino, Media, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_keys::{NoSecrets, Secrets, VolumeKey};
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
-    SegmentRecord, SpaceDelta, Ticket, UsageDelta, decode_extent,
+    SpaceDelta, Ticket, UsageDelta, decode_extent,
 };
 use cairn_segment::{Compression, Pace, Protection, SegmentError, SegmentInfo, SegmentStore};
 use parking_lot::{Mutex, RwLock};
@@ -25,7 +25,7 @@ use crate::dirty::Run;
 use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
 use crate::flight::FLIGHTS_MAX;
 use crate::flush::FlushQueue;
-use crate::gc::{Collector, GcSettings};
+use crate::gc::{self, Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
 use crate::joining::Joins;
 use crate::keep::Keeping;
@@ -416,12 +416,7 @@ impl Fs {
             tiering,
         } = settings;
         let records = meta.segments();
-        let is_suspect = |record: &SegmentRecord| !record.sealed && record.remote.is_none();
-        let suspects: Vec<SegmentId> = records
-            .iter()
-            .filter(|(_, record)| is_suspect(record))
-            .map(|(id, _)| *id)
-            .collect();
+        let suspects = gc::suspects(&records);
         let known = records
             .into_iter()
             .map(|(id, record)| {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod arrivals;
+mod barred;
 mod bucket;
 mod checksums;
 mod copy;
@@ -27,6 +28,7 @@ mod versions;
 mod volume;
 
 pub use arrivals::{Arrival, Facet, Ticket};
+pub use barred::Barred;
 pub use bucket::{Bucket, Condition, KeysWanted, ObjectInfo, Published};
 pub use checksums::UploadChecksum;
 pub use keeper::{NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT};

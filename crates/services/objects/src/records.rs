@@ -78,6 +78,11 @@ pub enum ObjectError {
     Invalid(String),
     #[error("the secret of access key {id} cannot be used: {error}")]
     Secret { id: String, error: SecretError },
+    /// A key that was revoked is in its volume still: see [`crate::Barred`].
+    #[error(
+        "access key {id} is refused by this server from now on, but this is not stored ({error}): the key is valid again if the server restarts, or another node takes over the volume, before the volume takes changes"
+    )]
+    RevokedHere { id: String, error: FsError },
     #[error(transparent)]
     Fs(#[from] FsError),
     #[error("the volume's record of {0} cannot be read: {1}")]

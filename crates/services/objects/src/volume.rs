@@ -14,6 +14,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::arrivals::{Arrival, Arrivals, Facet, Ticket};
+use crate::barred::Barred;
 use crate::bucket::Bucket;
 use crate::keeper::BucketKeeper;
 use crate::path::KeyPath;
@@ -98,11 +99,13 @@ pub struct Objects {
     pub(crate) changed: watch::Sender<()>,
     /// Asked for the places of what others change.
     keeper: OnceLock<Arc<BucketKeeper>>,
+    /// Keys that are refused although the volume has them.
+    barred: Arc<Barred>,
 }
 
 impl Objects {
-    /// Reads what the volume keeps.
-    pub async fn open(fs: Fs, env: Env) -> Result<Arc<Self>, ObjectError> {
+    /// Reads what the volume keeps. Keys that are `barred` are removed from it, if it takes changes.
+    pub async fn open(fs: Fs, env: Env, barred: Arc<Barred>) -> Result<Arc<Self>, ObjectError> {
         let objects = Self {
             // What S3 replaces or deletes is kept here.
             fs: fs.without_keeping(),
@@ -115,6 +118,7 @@ impl Objects {
             arrivals: Arc::default(),
             changed: watch::Sender::new(()),
             keeper: OnceLock::new(),
+            barred,
         };
         let mut state = State::default();
         if let Some(hidden) = objects.fs.hidden_folder().await?
@@ -142,6 +146,7 @@ impl Objects {
         let keeper: Arc<dyn Keeper> = keeper;
         objects.fs.set_keeper(Arc::downgrade(&keeper));
         if takes_changes {
+            objects.finish_revocations().await;
             objects.tend_lifecycles();
         }
         Ok(objects)
@@ -234,17 +239,25 @@ impl Objects {
         })
     }
 
+    /// All that the volume has, those that are refused included.
     pub fn access_keys(&self) -> BTreeMap<String, AccessKey> {
         self.state.read().keys.clone()
     }
 
+    /// A key that requests may be signed with.
     pub fn access_key(&self, id: &str) -> Option<AccessKey> {
-        self.state.read().keys.get(id).cloned()
+        let key = self.state.read().keys.get(id).cloned()?;
+        (!self.barred.has(id)).then_some(key)
     }
 
-    /// Whether there is one of that name. Names are never given again, and nothing of a key changes but how its secret is kept.
-    pub fn has_access_key(&self, id: &str) -> bool {
+    /// Whether the volume has a key of that name, which may be refused.
+    pub fn keeps_access_key(&self, id: &str) -> bool {
         self.state.read().keys.contains_key(id)
+    }
+
+    /// Whether requests may be signed with a key of that name. Names are never given again, and nothing of a key changes but how its secret is kept.
+    pub fn has_access_key(&self, id: &str) -> bool {
+        self.keeps_access_key(id) && !self.barred.has(id)
     }
 
     /// A change of a bucket or of its settings begins: its request counts as older than those that come later, also if it waits.
@@ -638,14 +651,45 @@ impl Objects {
         Ok((id, key, secret))
     }
 
+    /// Revokes an access key. If the volume does not take that change now, the key is refused by this process all the same, and the
+    /// answer is [`ObjectError::RevokedHere`]: the removal is durable only once this is answered without an error.
     pub async fn revoke_key(&self, id: &str) -> Result<(), ObjectError> {
         let _turn = self.turn.lock().await;
-        if !self.state.read().keys.contains_key(id) {
+        if !self.keeps_access_key(id) {
             return Err(ObjectError::NoAccessKey(id.to_owned()));
         }
-        self.forget(&format!("{OF_ACCESS_KEY}{id}")).await?;
+        match self.forget(&format!("{OF_ACCESS_KEY}{id}")).await {
+            Ok(()) => {}
+            // The volume goes to another owner, or is reopened: nothing of it is decided here.
+            Err(ObjectError::Fs(FsError::Fenced)) => return Err(FsError::Fenced.into()),
+            Err(ObjectError::Fs(error)) => {
+                self.barred.add(id);
+                let id = id.to_owned();
+                return Err(ObjectError::RevokedHere { id, error });
+            }
+            Err(error) => return Err(error),
+        }
         self.state.write().keys.remove(id);
+        self.barred.remove(id);
         Ok(())
+    }
+
+    /// Removes keys that were revoked while the volume took no changes.
+    async fn finish_revocations(&self) {
+        let ids: Vec<String> = {
+            let state = self.state.read();
+            let ids = state.keys.keys();
+            ids.filter(|id| self.barred.has(id)).cloned().collect()
+        };
+        for id in ids {
+            let volume = self.fs.name();
+            match self.revoke_key(&id).await {
+                Ok(()) => tracing::info!(volume, %id, "an access key that was revoked is removed"),
+                Err(error) => {
+                    tracing::warn!(volume, %error, "an access key that was revoked cannot be removed yet")
+                }
+            }
+        }
     }
 
     /// Letters of an alphabet whose length is a power of two.

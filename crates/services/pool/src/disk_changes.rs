@@ -15,7 +15,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, Media};
 use cairn_fs::Fs;
 use cairn_meta::Preference;
-use cairn_shard::{ShardDisk, ShardSettings, probe_unopened};
+use cairn_shard::{ShardDisk, ShardErrorKind, ShardSettings, probe_unopened};
 use futures_util::future::{Either, join_all, select};
 
 use crate::planner::{self, Standing};
@@ -84,7 +84,6 @@ impl Pool {
         let label = disk.label().to_owned();
         let id = DiskId(self.env.entropy.u128());
         let now = self.env.clock.now();
-        let failed = |error: &dyn std::fmt::Display| ChangeFailure::Engine(error.to_string());
         let pool = state.pool;
         let begin = async {
             ShardDisk::format(Arc::clone(&disk), pool, id, now).await?;
@@ -95,7 +94,10 @@ impl Pool {
             Either::Left((begun, _)) => begun,
             Either::Right(_) => return impossible(no_answer_of(&label, hang_after)),
         };
-        let opened = begun.map_err(|error| failed(&error))?;
+        let opened = begun.map_err(|error| match error.kind() {
+            ShardErrorKind::Full => ChangeFailure::NoRoom(error.to_string()),
+            _ => ChangeFailure::Engine(error.to_string()),
+        })?;
         let mut member = PoolDisk::new(id, label, now);
         member.by_label = true;
         member.role = role;

@@ -580,6 +580,9 @@ pub enum ChangeFailure {
     Impossible(String),
     #[error(transparent)]
     Save(#[from] SaveError),
+    /// A disk had no room for it. The text says which one.
+    #[error("{0}")]
+    NoRoom(String),
     #[error("{0}")]
     Engine(String),
 }

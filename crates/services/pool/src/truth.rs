@@ -78,6 +78,8 @@ pub enum SaveError {
         needed: usize,
         saved: usize,
         detail: String,
+        /// A disk that did not store it had no room.
+        is_full: bool,
     },
     /// Somebody else changed the same thing first.
     #[error("{0}")]
@@ -216,6 +218,10 @@ impl Written {
         matches!(self, Self::Over(Ok(())))
     }
 
+    fn lacks_room(&self) -> bool {
+        matches!(self, Self::Over(Err(DiskError::Full { .. })))
+    }
+
     fn is_late(&self) -> bool {
         matches!(self, Self::Late(_))
     }
@@ -318,6 +324,7 @@ fn require_enough(
                 needed,
                 saved,
                 detail: errors_of(disks, written).join("; "),
+                is_full: written.iter().any(Written::lacks_room),
             });
         }
     }

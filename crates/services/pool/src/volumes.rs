@@ -13,9 +13,10 @@ use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::settings::{
     ClassName, ExportRule, Protection, SizeLimit, VolumeName, VolumeSettings,
 };
-use cairn_fs::{Fs, FsSettings};
+use cairn_fs::{Fs, FsError, FsSettings};
 use cairn_keys::VolumeKey;
 use cairn_meta::{MetaError, MetaErrorKind, MetaStore};
+use tokio::sync::MutexGuard;
 
 use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
@@ -30,6 +31,8 @@ struct MakeError {
     why: String,
     /// Something of it may be on the disks.
     has_files: bool,
+    /// A disk had no room for it.
+    is_full: bool,
 }
 
 /// Why a volume was not opened.
@@ -319,13 +322,21 @@ impl Pool {
 
         let fs = match self.make_volume(&volume, state.volumes.len() + 1).await {
             Ok(fs) => fs,
-            Err(MakeError { why, has_files }) => {
+            Err(MakeError {
+                why,
+                has_files,
+                is_full,
+            }) => {
                 drop(tried);
                 if has_files {
                     // Each try would leave some more on a disk that is full.
                     self.remove_files(id).await;
                 }
-                return Err(ChangeFailure::Engine(why));
+                let why = format!("making volume {name}: {why}");
+                return Err(match is_full {
+                    true => ChangeFailure::NoRoom(why),
+                    false => ChangeFailure::Engine(why),
+                });
             }
         };
         state.volumes.push(volume);
@@ -348,6 +359,7 @@ impl Pool {
         let key = self.key_of(volume).map_err(|why| MakeError {
             why,
             has_files: false,
+            is_full: false,
         })?;
         let mut settings = self.host.meta_settings(volume, copies, count);
         settings.succession = Some(self.succession(volume.id));
@@ -357,12 +369,14 @@ impl Pool {
         let meta = meta.map_err(|error| MakeError {
             // Those of somebody else are none of this one's.
             has_files: !matches!(error, MetaError::Exists { .. }),
+            is_full: is_full(&error),
             why: error.to_string(),
         })?;
         let settings = self.fs_settings(volume, count, key);
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
         fs.map_err(|error| MakeError {
             has_files: true,
+            is_full: matches!(error, FsError::NoSpace),
             why: error.to_string(),
         })
     }
@@ -438,10 +452,7 @@ impl Pool {
         &self,
         change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeFailure> {
-        let mut tried = self.begin_change().await?;
-        let mut state = PoolState::clone(&self.state());
-        change(&mut state)?;
-        self.save(&mut tried, &mut state).await?;
+        let _turn = self.change_state(change).await?;
         self.host.classes(&self.state());
         Ok(())
     }
@@ -451,10 +462,20 @@ impl Pool {
         &self,
         change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeFailure> {
+        self.change_state(change).await.map(drop)
+    }
+
+    /// Changes the state and saves it. No other change begins while the caller holds what is returned: nobody is told of changes in
+    /// another order than theirs.
+    async fn change_state(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
+    ) -> Result<MutexGuard<'_, u64>, ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         change(&mut state)?;
-        self.save(&mut tried, &mut state).await
+        self.save(&mut tried, &mut state).await?;
+        Ok(tried)
     }
 
     /// Has a volume that is served here follow what is listed of it, if that is not what it was opened with, or followed until
@@ -560,10 +581,7 @@ impl Pool {
         &self,
         change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeFailure> {
-        let mut tried = self.begin_change().await?;
-        let mut state = PoolState::clone(&self.state());
-        change(&mut state)?;
-        self.save(&mut tried, &mut state).await?;
+        let _turn = self.change_state(change).await?;
         self.publish();
         Ok(())
     }

@@ -398,6 +398,19 @@ impl San {
             .await
     }
 
+    /// Forgets what [`Self::put_named`] kept; without the folder nothing was kept.
+    async fn remove_named(
+        &self,
+        folder: Option<Ino>,
+        prefix: &str,
+        name: &str,
+    ) -> Result<(), SanError> {
+        let Some(folder) = folder else { return Ok(()) };
+        let name = format!("{prefix}{name}");
+        self.fs.remove_xattr(&WHO, folder, name.as_bytes()).await?;
+        Ok(())
+    }
+
     async fn put_access(&self, lun: Ino, record: &LunRecord) -> Result<(), SanError> {
         let access = encode(&record.access())?;
         self.put(lun, OF_ACCESS, &access).await
@@ -891,11 +904,7 @@ impl San {
             }
             state.folder
         };
-        if let Some(folder) = folder {
-            self.fs
-                .remove_xattr(&WHO, folder, format!("{OF_IGROUP}{name}").as_bytes())
-                .await?;
-        }
+        self.remove_named(folder, OF_IGROUP, name).await?;
         self.state.write().igroups.remove(name);
         Ok(())
     }
@@ -945,11 +954,7 @@ impl San {
             }
             state.folder
         };
-        if let Some(folder) = folder {
-            self.fs
-                .remove_xattr(&WHO, folder, format!("{OF_INITIATOR}{name}").as_bytes())
-                .await?;
-        }
+        self.remove_named(folder, OF_INITIATOR, name).await?;
         self.state.write().initiators.remove(name);
         Ok(())
     }

@@ -84,6 +84,13 @@ impl Life {
         self.failure.lock().is_some()
     }
 
+    /// Waits for a random time, `longest` at most. Returns whether nothing has failed by then.
+    pub(crate) async fn pause(&self, env: &Env, rng: &mut Rng, longest: Duration) -> bool {
+        let pause = rng.below(longest.as_micros() as u64);
+        env.clock.sleep(Duration::from_micros(pause)).await;
+        !self.has_failed()
+    }
+
     /// Resolves when all clients are done.
     pub async fn clients_done(&self) {
         poll_fn(|context| {

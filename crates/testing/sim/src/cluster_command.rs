@@ -1,14 +1,14 @@
 //! The commands that simulate clusters.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use cairn_sim::cluster::{ClusterScenario, Counts, Report, What, has_late_calls, run, shrink};
 use cairn_sim::{Verdict, bugs};
 use clap::{Args, Subcommand};
-use parking_lot::Mutex;
+
+use crate::sweep::{Sweep, Swept, threads};
 
 /// In so many seeds, and more, each kind of thing happens.
 const KINDS_SEEDS_MIN: u64 = 500;
@@ -183,48 +183,35 @@ fn line(seed: u64, report: &Report) -> String {
 
 fn many(args: &ClusterRun) -> anyhow::Result<()> {
     let from = args.from.unwrap_or_else(crate::fresh_seed);
-    let threads = args.threads.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
-    });
     let begun = Instant::now();
     let until = args
         .seconds
         .map(|seconds| begun + Duration::from_secs(seconds));
-    let next = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let total = Mutex::new((Counts::default(), 0u64, Vec::new()));
-    println!("seeds from {from} on, {threads} threads");
-    let work = || {
-        while !stop.load(Ordering::Relaxed) {
-            let nth = next.fetch_add(1, Ordering::Relaxed);
-            if nth >= args.seeds || until.is_some_and(|until| Instant::now() >= until) {
-                return;
-            }
-            if args.no_late_calls && has_late_calls(from + nth) {
-                continue;
-            }
-            let scenario = ClusterScenario::from_seed(from + nth);
-            let report = run(&scenario);
-            let mut total = total.lock();
-            total.0.add(&report.counts);
-            total.1 += 1;
-            if args.verbose || report.verdict.is_failed() {
-                println!("{}", line(from + nth, &report));
-            }
-            if report.verdict.is_failed() {
-                total.2.push(scenario);
-                if !args.keep_going {
-                    stop.store(true, Ordering::Relaxed);
-                }
-            }
-        }
+    let sweep = Sweep {
+        from,
+        threads: threads(args.threads),
+        keep_going: args.keep_going,
     };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
+    let is_over = |nth| nth >= args.seeds || until.is_some_and(|until| Instant::now() >= until);
+    let one = |seed| {
+        if args.no_late_calls && has_late_calls(seed) {
+            return None;
         }
-    });
-    let (counts, seeds, failed) = total.into_inner();
+        let scenario = ClusterScenario::from_seed(seed);
+        let report = run(&scenario);
+        Some((scenario, report))
+    };
+    let note =
+        |swept: &mut Swept<Counts, ClusterScenario>, seed, (scenario, report): (_, Report)| {
+            swept.total.add(&report.counts);
+            let is_failed = report.verdict.is_failed();
+            if args.verbose || is_failed {
+                println!("{}", line(seed, &report));
+            }
+            is_failed.then_some(scenario)
+        };
+    let swept = sweep.run(is_over, one, note);
+    let (counts, seeds, failed) = (swept.total, swept.seeds, swept.failed);
     let seconds = begun.elapsed().as_secs_f64();
     println!("{counts:#?}");
     println!(

@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod cluster_command;
+mod sweep;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -14,9 +14,9 @@ use cairn_sim::run::Counts;
 use cairn_sim::shrink::shrink;
 use cairn_sim::{Report, Scenario, Verdict, run};
 use clap::{Args, Parser, Subcommand};
-use parking_lot::Mutex;
 
 use crate::cluster_command::ClusterWhat;
+use crate::sweep::{Sweep, Swept, threads};
 
 /// In so many seeds, and more, each kind of fault strikes.
 const FAULTS_SEEDS_MIN: u64 = 1000;
@@ -192,53 +192,37 @@ fn line(seed: u64, report: &Report) -> String {
 
 fn many(args: &Run) -> anyhow::Result<()> {
     let from = args.from.unwrap_or_else(fresh_seed);
-    let threads = args.threads.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
-    });
     let until = args
         .hours
         .map(|hours| Instant::now() + Duration::from_secs_f64(hours * 3600.0));
     let begun = Instant::now();
-    let next = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let total = Mutex::new((Counts::default(), 0u64, Vec::new()));
-    println!("seeds from {from} on, {threads} threads");
-    let work = || {
-        while !stop.load(Ordering::Relaxed) {
-            let nth = next.fetch_add(1, Ordering::Relaxed);
-            let is_over = match until {
-                Some(until) => Instant::now() >= until,
-                None => nth >= args.seeds,
-            };
-            if is_over {
-                return;
-            }
-            let seed = from + nth;
-            let scenario = Scenario::from_seed(seed);
-            let report = run(&scenario);
-            let mut total = total.lock();
-            total.0.add(&report.counts);
-            total.1 += 1;
-            if args.verbose || report.verdict.is_failed() {
-                println!("{}", line(seed, &report));
-            }
-            if total.1.is_multiple_of(1000) {
-                println!("{} seeds, {} failed", total.1, total.2.len());
-            }
-            if report.verdict.is_failed() {
-                total.2.push(scenario);
-                if !args.keep_going {
-                    stop.store(true, Ordering::Relaxed);
-                }
-            }
-        }
+    let sweep = Sweep {
+        from,
+        threads: threads(args.threads),
+        keep_going: args.keep_going,
     };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
+    let is_over = |nth| match until {
+        Some(until) => Instant::now() >= until,
+        None => nth >= args.seeds,
+    };
+    let one = |seed| {
+        let scenario = Scenario::from_seed(seed);
+        let report = run(&scenario);
+        Some((scenario, report))
+    };
+    let note = |swept: &mut Swept<Counts, Scenario>, seed, (scenario, report): (_, Report)| {
+        swept.total.add(&report.counts);
+        let is_failed = report.verdict.is_failed();
+        if args.verbose || is_failed {
+            println!("{}", line(seed, &report));
         }
-    });
-    let (counts, seeds, failed) = total.into_inner();
+        if swept.seeds.is_multiple_of(1000) {
+            println!("{} seeds, {} failed", swept.seeds, swept.failed.len());
+        }
+        is_failed.then_some(scenario)
+    };
+    let swept = sweep.run(is_over, one, note);
+    let (counts, seeds, failed) = (swept.total, swept.seeds, swept.failed);
     let seconds = begun.elapsed().as_secs_f64();
     println!("{counts:#?}");
     println!(

@@ -31,9 +31,8 @@ pub(crate) struct Quoter {
 impl Quoter {
     pub async fn run(mut self, step_count: u64) {
         for _ in 0..step_count {
-            let pause = self.rng.below(PAUSE_MAX.as_micros() as u64);
-            self.env.clock.sleep(Duration::from_micros(pause)).await;
-            if self.life.has_failed() {
+            let goes_on = self.life.pause(&self.env, &mut self.rng, PAUSE_MAX);
+            if !goes_on.await {
                 break;
             }
             let fs = self.life.serving.begin().await;

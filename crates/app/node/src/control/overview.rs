@@ -12,7 +12,8 @@ use cairn_base::domain::Losses;
 use cairn_config::{Protection, VolumeName};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
-use cairn_pool::health::{FREE_PERCENT_LOW, Judgement, LostDisk, LowVolume, Observed, judge};
+use cairn_pool::health::observed::{LostDisk, LowVolume, Observed, ObservedCluster};
+use cairn_pool::health::{FREE_PERCENT_LOW, Judgement, judge};
 use cairn_pool::warning::DiskLoss;
 
 use super::Controller;
@@ -29,6 +30,9 @@ pub struct VolumeState {
     pub owner: Option<String>,
     pub problem: Option<String>,
 }
+
+/// Names, each with what is wrong.
+type Troubles = Vec<(String, String)>;
 
 impl Controller {
     pub(super) fn judged(&self) -> Judgement {
@@ -156,102 +160,14 @@ impl Controller {
         let inner = &self.inner;
         let code = inner.pool.store.default_code();
         let space = inner.pool.store.space();
-        let lost = disks.iter().filter_map(|disk| {
-            let loss = match disk.state {
-                DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
-                DiskState::Unresponsive => DiskLoss::Unresponsive,
-                DiskState::Failing => DiskLoss::Failing,
-                DiskState::Returning => DiskLoss::Returning,
-                DiskState::Failed => DiskLoss::Failed,
-                DiskState::Missing => DiskLoss::Missing,
-            };
-            Some(LostDisk {
-                label: disk.label.clone(),
-                loss,
-                why: disk.problem.clone().unwrap_or_default(),
-            })
-        });
-        let holds_nothing = |disk: &&DiskView| {
-            let is_lost = disk.state.is_lost();
-            let mut members = pool.disks.iter();
-            is_lost
-                && members.any(|member| member.holds_nothing && member.id.to_string() == disk.id)
-        };
-        let disks_lost_empty = disks.iter().filter(holds_nothing).count();
-        let lost_ids: Vec<&str> = disks
-            .iter()
-            .filter(|disk| disk.state.is_lost())
-            .filter(|disk| !holds_nothing(disk))
-            .map(|disk| disk.id.as_str())
-            .collect();
-        let lost_members = pool.disks.iter();
-        let lost_members =
-            lost_members.filter(|member| lost_ids.contains(&member.id.to_string().as_str()));
-        let losses: Losses = lost_members.map(PoolDisk::domain).collect();
-        let troubled = disks.iter().filter_map(|disk| match disk.state {
-            DiskState::Ok | DiskState::Draining | DiskState::Drained => {
-                let problem = disk.problem.as_deref()?;
-                Some((disk.label.clone(), problem.to_owned()))
-            }
-            DiskState::Unresponsive
-            | DiskState::Failing
-            | DiskState::Returning
-            | DiskState::Failed
-            | DiskState::Missing => None,
-        });
+        let LostDisks {
+            lost,
+            empty_count,
+            node_count: nodes_lost,
+        } = lost_disks(pool, disks);
         let cluster = inner.cluster.as_ref();
         let cluster = cluster.map(|cluster| cluster_view::observed(inner, cluster));
-        // That nobody owns a volume is a warning of its own, which says why.
-        let without_owner = |name: &VolumeName| {
-            let cluster = cluster.as_ref();
-            cluster.is_some_and(|cluster| {
-                let mut free = cluster.without_owner.iter();
-                free.any(|(volume, _)| *volume == name.to_string())
-            })
-        };
-        let failed = volumes
-            .iter()
-            .filter(|volume| !volume.serving && !without_owner(&volume.name));
-        // One that was erased has no key for ever, and does not wait for one.
-        let waits_for_key = |volume: &&VolumeState| {
-            let mut all = pool.all_volumes();
-            let found = all.find(|other| other.id == volume.id);
-            let store = found.map(|volume| pool.store_of(volume));
-            store.is_some_and(|store| !is_erased(store) && inner.pool.key_trouble(store).is_some())
-        };
-        let (keys_away, failed): (Vec<&VolumeState>, Vec<&VolumeState>) =
-            failed.partition(waits_for_key);
-        let told = |volumes: Vec<&VolumeState>| -> Vec<(String, String)> {
-            let each = volumes.into_iter().map(|volume| {
-                let why = volume.problem.clone().unwrap_or_default();
-                (volume.name.to_string(), why)
-            });
-            each.collect()
-        };
-        let low = |volume: &PoolVolume| {
-            let limit_bytes = volume.settings.size_limit.bytes()?;
-            let VolumeService::Serving(fs) = inner.pool.service(volume.id)? else {
-                return None;
-            };
-            let free_bytes = limit_bytes.saturating_sub(fs.counts().file_bytes);
-            let free_percent = percent(free_bytes, limit_bytes).unwrap_or(0);
-            (free_percent < FREE_PERCENT_LOW && !volume.is_deleted).then(|| LowVolume {
-                volume: volume.name.to_string(),
-                limit_bytes,
-                free_percent,
-            })
-        };
-        let volumes_low: Vec<LowVolume> = pool.volumes.iter().filter_map(low).collect();
-        let mut by_drive: BTreeMap<String, usize> = BTreeMap::new();
-        if inner.cluster.is_none() {
-            let there = inner.pool.disks();
-            let there = there.iter().filter(|disk| !disk.health().failed);
-            for drive in there.filter_map(|disk| disk.disk().device()) {
-                for name in &drive.drives {
-                    *by_drive.entry(name.clone()).or_default() += 1;
-                }
-            }
-        }
+        let (keys_away, volumes_failed) = self.not_served(pool, volumes, cluster.as_ref());
         let tiers_away = crate::tiers::troubles(inner);
         let tiers_away = tiers_away
             .into_iter()
@@ -286,33 +202,24 @@ impl Controller {
         let directories_unprotected = pool.volumes.iter().filter(asks_for_none);
         let directories_unprotected =
             directories_unprotected.map(|volume| pool.head_of(volume).name.to_string());
-        let working = disks
-            .iter()
-            .filter(|disk| !matches!(disk.state, DiskState::Failed | DiskState::Missing));
-        let is_named = |disk: &&DiskView| {
-            let label = Path::new(&disk.label);
-            inner.named.iter().any(|place| place == label)
-        };
-        let named = working.clone().filter(is_named).count();
         Observed {
-            // In a cluster the map says which disks there are, and a start that finds none of its own makes no pool.
-            disks_named: (named < working.count() && inner.cluster.is_none()).then_some(named),
+            disks_named: self.disks_named(disks),
             disk_count: pool.disks.len(),
-            disks_lost: lost.collect(),
-            disks_lost_empty,
-            disks_troubled: troubled.collect(),
+            disks_lost: lost,
+            disks_lost_empty: empty_count,
+            disks_troubled: troubled_disks(disks),
             tolerated: usize::from(code.parity()),
             node_count: inner.pool.store.node_count(),
             nodes_tolerated: inner.pool.nodes_tolerated_by_all().unwrap_or(0),
-            nodes_lost: losses.nodes,
+            nodes_lost,
             layout: convert::layout(code),
-            volumes_failed: told(failed),
+            volumes_failed,
             volumes_read_only: read_only.collect(),
-            keys_away: told(keys_away),
+            keys_away,
             secrets_unwrapped: inner.pool.secrets_trouble(),
-            volumes_low,
+            volumes_low: self.volumes_low(pool),
             tiers_away: tiers_away.collect(),
-            disks_by_drive: by_drive.into_values().collect(),
+            disks_by_drive: self.disks_by_drive(),
             is_full: space.total_bytes > 0 && space.free_bytes <= space.reserve_bytes,
             memory: Some(inner.memory.used()),
             scrub_overdue: inner.pool.scrub_overdue(),
@@ -332,6 +239,93 @@ impl Controller {
             caches: crate::read_cache::warnings(inner),
             cluster,
         }
+    }
+
+    /// Volumes that are not served and have an owner, each with why: those that wait for their keys, and all others.
+    fn not_served(
+        &self,
+        pool: &PoolState,
+        volumes: &[VolumeState],
+        cluster: Option<&ObservedCluster>,
+    ) -> (Troubles, Troubles) {
+        // That nobody owns a volume is a warning of its own, which says why.
+        let without_owner = |name: &VolumeName| {
+            cluster.is_some_and(|cluster| {
+                let mut free = cluster.without_owner.iter();
+                free.any(|(volume, _)| *volume == name.to_string())
+            })
+        };
+        let failed = volumes
+            .iter()
+            .filter(|volume| !volume.serving && !without_owner(&volume.name));
+        // One that was erased has no key for ever, and does not wait for one.
+        let waits_for_key = |volume: &&VolumeState| {
+            let mut all = pool.all_volumes();
+            let found = all.find(|other| other.id == volume.id);
+            let store = found.map(|volume| pool.store_of(volume));
+            store.is_some_and(|store| {
+                !is_erased(store) && self.inner.pool.key_trouble(store).is_some()
+            })
+        };
+        let (keys_away, failed): (Vec<&VolumeState>, Vec<&VolumeState>) =
+            failed.partition(waits_for_key);
+        let told = |volumes: Vec<&VolumeState>| -> Troubles {
+            let each = volumes.into_iter().map(|volume| {
+                let why = volume.problem.clone().unwrap_or_default();
+                (volume.name.to_string(), why)
+            });
+            each.collect()
+        };
+        (told(keys_away), told(failed))
+    }
+
+    /// Volumes with little left to their size limits.
+    fn volumes_low(&self, pool: &PoolState) -> Vec<LowVolume> {
+        let low = |volume: &PoolVolume| {
+            let limit_bytes = volume.settings.size_limit.bytes()?;
+            let VolumeService::Serving(fs) = self.inner.pool.service(volume.id)? else {
+                return None;
+            };
+            let free_bytes = limit_bytes.saturating_sub(fs.counts().file_bytes);
+            let free_percent = percent(free_bytes, limit_bytes).unwrap_or(0);
+            (free_percent < FREE_PERCENT_LOW && !volume.is_deleted).then(|| LowVolume {
+                volume: volume.name.to_string(),
+                limit_bytes,
+                free_percent,
+            })
+        };
+        pool.volumes.iter().filter_map(low).collect()
+    }
+
+    /// How many data disks that work each drive bears; of a cluster that is not known.
+    fn disks_by_drive(&self) -> Vec<usize> {
+        let inner = &self.inner;
+        let mut by_drive: BTreeMap<String, usize> = BTreeMap::new();
+        if inner.cluster.is_none() {
+            let there = inner.pool.disks();
+            let there = there.iter().filter(|disk| !disk.health().failed);
+            for drive in there.filter_map(|disk| disk.disk().device()) {
+                for name in &drive.drives {
+                    *by_drive.entry(name.clone()).or_default() += 1;
+                }
+            }
+        }
+        by_drive.into_values().collect()
+    }
+
+    /// How many disks that work the configuration names; `None` if it names all.
+    fn disks_named(&self, disks: &[DiskView]) -> Option<usize> {
+        let inner = &self.inner;
+        let working = disks
+            .iter()
+            .filter(|disk| !matches!(disk.state, DiskState::Failed | DiskState::Missing));
+        let is_named = |disk: &&DiskView| {
+            let label = Path::new(&disk.label);
+            inner.named.iter().any(|place| place == label)
+        };
+        let named = working.clone().filter(is_named).count();
+        // In a cluster the map says which disks there are, and a start that finds none of its own makes no pool.
+        (named < working.count() && inner.cluster.is_none()).then_some(named)
     }
 
     pub(super) fn memory(&self) -> MemoryView {
@@ -356,6 +350,70 @@ impl Controller {
             rest_bytes: inner.budget.rest_bytes,
         }
     }
+}
+
+/// Disks that do not serve.
+struct LostDisks {
+    lost: Vec<LostDisk>,
+    /// Those of them that hold nothing that anybody needs.
+    empty_count: usize,
+    /// Nodes that have any of the others.
+    node_count: usize,
+}
+
+fn lost_disks(pool: &PoolState, disks: &[DiskView]) -> LostDisks {
+    let lost = disks.iter().filter_map(|disk| {
+        let loss = match disk.state {
+            DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
+            DiskState::Unresponsive => DiskLoss::Unresponsive,
+            DiskState::Failing => DiskLoss::Failing,
+            DiskState::Returning => DiskLoss::Returning,
+            DiskState::Failed => DiskLoss::Failed,
+            DiskState::Missing => DiskLoss::Missing,
+        };
+        Some(LostDisk {
+            label: disk.label.clone(),
+            loss,
+            why: disk.problem.clone().unwrap_or_default(),
+        })
+    });
+    let holds_nothing = |disk: &&DiskView| {
+        let is_lost = disk.state.is_lost();
+        let mut members = pool.disks.iter();
+        is_lost && members.any(|member| member.holds_nothing && member.id.to_string() == disk.id)
+    };
+    let empty_count = disks.iter().filter(holds_nothing).count();
+    let lost_ids: Vec<&str> = disks
+        .iter()
+        .filter(|disk| disk.state.is_lost())
+        .filter(|disk| !holds_nothing(disk))
+        .map(|disk| disk.id.as_str())
+        .collect();
+    let lost_members = pool.disks.iter();
+    let lost_members =
+        lost_members.filter(|member| lost_ids.contains(&member.id.to_string().as_str()));
+    let losses: Losses = lost_members.map(PoolDisk::domain).collect();
+    LostDisks {
+        lost: lost.collect(),
+        empty_count,
+        node_count: losses.nodes,
+    }
+}
+
+/// Disks that serve in spite of what is wrong with them, each with what that is.
+fn troubled_disks(disks: &[DiskView]) -> Troubles {
+    let troubled = disks.iter().filter_map(|disk| match disk.state {
+        DiskState::Ok | DiskState::Draining | DiskState::Drained => {
+            let problem = disk.problem.as_deref()?;
+            Some((disk.label.clone(), problem.to_owned()))
+        }
+        DiskState::Unresponsive
+        | DiskState::Failing
+        | DiskState::Returning
+        | DiskState::Failed
+        | DiskState::Missing => None,
+    });
+    troubled.collect()
 }
 
 fn is_erased(store: &PoolVolume) -> bool {

@@ -95,6 +95,9 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("check the current state, and try again")
         }
+        ChangeFailure::NoRoom(_) | ChangeFailure::Save(SaveError::Disks { is_full: true, .. }) => {
+            disks_full(message)
+        }
         ChangeFailure::Save(_) | ChangeFailure::Engine(_) => {
             tracing::error!(%message, "a change of the pool failed");
             ControlError::new(ErrorKind::Internal, message)
@@ -103,6 +106,80 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
     }
 }
 
+/// Disks had no room for a change of the pool.
+fn disks_full(message: String) -> ControlError {
+    ControlError::new(ErrorKind::Conflict, message).hint(
+        "free space on the file systems of these disks, or add a disk (`cairn disk add FOLDER`), then try again; `cairn status` shows which disks are full",
+    )
+}
+
+/// A volume had no room for a change of it: a limit is reached, or it is read-only until its disks have room.
+pub(crate) fn no_room(message: impl Into<String>) -> ControlError {
+    ControlError::new(ErrorKind::Conflict, message).hint(
+        "`cairn status` shows whether disks are full or the volume is read-only, `cairn quota list VOLUME` and `cairn volume list` which limit is reached",
+    )
+}
+
 pub(super) fn not_found(why: String) -> ControlError {
     ControlError::new(ErrorKind::NotFound, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_config::VolumeName;
+    use cairn_fs::FsError;
+    use cairn_objects::ObjectError;
+    use cairn_san::SanError;
+
+    use super::*;
+    use crate::{policies, quotas, s3, san, snapshots};
+
+    /// What lacks room is no fault of the server: each answer is 409, and says what to do.
+    #[test]
+    fn want_of_room_is_no_internal_error() {
+        let volume: VolumeName = "main".parse().unwrap();
+        let text = || "disk0: no space left".to_owned();
+        let of_pool_file = |is_full| {
+            refusal(ChangeFailure::Save(SaveError::Disks {
+                needed: 2,
+                saved: 1,
+                detail: text(),
+                is_full,
+            }))
+        };
+        let of_volume = |error: FsError| {
+            [
+                ("buckets", s3::refused(error.clone().into())),
+                ("LUNs", san::refused(SanError::Fs(error.clone()))),
+                ("quotas", quotas::refused("/", error.clone())),
+                ("policies", policies::failed(&volume, "/", &error)),
+                ("snapshots", snapshots::refused("s", error.clone().into())),
+                ("schedules", snapshots::schedules_refused(error.into())),
+            ]
+        };
+        let of_key = |error| {
+            s3::refused(ObjectError::RevokedHere {
+                id: "KEY".to_owned(),
+                error,
+            })
+        };
+        let mut cases = vec![
+            ("a volume", refusal(ChangeFailure::NoRoom(text()))),
+            ("the pool file", of_pool_file(true)),
+            ("an access key", of_key(FsError::NoSpace)),
+        ];
+        cases.extend(of_volume(FsError::NoSpace));
+        cases.extend(of_volume(FsError::QuotaExceeded));
+        for (name, refused) in cases {
+            assert_eq!(refused.kind, ErrorKind::Conflict, "{name}");
+            assert!(refused.hint.is_some_and(|hint| !hint.is_empty()), "{name}");
+        }
+        // Another fault of the disks stays one.
+        assert_eq!(of_pool_file(false).kind, ErrorKind::Internal);
+        assert_eq!(
+            refusal(ChangeFailure::Engine(text())).kind,
+            ErrorKind::Internal
+        );
+        assert!(of_key(FsError::NoSpace).message.contains("not stored"));
+    }
 }

@@ -111,194 +111,10 @@ pub struct Rise {
 
 /// What holds now. `is_nearly_full`: that was told, and not yet that it ended.
 pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
-    let mut all = Vec::new();
-    let mut add =
-        |kind, subject: String, severity, message: String, action: Option<&'static str>| {
-            all.push(Condition {
-                kind,
-                warning: None,
-                subject,
-                severity,
-                message,
-                action: action.map(Cow::Borrowed),
-            });
-        };
-    for disk in &seen.disks {
-        let (subject, why) = (&disk.subject, disk.problem.as_deref());
-        let (kind, severity, message, action) = match (disk.state, why) {
-            (DiskState::Missing, why) => (
-                EventKind::DiskMissing,
-                Severity::Error,
-                with_why(format!("{subject} is missing"), why),
-                Some(
-                    "attach the disk and restart the server; if the disk is lost for good: cairn disk replace",
-                ),
-            ),
-            (DiskState::Failed, why) => (
-                EventKind::DiskFailed,
-                Severity::Error,
-                with_why(format!("{subject} failed and is out of use"), why),
-                Some(
-                    "check the drive: cairn disk replace replaces it, cairn disk retry takes it back if it works again",
-                ),
-            ),
-            (DiskState::Unresponsive, why) => (
-                EventKind::DiskSuspect,
-                Severity::Warning,
-                with_why(
-                    format!("{subject} is unresponsive and counts as lost until it answers"),
-                    why,
-                ),
-                Some("check the drive, its cable and its controller"),
-            ),
-            (DiskState::Failing, why) => (
-                EventKind::DiskSuspect,
-                Severity::Warning,
-                with_why(
-                    format!("{subject} fails writes and counts as lost until it takes them"),
-                    why,
-                ),
-                Some(
-                    "check whether its file system is read-only, and the kernel log for the drive",
-                ),
-            ),
-            (DiskState::Returning, why) => (
-                EventKind::DiskSuspect,
-                Severity::Warning,
-                with_why(
-                    format!(
-                        "{subject} is back and counts as lost until it has the writes that it missed"
-                    ),
-                    why,
-                ),
-                None,
-            ),
-            (DiskState::Draining, _) => (
-                EventKind::DiskDrain,
-                Severity::Info,
-                drain_began(subject),
-                None,
-            ),
-            (DiskState::Ok | DiskState::Drained, Some(why)) => (
-                EventKind::DiskSuspect,
-                Severity::Warning,
-                format!("{subject} has a fault and stays in use: {why}"),
-                Some("check the drive, its cable and its controller; have a replacement ready"),
-            ),
-            (DiskState::Ok | DiskState::Drained, None) => continue,
-        };
-        add(kind, subject.clone(), severity, message, action);
-    }
-    if seen.rebuild.running {
-        add(
-            EventKind::Rebuild,
-            REBUILD.to_owned(),
-            Severity::Info,
-            format!(
-                "data is being moved or rebuilt: {} left",
-                shards(seen.rebuild.shards_left)
-            ),
-            None,
-        );
-    }
-    let free_percent_low = match is_nearly_full {
-        true => FREE_PERCENT_AGAIN,
-        false => FREE_PERCENT_LOW,
-    };
-    if let Some(percent) = seen
-        .free_percent
-        .filter(|percent| *percent < free_percent_low)
-    {
-        add(
-            EventKind::PoolNearlyFull,
-            POOL.to_owned(),
-            Severity::Warning,
-            format!("the pool is nearly full: {percent}% of its space is free"),
-            Some("delete data and snapshots, or add a disk: cairn disk add"),
-        );
-    }
-    if seen.is_full {
-        add(
-            EventKind::PoolFull,
-            POOL.to_owned(),
-            Severity::Error,
-            "the pool is full: writes fail, reads and deletions work".to_owned(),
-            Some("delete data and snapshots, or add a disk: cairn disk add"),
-        );
-    }
-    for volume in &seen.volumes {
-        let name = &volume.name;
-        match (&volume.owner, &volume.problem) {
-            (Owner::Nobody, _) => add(
-                EventKind::VolumeWithoutOwner,
-                subject_of_volume(name),
-                Severity::Error,
-                format!("no node owns volume {name}: it is not served"),
-                Some(
-                    "cairn cluster status shows which nodes and disks are missing; bring them back",
-                ),
-            ),
-            (_, Some(why)) => add(
-                EventKind::VolumeNotServed,
-                subject_of_volume(name),
-                Severity::Error,
-                format!("volume {name} is not served: {why}"),
-                Some("cairn status shows what is missing; the server's log has details"),
-            ),
-            _ => {}
-        }
-    }
-    for node in seen.nodes.iter().filter(|node| !node.is_there) {
-        add(
-            EventKind::NodeAway,
-            format!("node {}", node.name),
-            Severity::Warning,
-            format!("node {} is away: its lease has expired", node.name),
-            Some("start its server or repair its network"),
-        );
-    }
-    if seen.has_lease == Some(false) {
-        add(
-            EventKind::LeaseLost,
-            THIS_NODE.to_owned(),
-            Severity::Error,
-            "etcd does not renew this node's lease: the node serves no volume".to_owned(),
-            Some("check that a majority of the etcd members runs, and that this node reaches them"),
-        );
-    }
-    for (volume, trouble) in troubled(&seen.schedules) {
-        add(
-            EventKind::ScheduleFailed,
-            subject_of_volume(volume),
-            Severity::Warning,
-            format!(
-                "the snapshot schedule of volume {volume} fails: {trouble}; the server retries"
-            ),
-            Some("cairn snapshot list shows all snapshots; delete old ones if there are too many"),
-        );
-    }
-    for (tier, trouble) in troubled(&seen.tiers) {
-        add(
-            EventKind::TierFailed,
-            subject_of_tier(tier),
-            Severity::Warning,
-            format!("tier {tier} is not usable: {trouble}; the server retries"),
-            Some(
-                "check that its address can be reached and its credentials are valid: cairn tier show",
-            ),
-        );
-    }
-    for (volume, trouble) in troubled(&seen.goals) {
-        add(
-            EventKind::LatencyGoalMissed,
-            subject_of_volume(volume),
-            Severity::Warning,
-            format!("volume {volume} misses its latency objective: {trouble}"),
-            Some(
-                "background work is throttled already; give other volumes a class with rates, or add disks or nodes",
-            ),
-        );
-    }
+    let mut all: Vec<Condition> = seen.disks.iter().filter_map(of_disk).collect();
+    of_pool(seen, is_nearly_full, &mut all);
+    of_owners(seen, &mut all);
+    of_services(seen, &mut all);
     let alerts = seen.warnings.iter();
     let alerts = alerts.filter(|warning| !has_own_event(warning.kind));
     all.extend(alerts.map(|warning| Condition {
@@ -311,6 +127,212 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
         action: Some(Cow::Owned(warning.next.clone())),
     }));
     all
+}
+
+/// A condition that has an event of its own.
+fn condition(
+    kind: EventKind,
+    subject: String,
+    severity: Severity,
+    message: String,
+    action: Option<&'static str>,
+) -> Condition {
+    Condition {
+        kind,
+        warning: None,
+        subject,
+        severity,
+        message,
+        action: action.map(Cow::Borrowed),
+    }
+}
+
+fn of_disk(disk: &SeenDisk) -> Option<Condition> {
+    let (subject, why) = (&disk.subject, disk.problem.as_deref());
+    let (kind, severity, message, action) = match (disk.state, why) {
+        (DiskState::Missing, why) => (
+            EventKind::DiskMissing,
+            Severity::Error,
+            with_why(format!("{subject} is missing"), why),
+            Some(
+                "attach the disk and restart the server; if the disk is lost for good: cairn disk replace",
+            ),
+        ),
+        (DiskState::Failed, why) => (
+            EventKind::DiskFailed,
+            Severity::Error,
+            with_why(format!("{subject} failed and is out of use"), why),
+            Some(
+                "check the drive: cairn disk replace replaces it, cairn disk retry takes it back if it works again",
+            ),
+        ),
+        (DiskState::Unresponsive, why) => (
+            EventKind::DiskSuspect,
+            Severity::Warning,
+            with_why(
+                format!("{subject} is unresponsive and counts as lost until it answers"),
+                why,
+            ),
+            Some("check the drive, its cable and its controller"),
+        ),
+        (DiskState::Failing, why) => (
+            EventKind::DiskSuspect,
+            Severity::Warning,
+            with_why(
+                format!("{subject} fails writes and counts as lost until it takes them"),
+                why,
+            ),
+            Some("check whether its file system is read-only, and the kernel log for the drive"),
+        ),
+        (DiskState::Returning, why) => (
+            EventKind::DiskSuspect,
+            Severity::Warning,
+            with_why(
+                format!(
+                    "{subject} is back and counts as lost until it has the writes that it missed"
+                ),
+                why,
+            ),
+            None,
+        ),
+        (DiskState::Draining, _) => (
+            EventKind::DiskDrain,
+            Severity::Info,
+            drain_began(subject),
+            None,
+        ),
+        (DiskState::Ok | DiskState::Drained, Some(why)) => (
+            EventKind::DiskSuspect,
+            Severity::Warning,
+            format!("{subject} has a fault and stays in use: {why}"),
+            Some("check the drive, its cable and its controller; have a replacement ready"),
+        ),
+        (DiskState::Ok | DiskState::Drained, None) => return None,
+    };
+    let subject = subject.clone();
+    Some(condition(kind, subject, severity, message, action))
+}
+
+/// Space and data that moves.
+fn of_pool(seen: &Seen, is_nearly_full: bool, all: &mut Vec<Condition>) {
+    if seen.rebuild.running {
+        all.push(condition(
+            EventKind::Rebuild,
+            REBUILD.to_owned(),
+            Severity::Info,
+            format!(
+                "data is being moved or rebuilt: {} left",
+                shards(seen.rebuild.shards_left)
+            ),
+            None,
+        ));
+    }
+    let free_percent_low = match is_nearly_full {
+        true => FREE_PERCENT_AGAIN,
+        false => FREE_PERCENT_LOW,
+    };
+    if let Some(percent) = seen
+        .free_percent
+        .filter(|percent| *percent < free_percent_low)
+    {
+        all.push(condition(
+            EventKind::PoolNearlyFull,
+            POOL.to_owned(),
+            Severity::Warning,
+            format!("the pool is nearly full: {percent}% of its space is free"),
+            Some("delete data and snapshots, or add a disk: cairn disk add"),
+        ));
+    }
+    if seen.is_full {
+        all.push(condition(
+            EventKind::PoolFull,
+            POOL.to_owned(),
+            Severity::Error,
+            "the pool is full: writes fail, reads and deletions work".to_owned(),
+            Some("delete data and snapshots, or add a disk: cairn disk add"),
+        ));
+    }
+}
+
+/// Volumes that are not served, nodes that are away, and this node's lease.
+fn of_owners(seen: &Seen, all: &mut Vec<Condition>) {
+    for volume in &seen.volumes {
+        let name = &volume.name;
+        match (&volume.owner, &volume.problem) {
+            (Owner::Nobody, _) => all.push(condition(
+                EventKind::VolumeWithoutOwner,
+                subject_of_volume(name),
+                Severity::Error,
+                format!("no node owns volume {name}: it is not served"),
+                Some(
+                    "cairn cluster status shows which nodes and disks are missing; bring them back",
+                ),
+            )),
+            (_, Some(why)) => all.push(condition(
+                EventKind::VolumeNotServed,
+                subject_of_volume(name),
+                Severity::Error,
+                format!("volume {name} is not served: {why}"),
+                Some("cairn status shows what is missing; the server's log has details"),
+            )),
+            _ => {}
+        }
+    }
+    for node in seen.nodes.iter().filter(|node| !node.is_there) {
+        all.push(condition(
+            EventKind::NodeAway,
+            format!("node {}", node.name),
+            Severity::Warning,
+            format!("node {} is away: its lease has expired", node.name),
+            Some("start its server or repair its network"),
+        ));
+    }
+    if seen.has_lease == Some(false) {
+        all.push(condition(
+            EventKind::LeaseLost,
+            THIS_NODE.to_owned(),
+            Severity::Error,
+            "etcd does not renew this node's lease: the node serves no volume".to_owned(),
+            Some("check that a majority of the etcd members runs, and that this node reaches them"),
+        ));
+    }
+}
+
+/// Schedules, tiers and goals that are not kept.
+fn of_services(seen: &Seen, all: &mut Vec<Condition>) {
+    for (volume, trouble) in troubled(&seen.schedules) {
+        all.push(condition(
+            EventKind::ScheduleFailed,
+            subject_of_volume(volume),
+            Severity::Warning,
+            format!(
+                "the snapshot schedule of volume {volume} fails: {trouble}; the server retries"
+            ),
+            Some("cairn snapshot list shows all snapshots; delete old ones if there are too many"),
+        ));
+    }
+    for (tier, trouble) in troubled(&seen.tiers) {
+        all.push(condition(
+            EventKind::TierFailed,
+            subject_of_tier(tier),
+            Severity::Warning,
+            format!("tier {tier} is not usable: {trouble}; the server retries"),
+            Some(
+                "check that its address can be reached and its credentials are valid: cairn tier show",
+            ),
+        ));
+    }
+    for (volume, trouble) in troubled(&seen.goals) {
+        all.push(condition(
+            EventKind::LatencyGoalMissed,
+            subject_of_volume(volume),
+            Severity::Warning,
+            format!("volume {volume} misses its latency objective: {trouble}"),
+            Some(
+                "background work is throttled already; give other volumes a class with rates, or add disks or nodes",
+            ),
+        ));
+    }
 }
 
 /// Whether a condition of its own reports what this warning says.

@@ -30,7 +30,7 @@ const LATE: u32 = 4;
 /// A change that is delayed until RELEASE comes, and holds so many KiB meanwhile as its argument says.
 const DELAYED: u32 = 5;
 const RELEASE: u32 = 6;
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct Adder {
@@ -196,7 +196,7 @@ impl Server {
     fn connect(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
         // A test that would hang fails.
-        stream.set_read_timeout(Some(6 * GRACE)).unwrap();
+        stream.set_read_timeout(Some(2 * GRACE)).unwrap();
         Client(stream)
     }
 
@@ -445,7 +445,7 @@ fn the_port_mapper_knows_each_version() {
 fn a_datagram_has_a_handler_of_its_own() {
     let server = Server::start();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(6 * GRACE)).unwrap();
+    socket.set_read_timeout(Some(2 * GRACE)).unwrap();
     for xid in 1..3 {
         let call = call(xid, (PROGRAM, 2, COUNT), &[]);
         socket.send_to(&call, server.udp).unwrap();

@@ -2,14 +2,59 @@
 //!
 //! Owns: these operations. Must not know: how they are kept.
 
-use cairn_objects::Facet;
+use cairn_objects::{Bucket, Facet, ObjectInfo, ObjectRecord};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result};
 
 use super::Service;
 use crate::buckets;
+use crate::caller::Caller;
 use crate::errors::told;
 use crate::values;
+
+/// The version of an object whose properties are read or changed.
+struct Subject<'a> {
+    caller: &'a Caller,
+    bucket: Bucket,
+    key: &'a str,
+    version: Option<&'a str>,
+}
+
+impl<'a> Subject<'a> {
+    fn of(
+        caller: &'a Caller,
+        bucket: &str,
+        key: &'a str,
+        version: Option<&'a ObjectVersionId>,
+    ) -> S3Result<Self> {
+        Ok(Self {
+            bucket: caller.bucket(bucket)?,
+            version: values::version(version),
+            caller,
+            key,
+        })
+    }
+
+    async fn read(&self) -> S3Result<ObjectInfo> {
+        let who = &self.caller.who;
+        let info = self.bucket.readable(who, self.key, self.version);
+        info.await.map_err(told)
+    }
+
+    /// Changes what `facet` is of. Returns the id of the version that was changed, if the bucket keeps versions.
+    async fn change(
+        &self,
+        facet: Facet,
+        change: impl FnOnce(&mut ObjectRecord) + Send,
+    ) -> S3Result<Option<String>> {
+        let (who, key) = (&self.caller.who, self.key);
+        let begun = self.caller.begun(&self.bucket, key, facet)?;
+        let changed = self
+            .bucket
+            .change_record(who, key, self.version, &begun, change);
+        Ok(changed.await.map_err(told)?.version_id)
+    }
+}
 
 impl Service {
     pub(super) async fn object_tags(
@@ -18,10 +63,9 @@ impl Service {
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let version = values::version(input.version_id.as_ref());
-        let bucket = caller.bucket(&input.bucket)?;
-        let info = bucket.readable(&caller.who, &input.key, version);
-        let info = info.await.map_err(told)?;
+        let version = input.version_id.as_ref();
+        let subject = Subject::of(&caller, &input.bucket, &input.key, version)?;
+        let info = subject.read().await?;
         let tags = info.record.map(|record| record.tags).unwrap_or_default();
         let tag_set = tags.into_iter().map(|(key, value)| Tag {
             key: Some(key),
@@ -39,14 +83,12 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let version = values::version(input.version_id.as_ref());
-        let bucket = caller.bucket(&input.bucket)?;
+        let version = input.version_id.as_ref();
+        let subject = Subject::of(&caller, &input.bucket, &input.key, version)?;
         let tags = values::tags(input.tagging.tag_set)?;
-        let set = |record: &mut cairn_objects::ObjectRecord| record.tags = tags;
-        let begun = caller.begun(&bucket, &input.key, Facet::Tags)?;
-        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, set);
+        let changed = subject.change(Facet::Tags, |record| record.tags = tags);
         Ok(S3Response::new(PutObjectTaggingOutput {
-            version_id: changed.await.map_err(told)?.version_id,
+            version_id: changed.await?,
         }))
     }
 
@@ -56,13 +98,11 @@ impl Service {
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let version = values::version(input.version_id.as_ref());
-        let bucket = caller.bucket(&input.bucket)?;
-        let clear = |record: &mut cairn_objects::ObjectRecord| record.tags.clear();
-        let begun = caller.begun(&bucket, &input.key, Facet::Tags)?;
-        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, clear);
+        let version = input.version_id.as_ref();
+        let subject = Subject::of(&caller, &input.bucket, &input.key, version)?;
+        let changed = subject.change(Facet::Tags, |record| record.tags.clear());
         Ok(S3Response::new(DeleteObjectTaggingOutput {
-            version_id: changed.await.map_err(told)?.version_id,
+            version_id: changed.await?,
         }))
     }
 
@@ -72,10 +112,9 @@ impl Service {
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let version = values::version(input.version_id.as_ref());
-        let bucket = caller.bucket(&input.bucket)?;
-        let info = bucket.readable(&caller.who, &input.key, version);
-        let info = info.await.map_err(told)?;
+        let version = input.version_id.as_ref();
+        let subject = Subject::of(&caller, &input.bucket, &input.key, version)?;
+        let info = subject.read().await?;
         let owner = caller.owner();
         let is_public = info.record.is_some_and(|record| record.public_read);
         Ok(S3Response::new(GetObjectAclOutput {
@@ -91,16 +130,13 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectAclOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let version = values::version(input.version_id.as_ref());
-        let bucket = caller.bucket(&input.bucket)?;
+        let version = input.version_id.as_ref();
+        let subject = Subject::of(&caller, &input.bucket, &input.key, version)?;
         let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
         buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
-        let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
-        let begun = caller.begun(&bucket, &input.key, Facet::Acl)?;
-        let changed = bucket.change_record(&caller.who, &input.key, version, &begun, change);
-        let changed = changed.await;
-        changed.map_err(told)?;
+        let changed = subject.change(Facet::Acl, |record| record.public_read = is_public);
+        changed.await?;
         Ok(S3Response::new(PutObjectAclOutput::default()))
     }
 }

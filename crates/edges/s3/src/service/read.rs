@@ -2,13 +2,15 @@
 //!
 //! Owns: GetObject, HeadObject and GetObjectAttributes, and what of an object is read. Must not know: how bytes are sent (`body`).
 
-use cairn_objects::ObjectInfo;
+use cairn_objects::{Bucket, ObjectInfo};
 use http::header::IF_RANGE;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
+use super::fields::set_sums;
 use super::{LIST_COUNT_MAX, Service, number};
 use crate::body;
+use crate::caller::Caller;
 use crate::errors::told;
 use crate::locks;
 use crate::values::{self, KEPT_HEADERS, ReadCondition};
@@ -21,157 +23,30 @@ impl Service {
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let caller = self.caller(&request)?;
-        let overrides = [
-            &request.input.response_cache_control,
-            &request.input.response_content_disposition,
-            &request.input.response_content_encoding,
-            &request.input.response_content_language,
-            &request.input.response_content_type,
-        ];
-        let is_overridden = overrides.iter().any(|it| it.is_some());
-        let is_overridden = is_overridden || request.input.response_expires.is_some();
-        require_signed(caller.has_key(), is_overridden)?;
         let input = request.input;
-        let version = values::version(input.version_id.as_ref());
-        let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
-        ReadCondition {
-            if_match: input.if_match.as_ref(),
-            if_none_match: input.if_none_match.as_ref(),
-            if_modified_since: input.if_modified_since.as_ref(),
-            if_unmodified_since: input.if_unmodified_since.as_ref(),
-        }
-        .check(&info)?;
-        let range = range_of(
-            input.range.as_ref(),
-            input.part_number,
-            &request.headers,
-            &info,
-        )?;
-        let part = part_of(&info, range, input.part_number)?;
-        let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
-        let length = number(part.range.end - part.range.start);
+        let reading = Reading::begin(&caller, &request.headers, &input).await?;
         let transfer = self.0.transfer(&caller, &input.bucket).await;
-        let range = part.range.clone();
-        let body = body::send(&self.0, transfer, &bucket, &caller.who, info.ino, range);
+        let (ino, range) = (reading.info.ino, reading.part.range.clone());
+        let body = body::send(&self.0, transfer, &reading.bucket, &caller.who, ino, range);
         let body = body.await.map_err(told)?;
-        let is_part = part.content_range.is_some();
-        let tags = info.record.as_ref().map_or(0, |record| record.tags.len());
-        let locked = locks::Told::of(&info);
-        let mut response = S3Response::new(GetObjectOutput {
+        let record = reading.info.record.as_ref();
+        let tags = record.map_or(0, |record| record.tags.len());
+        Ok(reading.answer(GetObjectOutput {
             body: Some(body),
-            accept_ranges: Some("bytes".to_owned()),
-            content_length: Some(length),
-            content_range: part.content_range,
-            content_type: input.response_content_type.or_else(|| content_type(&info)),
-            cache_control: input
-                .response_cache_control
-                .or_else(|| kept(&info, KEPT_HEADERS[0])),
-            content_disposition: input
-                .response_content_disposition
-                .or_else(|| kept(&info, KEPT_HEADERS[1])),
-            content_encoding: input
-                .response_content_encoding
-                .or_else(|| kept(&info, KEPT_HEADERS[2])),
-            content_language: input
-                .response_content_language
-                .or_else(|| kept(&info, KEPT_HEADERS[3])),
-            expires: input.response_expires.or_else(|| kept_expires(&info)),
-            e_tag: Some(values::etag(&info.etag())),
-            last_modified: Some(values::time(info.attr.mtime)),
-            metadata: metadata(&info),
-            parts_count: part.parts_count,
             tag_count: (tags > 0).then_some(tags as i32),
-            version_id: info.version_id.clone(),
-            object_lock_mode: locked.mode,
-            object_lock_retain_until_date: locked.until,
-            object_lock_legal_hold_status: locked.hold,
-            checksum_crc32: sums.checksum_crc32,
-            checksum_crc32c: sums.checksum_crc32c,
-            checksum_crc64nvme: sums.checksum_crc64nvme,
-            checksum_sha1: sums.checksum_sha1,
-            checksum_sha256: sums.checksum_sha256,
-            checksum_type: sums.checksum_type,
-            ..GetObjectOutput::default()
-        });
-        if is_part {
-            response.status = Some(http::StatusCode::PARTIAL_CONTENT);
-        }
-        Ok(response)
+            ..reading.headers(input)
+        }))
     }
 
+    /// The answer to GET without the bytes.
     pub(super) async fn head(
         &self,
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let caller = self.caller(&request)?;
-        let overrides = [
-            &request.input.response_cache_control,
-            &request.input.response_content_disposition,
-            &request.input.response_content_encoding,
-            &request.input.response_content_language,
-            &request.input.response_content_type,
-        ];
-        let is_overridden = overrides.iter().any(|it| it.is_some());
-        let is_overridden = is_overridden || request.input.response_expires.is_some();
-        require_signed(caller.has_key(), is_overridden)?;
-        let input = request.input;
-        let version = values::version(input.version_id.as_ref());
-        let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
-        ReadCondition {
-            if_match: input.if_match.as_ref(),
-            if_none_match: input.if_none_match.as_ref(),
-            if_modified_since: input.if_modified_since.as_ref(),
-            if_unmodified_since: input.if_unmodified_since.as_ref(),
-        }
-        .check(&info)?;
-        let range = range_of(
-            input.range.as_ref(),
-            input.part_number,
-            &request.headers,
-            &info,
-        )?;
-        let part = part_of(&info, range, input.part_number)?;
-        let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
-        let is_part = part.content_range.is_some();
-        let locked = locks::Told::of(&info);
-        let mut response = S3Response::new(HeadObjectOutput {
-            version_id: info.version_id.clone(),
-            object_lock_mode: locked.mode,
-            object_lock_retain_until_date: locked.until,
-            object_lock_legal_hold_status: locked.hold,
-            accept_ranges: Some("bytes".to_owned()),
-            content_length: Some(number(part.range.end - part.range.start)),
-            content_range: part.content_range,
-            content_type: input.response_content_type.or_else(|| content_type(&info)),
-            cache_control: input
-                .response_cache_control
-                .or_else(|| kept(&info, KEPT_HEADERS[0])),
-            content_disposition: input
-                .response_content_disposition
-                .or_else(|| kept(&info, KEPT_HEADERS[1])),
-            content_encoding: input
-                .response_content_encoding
-                .or_else(|| kept(&info, KEPT_HEADERS[2])),
-            content_language: input
-                .response_content_language
-                .or_else(|| kept(&info, KEPT_HEADERS[3])),
-            expires: input.response_expires.or_else(|| kept_expires(&info)),
-            e_tag: Some(values::etag(&info.etag())),
-            last_modified: Some(values::time(info.attr.mtime)),
-            metadata: metadata(&info),
-            parts_count: part.parts_count,
-            checksum_crc32: sums.checksum_crc32,
-            checksum_crc32c: sums.checksum_crc32c,
-            checksum_crc64nvme: sums.checksum_crc64nvme,
-            checksum_sha1: sums.checksum_sha1,
-            checksum_sha256: sums.checksum_sha256,
-            checksum_type: sums.checksum_type,
-            ..HeadObjectOutput::default()
-        });
-        if is_part {
-            response.status = Some(http::StatusCode::PARTIAL_CONTENT);
-        }
-        Ok(response)
+        let input = as_get(request.input);
+        let reading = Reading::begin(&caller, &request.headers, &input).await?;
+        Ok(reading.answer(as_head(reading.headers(input))))
     }
 
     pub(super) async fn attributes(
@@ -212,6 +87,152 @@ impl Service {
                 .then(|| StorageClass::from_static(StorageClass::STANDARD)),
             ..GetObjectAttributesOutput::default()
         }))
+    }
+}
+
+/// An object of which a request reads all or a part.
+struct Reading {
+    bucket: Bucket,
+    info: ObjectInfo,
+    part: Part,
+}
+
+impl Reading {
+    /// Finds the object, checks the conditions of the request, and finds the part that it asks for.
+    async fn begin(
+        caller: &Caller,
+        headers: &http::HeaderMap,
+        input: &GetObjectInput,
+    ) -> S3Result<Self> {
+        let overrides = [
+            &input.response_cache_control,
+            &input.response_content_disposition,
+            &input.response_content_encoding,
+            &input.response_content_language,
+            &input.response_content_type,
+        ];
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        let is_overridden = is_overridden || input.response_expires.is_some();
+        require_signed(caller.has_key(), is_overridden)?;
+        let version = values::version(input.version_id.as_ref());
+        let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
+        ReadCondition {
+            if_match: input.if_match.as_ref(),
+            if_none_match: input.if_none_match.as_ref(),
+            if_modified_since: input.if_modified_since.as_ref(),
+            if_unmodified_since: input.if_unmodified_since.as_ref(),
+        }
+        .check(&info)?;
+        let range = range_of(input.range.as_ref(), input.part_number, headers, &info)?;
+        let part = part_of(&info, range, input.part_number)?;
+        Ok(Self { bucket, info, part })
+    }
+
+    /// The headers of the answer to GET: as the object was put, or as the request sets them.
+    fn headers(&self, input: GetObjectInput) -> GetObjectOutput {
+        let info = &self.info;
+        let sums = checksum(info, input.checksum_mode.as_ref(), &self.part);
+        let locked = locks::Told::of(info);
+        GetObjectOutput {
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: Some(number(self.part.range.end - self.part.range.start)),
+            content_range: self.part.content_range.clone(),
+            content_type: input.response_content_type.or_else(|| content_type(info)),
+            cache_control: input
+                .response_cache_control
+                .or_else(|| kept(info, KEPT_HEADERS[0])),
+            content_disposition: input
+                .response_content_disposition
+                .or_else(|| kept(info, KEPT_HEADERS[1])),
+            content_encoding: input
+                .response_content_encoding
+                .or_else(|| kept(info, KEPT_HEADERS[2])),
+            content_language: input
+                .response_content_language
+                .or_else(|| kept(info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(info)),
+            e_tag: Some(values::etag(&info.etag())),
+            last_modified: Some(values::time(info.attr.mtime)),
+            metadata: metadata(info),
+            parts_count: self.part.parts_count,
+            version_id: info.version_id.clone(),
+            object_lock_mode: locked.mode,
+            object_lock_retain_until_date: locked.until,
+            object_lock_legal_hold_status: locked.hold,
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
+            ..GetObjectOutput::default()
+        }
+    }
+
+    /// An answer with the status of a whole object or of a part.
+    fn answer<T>(&self, output: T) -> S3Response<T> {
+        let mut response = S3Response::new(output);
+        if self.part.content_range.is_some() {
+            response.status = Some(http::StatusCode::PARTIAL_CONTENT);
+        }
+        response
+    }
+}
+
+/// The GET that a HEAD answers without bytes.
+fn as_get(input: HeadObjectInput) -> GetObjectInput {
+    GetObjectInput {
+        bucket: input.bucket,
+        checksum_mode: input.checksum_mode,
+        expected_bucket_owner: input.expected_bucket_owner,
+        if_match: input.if_match,
+        if_modified_since: input.if_modified_since,
+        if_none_match: input.if_none_match,
+        if_unmodified_since: input.if_unmodified_since,
+        key: input.key,
+        part_number: input.part_number,
+        range: input.range,
+        request_payer: input.request_payer,
+        response_cache_control: input.response_cache_control,
+        response_content_disposition: input.response_content_disposition,
+        response_content_encoding: input.response_content_encoding,
+        response_content_language: input.response_content_language,
+        response_content_type: input.response_content_type,
+        response_expires: input.response_expires,
+        sse_customer_algorithm: input.sse_customer_algorithm,
+        sse_customer_key: input.sse_customer_key,
+        sse_customer_key_md5: input.sse_customer_key_md5,
+        version_id: input.version_id,
+    }
+}
+
+/// The answer to a HEAD from the headers of the answer to its GET.
+fn as_head(output: GetObjectOutput) -> HeadObjectOutput {
+    HeadObjectOutput {
+        accept_ranges: output.accept_ranges,
+        content_length: output.content_length,
+        content_range: output.content_range,
+        content_type: output.content_type,
+        cache_control: output.cache_control,
+        content_disposition: output.content_disposition,
+        content_encoding: output.content_encoding,
+        content_language: output.content_language,
+        expires: output.expires,
+        e_tag: output.e_tag,
+        last_modified: output.last_modified,
+        metadata: output.metadata,
+        parts_count: output.parts_count,
+        version_id: output.version_id,
+        object_lock_mode: output.object_lock_mode,
+        object_lock_retain_until_date: output.object_lock_retain_until_date,
+        object_lock_legal_hold_status: output.object_lock_legal_hold_status,
+        checksum_crc32: output.checksum_crc32,
+        checksum_crc32c: output.checksum_crc32c,
+        checksum_crc64nvme: output.checksum_crc64nvme,
+        checksum_sha1: output.checksum_sha1,
+        checksum_sha256: output.checksum_sha256,
+        checksum_type: output.checksum_type,
+        ..HeadObjectOutput::default()
     }
 }
 
@@ -350,12 +371,7 @@ fn checksum(info: &ObjectInfo, mode: Option<&ChecksumMode>, part: &Part) -> Chec
         return checksum;
     }
     if let Some(record) = &info.record {
-        let get = |algorithm: &str| record.checksums.get(algorithm).cloned();
-        checksum.checksum_crc32 = get("crc32");
-        checksum.checksum_crc32c = get("crc32c");
-        checksum.checksum_crc64nvme = get("crc64nvme");
-        checksum.checksum_sha1 = get("sha1");
-        checksum.checksum_sha256 = get("sha256");
+        set_sums!(checksum, record.checksums);
         checksum.checksum_type = values::type_of(record);
     }
     checksum

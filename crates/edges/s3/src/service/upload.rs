@@ -13,13 +13,15 @@ use futures_util::future::BoxFuture;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-use super::{Service, acl_of, expires, limit, number, refuse_encryption, sums};
+use super::fields::{
+    body_and_sums, given, lock_of, refuse_encryption, set_sums, source_condition, sums_of,
+};
+use super::{Service, acl_of, check_source, limit, number};
 use crate::body;
 use crate::caller::Caller;
 use crate::errors::told;
 use crate::ids::Ids;
-use crate::locks;
-use crate::values::{self, Given, ReadCondition};
+use crate::values;
 
 /// A client waits so long in silence for its parts to become an object.
 const COMPLETE_MAX: Duration = Duration::from_secs(2);
@@ -31,29 +33,10 @@ impl Service {
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        refuse_encryption([
-            input.server_side_encryption.is_some(),
-            input.sse_customer_algorithm.is_some(),
-            input.ssekms_key_id.is_some(),
-        ])?;
-        let lock = locks::Asked {
-            mode: input.object_lock_mode.as_ref(),
-            until: input.object_lock_retain_until_date.as_ref(),
-            hold: input.object_lock_legal_hold_status.as_ref(),
-        };
+        refuse_encryption!(input)?;
+        let lock = lock_of!(input);
         let bucket = caller.bucket(&input.bucket)?;
-        let mut record = values::record(Given {
-            content_type: input.content_type,
-            headers: [
-                input.cache_control,
-                input.content_disposition,
-                input.content_encoding,
-                input.content_language,
-                expires(input.expires.as_ref()),
-            ],
-            meta: input.metadata,
-            tags: input.tagging,
-        })?;
+        let mut record = values::record(given!(input))?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         lock.note(&bucket, &input.key, &mut record)?;
         let checksum = values::upload_checksum(
@@ -80,17 +63,7 @@ impl Service {
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let caller = self.caller(&request)?;
         let bucket = caller.bucket(&request.input.bucket)?;
-        let body = request.input.body.take();
-        let checksum = Checksum {
-            checksum_crc32: request.input.checksum_crc32.take(),
-            checksum_crc32c: request.input.checksum_crc32c.take(),
-            checksum_crc64nvme: request.input.checksum_crc64nvme.take(),
-            checksum_sha1: request.input.checksum_sha1.take(),
-            checksum_sha256: request.input.checksum_sha256.take(),
-            ..Checksum::default()
-        };
-        let content_md5 = request.input.content_md5.take();
-        let mut sums = sums(&request, content_md5, checksum);
+        let (body, mut sums) = body_and_sums!(request);
         let input = request.input;
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let begun = caller.objects.arrive_part(&input.upload_id, number);
@@ -102,16 +75,12 @@ impl Service {
         part.checksums = checksums.clone();
         caller.require_still()?;
         let part = bucket.publish_part(part).await.map_err(told)?;
-        let get = |algorithm: &str| checksums.get(algorithm).cloned();
-        Ok(S3Response::new(UploadPartOutput {
+        let mut output = UploadPartOutput {
             e_tag: Some(values::etag(&part.etag)),
-            checksum_crc32: get("crc32"),
-            checksum_crc32c: get("crc32c"),
-            checksum_crc64nvme: get("crc64nvme"),
-            checksum_sha1: get("sha1"),
-            checksum_sha256: get("sha256"),
             ..UploadPartOutput::default()
-        }))
+        };
+        set_sums!(output, checksums);
+        Ok(S3Response::new(output))
     }
 
     pub(super) async fn copy_part(
@@ -124,15 +93,7 @@ impl Service {
         let begun = caller.objects.arrive_part(&input.upload_id, number);
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.bucket(&input.bucket)?;
-        ReadCondition {
-            if_match: input.copy_source_if_match.as_ref(),
-            if_none_match: input.copy_source_if_none_match.as_ref(),
-            if_modified_since: input.copy_source_if_modified_since.as_ref(),
-            if_unmodified_since: input.copy_source_if_unmodified_since.as_ref(),
-        }
-        .check(&info)
-        // Also what is not modified is a precondition of a copy.
-        .map_err(|_| s3_error!(PreconditionFailed))?;
+        check_source(&source_condition!(input), &info)?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let range = Range::parse(text).map_err(|_| s3_error!(InvalidArgument))?;
@@ -162,17 +123,14 @@ impl Service {
         part.checksums = taken.await.map_err(told)?;
         caller.require_still()?;
         let part = to.publish_part(part).await.map_err(told)?;
-        let get = |algorithm: &str| part.checksums.get(algorithm).cloned();
+        let mut result = CopyPartResult {
+            e_tag: Some(values::etag(&part.etag)),
+            last_modified: Some(values::time(part.mtime)),
+            ..CopyPartResult::default()
+        };
+        set_sums!(result, part.checksums);
         Ok(S3Response::new(UploadPartCopyOutput {
-            copy_part_result: Some(CopyPartResult {
-                checksum_crc32: get("crc32"),
-                checksum_crc32c: get("crc32c"),
-                checksum_crc64nvme: get("crc64nvme"),
-                checksum_sha1: get("sha1"),
-                checksum_sha256: get("sha256"),
-                e_tag: Some(values::etag(&part.etag)),
-                last_modified: Some(values::time(part.mtime)),
-            }),
+            copy_part_result: Some(result),
             ..UploadPartCopyOutput::default()
         }))
     }
@@ -200,13 +158,7 @@ impl Service {
                 .part_number
                 .and_then(|number| u32::try_from(number).ok());
             let etag = part.e_tag.map(|etag| etag.value().to_owned());
-            let checksums = values::checksums([
-                part.checksum_crc32,
-                part.checksum_crc32c,
-                part.checksum_crc64nvme,
-                part.checksum_sha1,
-                part.checksum_sha256,
-            ]);
+            let checksums = sums_of!(part);
             match (number, etag) {
                 (Some(number), Some(etag)) => wanted.push(WantedPart {
                     number,
@@ -216,13 +168,7 @@ impl Service {
                 _ => return Err(s3_error!(MalformedXML, "a part without number or ETag")),
             }
         }
-        let whole = values::checksums([
-            input.checksum_crc32,
-            input.checksum_crc32c,
-            input.checksum_crc64nvme,
-            input.checksum_sha1,
-            input.checksum_sha256,
-        ]);
+        let whole = sums_of!(input);
         if wanted.is_empty() {
             return Err(s3_error!(MalformedXML, "no part is named"));
         }
@@ -251,13 +197,7 @@ impl Service {
                 }
                 error
             })?;
-            let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
-            Ok(CompleteMultipartUploadOutput {
-                checksum_crc32: get("crc32"),
-                checksum_crc32c: get("crc32c"),
-                checksum_crc64nvme: get("crc64nvme"),
-                checksum_sha1: get("sha1"),
-                checksum_sha256: get("sha256"),
+            let mut output = CompleteMultipartUploadOutput {
                 checksum_type: values::type_of(&checksum),
                 location: Some(format!("/{name}/{key}")),
                 bucket: Some(name),
@@ -265,7 +205,9 @@ impl Service {
                 e_tag: Some(values::etag(&published.etag)),
                 version_id: published.version_id,
                 ..CompleteMultipartUploadOutput::default()
-            })
+            };
+            set_sums!(output, checksum.checksums);
+            Ok(output)
         };
         // What is found wrong soon has its own status. What takes long answers as AWS does: spaces, so that the client waits,
         // and then how it ended.
@@ -309,16 +251,16 @@ impl Service {
         let last = parts
             .last()
             .and_then(|part| i32::try_from(part.number).ok());
-        let parts = parts.into_iter().map(|part| s3s::dto::Part {
-            checksum_crc32: part.checksums.get("crc32").cloned(),
-            checksum_crc32c: part.checksums.get("crc32c").cloned(),
-            checksum_crc64nvme: part.checksums.get("crc64nvme").cloned(),
-            checksum_sha1: part.checksums.get("sha1").cloned(),
-            checksum_sha256: part.checksums.get("sha256").cloned(),
-            part_number: i32::try_from(part.number).ok(),
-            size: Some(number(part.size_bytes)),
-            e_tag: Some(values::etag(&part.etag)),
-            last_modified: Some(values::time(part.mtime)),
+        let parts = parts.into_iter().map(|part| {
+            let mut listed = s3s::dto::Part {
+                part_number: i32::try_from(part.number).ok(),
+                size: Some(number(part.size_bytes)),
+                e_tag: Some(values::etag(&part.etag)),
+                last_modified: Some(values::time(part.mtime)),
+                ..s3s::dto::Part::default()
+            };
+            set_sums!(listed, part.checksums);
+            listed
         });
         Ok(S3Response::new(ListPartsOutput {
             checksum_algorithm: checksum.as_ref().map(values::algorithm),

@@ -8,14 +8,14 @@ use http::header::{IF_MATCH, IF_NONE_MATCH};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-use super::{Service, acl_of, expires, number, refuse_encryption, sums};
+use super::fields::{body_and_sums, given, lock_of, refuse_encryption, set_sums, source_condition};
+use super::{Service, acl_of, check_source, number};
 use crate::body;
 use crate::caller::Caller;
 use crate::errors::told;
-use crate::locks;
 use crate::needs::{Facts, Named};
 use crate::operations::{self, DELETE_OBJECT};
-use crate::values::{self, Given, ReadCondition};
+use crate::values;
 
 /// Objects of one request that are deleted side by side.
 const DELETES_AT_ONCE: usize = 1000;
@@ -28,47 +28,18 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let caller = self.caller(&request)?;
         let bucket = caller.bucket(&request.input.bucket)?;
-        let body = request.input.body.take();
-        let checksum = Checksum {
-            checksum_crc32: request.input.checksum_crc32.take(),
-            checksum_crc32c: request.input.checksum_crc32c.take(),
-            checksum_crc64nvme: request.input.checksum_crc64nvme.take(),
-            checksum_sha1: request.input.checksum_sha1.take(),
-            checksum_sha256: request.input.checksum_sha256.take(),
-            ..Checksum::default()
-        };
-        let content_md5 = request.input.content_md5.take();
-        let mut sums = sums(&request, content_md5, checksum);
+        let (body, mut sums) = body_and_sums!(request);
         let input = request.input;
         // A checksum that the client wants to be made, without sending it.
         let wanted = input.checksum_algorithm.as_ref();
         sums.wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
         refuse_unread(&input)?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
-        refuse_encryption([
-            input.server_side_encryption.is_some(),
-            input.sse_customer_algorithm.is_some(),
-            input.ssekms_key_id.is_some(),
-        ])?;
-        let lock = locks::Asked {
-            mode: input.object_lock_mode.as_ref(),
-            until: input.object_lock_retain_until_date.as_ref(),
-            hold: input.object_lock_legal_hold_status.as_ref(),
-        };
+        refuse_encryption!(input)?;
+        let lock = lock_of!(input);
         // A key that cannot be is refused before its bytes are sent.
         KeyPath::parse(input.key.as_bytes()).map_err(told)?;
-        let mut record = values::record(Given {
-            content_type: input.content_type,
-            headers: [
-                input.cache_control,
-                input.content_disposition,
-                input.content_encoding,
-                input.content_language,
-                expires(input.expires.as_ref()),
-            ],
-            meta: input.metadata,
-            tags: input.tagging,
-        })?;
+        let mut record = values::record(given!(input))?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         lock.note(&bucket, &input.key, &mut record)?;
         let arrival = caller.begun(&bucket, &input.key, Facet::Whole)?;
@@ -80,18 +51,14 @@ impl Service {
         caller.require_still()?;
         let published = bucket.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
-        let get = |algorithm: &str| checksums.get(algorithm).cloned();
-        Ok(S3Response::new(PutObjectOutput {
+        let mut output = PutObjectOutput {
             e_tag: Some(values::etag(&published.etag)),
-            checksum_crc32: get("crc32"),
-            checksum_crc32c: get("crc32c"),
-            checksum_crc64nvme: get("crc64nvme"),
-            checksum_sha1: get("sha1"),
-            checksum_sha256: get("sha256"),
             size: Some(size),
             version_id: published.version_id,
             ..PutObjectOutput::default()
-        }))
+        };
+        set_sums!(output, checksums);
+        Ok(S3Response::new(output))
     }
 
     pub(super) async fn delete(
@@ -240,27 +207,11 @@ impl Service {
         let if_none_match = values::condition_header(&request.headers, IF_NONE_MATCH)?;
         let condition = values::condition(if_match.as_ref(), if_none_match.as_ref());
         let input = request.input;
-        refuse_encryption([
-            input.server_side_encryption.is_some(),
-            input.sse_customer_algorithm.is_some(),
-            input.ssekms_key_id.is_some(),
-        ])?;
-        let lock = locks::Asked {
-            mode: input.object_lock_mode.as_ref(),
-            until: input.object_lock_retain_until_date.as_ref(),
-            hold: input.object_lock_legal_hold_status.as_ref(),
-        };
+        refuse_encryption!(input)?;
+        let lock = lock_of!(input);
         let (from, from_key, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.bucket(&input.bucket)?;
-        ReadCondition {
-            if_match: input.copy_source_if_match.as_ref(),
-            if_none_match: input.copy_source_if_none_match.as_ref(),
-            if_modified_since: input.copy_source_if_modified_since.as_ref(),
-            if_unmodified_since: input.copy_source_if_unmodified_since.as_ref(),
-        }
-        .check(&info)
-        // Also what is not modified is a precondition of a copy.
-        .map_err(|_| s3_error!(PreconditionFailed))?;
+        check_source(&source_condition!(input), &info)?;
         let is = |directive: Option<&str>| directive == Some("REPLACE");
         let replaces = is(input
             .metadata_directive
@@ -270,18 +221,7 @@ impl Service {
             .tagging_directive
             .as_ref()
             .map(|directive| directive.as_str()));
-        let given = values::record(Given {
-            content_type: input.content_type,
-            headers: [
-                input.cache_control,
-                input.content_disposition,
-                input.content_encoding,
-                input.content_language,
-                expires(input.expires.as_ref()),
-            ],
-            meta: input.metadata,
-            tags: input.tagging,
-        })?;
+        let given = values::record(given!(input))?;
         let before = info.record.clone().unwrap_or_default();
         let mut record = match replaces {
             true => given.clone(),
@@ -329,23 +269,20 @@ impl Service {
             (record.checksums, record.is_composite) = (made, false);
         }
         let sums = record.checksums.clone();
-        let sum = |algorithm: &str| sums.get(algorithm).cloned();
         let checksum_type = values::type_of(&record);
         caller.require_still()?;
         let published = to.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let now = to.object(&caller.who, &input.key).await.map_err(told)?;
+        let mut result = CopyObjectResult {
+            checksum_type,
+            e_tag: Some(values::etag(&published.etag)),
+            last_modified: Some(values::time(now.attr.mtime)),
+            ..CopyObjectResult::default()
+        };
+        set_sums!(result, sums);
         Ok(S3Response::new(CopyObjectOutput {
-            copy_object_result: Some(CopyObjectResult {
-                checksum_crc32: sum("crc32"),
-                checksum_crc32c: sum("crc32c"),
-                checksum_crc64nvme: sum("crc64nvme"),
-                checksum_sha1: sum("sha1"),
-                checksum_sha256: sum("sha256"),
-                checksum_type,
-                e_tag: Some(values::etag(&published.etag)),
-                last_modified: Some(values::time(now.attr.mtime)),
-            }),
+            copy_object_result: Some(result),
             copy_source_version_id: info.version_id,
             version_id: published.version_id,
             ..CopyObjectOutput::default()

@@ -45,7 +45,7 @@ impl World {
     /// A real etcd of one member, unless none is installed.
     pub async fn etcd() -> Option<Self> {
         let cluster = EtcdCluster::start(1).await?;
-        let etcd = Etcd::connect(cluster.settings())
+        let etcd = Etcd::connect(cluster.patient_settings())
             .await
             .expect("etcd answers");
         Some(Self {
@@ -186,7 +186,23 @@ impl EtcdCluster {
         Some(cluster)
     }
 
+    /// A member that does not answer is left as soon as elsewhere; a request is given up later.
     pub fn settings(&self) -> EtcdSettings {
+        EtcdSettings {
+            request_timeout: PATIENCE / 2,
+            ..self.usual_settings()
+        }
+    }
+
+    /// Of one member: there is no other that would be asked in its place.
+    pub fn patient_settings(&self) -> EtcdSettings {
+        EtcdSettings {
+            attempt_timeout: PATIENCE / 2,
+            ..self.settings()
+        }
+    }
+
+    pub fn usual_settings(&self) -> EtcdSettings {
         EtcdSettings::new(
             self.settings
                 .iter()

@@ -92,6 +92,9 @@ pub(crate) struct LogStatus {
     pub room_bytes: Option<u64>,
 }
 
+/// Memory of a record of a [`History`] beside its payload, about.
+const RECORD_MEMORY_BYTES: u64 = 128;
+
 /// What a log holds.
 #[derive(Clone)]
 pub(crate) struct History {
@@ -127,6 +130,13 @@ impl History {
             end: LogPosition(0),
             records: Vec::new(),
         }
+    }
+
+    /// Bytes of memory that its records have.
+    pub fn memory_bytes(&self) -> u64 {
+        let each = self.records.iter().map(|record| record.payload.len());
+        each.map(|len_bytes| len_bytes as u64 + RECORD_MEMORY_BYTES)
+            .sum()
     }
 
     /// Whether a state that came so far is part of this history, and the log goes on from it.

@@ -70,6 +70,10 @@ pub(crate) trait StateStore: Send + Sync {
         applied: AppliedRecord,
         turn: Turn,
     ) -> StateFuture<'_, Result<Exported, MetaError>>;
+    /// Bytes of memory that it has for what is nowhere else.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
     /// The disk that it is on.
     fn disk(&self) -> usize;
     /// It is left behind because its disk may never answer: nobody waits for its end.

@@ -16,6 +16,9 @@ use super::exported::Exported;
 use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore, Turn};
 use crate::error::MetaError;
 
+/// Memory of an entry beside its key and its value, about.
+const ENTRY_MEMORY_BYTES: u64 = 96;
+
 /// Keys that the log changed, each with its value; `None` is a deletion.
 type Over = BTreeMap<Vec<u8>, Option<Bytes>>;
 
@@ -105,6 +108,15 @@ impl StateStore for ReadOnlyState {
         _turn: Turn,
     ) -> StateFuture<'_, Result<Exported, MetaError>> {
         Box::pin(async { Err(no_room()) })
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let over = self.over.read().clone();
+        let entries = over.iter().map(|(key, value)| {
+            let value_len = value.as_ref().map_or(0, Bytes::len);
+            (key.len() + value_len) as u64 + ENTRY_MEMORY_BYTES
+        });
+        entries.sum()
     }
 
     fn disk(&self) -> usize {
@@ -214,6 +226,22 @@ mod tests {
             found.push((key.to_vec(), value.to_vec()));
         }
         found
+    }
+
+    #[test]
+    fn what_is_in_memory_alone_is_counted() {
+        let base = memory::empty();
+        write(&base, 1, Some(Bytes::from(vec![0; 5000])));
+        let state = ReadOnlyState::new(Arc::new(base));
+        assert_eq!(state.memory_bytes(), 0);
+        write(&state, 2, Some(Bytes::from(vec![0; 1000])));
+        write(&state, 1, None);
+        // Two keys of two bytes.
+        let want = 1000 + 2 * 2 + 2 * ENTRY_MEMORY_BYTES;
+        assert_eq!(state.memory_bytes(), want);
+        // A later value of a key takes the place of the earlier one.
+        write(&state, 2, Some(Bytes::from(vec![0; 10])));
+        assert_eq!(state.memory_bytes(), want - 990);
     }
 
     /// Whatever is stored and whatever came since: it reads as one map, and nothing is made durable.

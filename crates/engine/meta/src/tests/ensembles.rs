@@ -6,7 +6,7 @@ use cairn_formats::shard::name::{ShardKind, ShardName, shard_path};
 use cairn_shard::{ShardDisk, ShardService, ShardSettings};
 use futures_util::future::{Either, join, select};
 use parking_lot::Mutex;
-use std::time::Duration;
+use std::time::Instant;
 
 use super::*;
 use crate::{Agreement, AgreementError, Copies, LogDisks, Seat, VolumeList};
@@ -101,6 +101,10 @@ pub(super) struct Cluster {
     copies: usize,
     /// See [`MetaSettings::ship_bytes`].
     pub ship_bytes: u64,
+    /// See [`MetaSettings::log_write_wait`].
+    log_write_wait: Duration,
+    /// See [`Seat::patience`].
+    patience: Duration,
 }
 
 impl Cluster {
@@ -130,7 +134,16 @@ impl Cluster {
             states: Mutex::new((0..node_count).map(|_| state_disk()).collect()),
             copies,
             ship_bytes: settings(1).ship_bytes,
+            log_write_wait: settings(1).log_write_wait,
+            patience: Duration::from_secs(5),
         }
+    }
+
+    /// From now on time and threads are real.
+    fn run_on(&mut self, runtime: &tokio::runtime::Runtime) {
+        self.world.env = cairn_base::real::env(runtime.handle().clone());
+        self.log_write_wait = REAL_PATIENCE;
+        self.patience = REAL_PATIENCE;
     }
 
     /// Another volume on the same disks.
@@ -147,6 +160,8 @@ impl Cluster {
             states: Mutex::new(states),
             copies: self.copies,
             ship_bytes: self.ship_bytes,
+            log_write_wait: self.log_write_wait,
+            patience: self.patience,
         }
     }
 
@@ -166,7 +181,7 @@ impl Cluster {
             }),
             disks: self.nodes.clone(),
             copies: Copies::new(self.copies, 2),
-            patience: Duration::from_secs(5),
+            patience: self.patience,
         }
     }
 
@@ -183,6 +198,7 @@ impl Cluster {
         let env = self.world.env.clone();
         let settings = MetaSettings {
             ship_bytes: self.ship_bytes,
+            log_write_wait: self.log_write_wait,
             ..settings(1)
         };
         MetaStore::take_over(env, settings, self.seat(node), disks).await
@@ -248,7 +264,7 @@ impl Cluster {
             }),
             disks: self.nodes.clone(),
             copies: Copies::new(1, 1),
-            patience: Duration::from_secs(5),
+            patience: self.patience,
         }
     }
 
@@ -530,14 +546,10 @@ fn states_on_folders_move_between_nodes() {
     let folders: Vec<tempfile::TempDir> = (0..3)
         .map(|_| tempfile::tempdir().expect("a folder"))
         .collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     runtime.block_on(async {
         let mut cluster = Cluster::new(3, 3, 2).await;
-        cluster.world.env = cairn_base::real::env(runtime.handle().clone());
+        cluster.run_on(&runtime);
         let mut rng = Rng::new(3);
         let mut model = Model::new(3);
         for round in 0..12 {
@@ -569,7 +581,7 @@ fn states_on_folders_move_between_nodes() {
             assert!(!stats.copies_missing, "round {round}: {stats:?}");
             assert_eq!(stats.ship_errors, 0, "round {round}");
             // One more, so that the log says from where it is needed.
-            assert!(model.submit(&store) && model.wait(&store).await);
+            assert!(model.submit(&store) && model.wait_for_all(&store).await);
             match round % 2 {
                 0 => store.abort().await,
                 _ => store.close().await.expect("closes"),
@@ -578,31 +590,37 @@ fn states_on_folders_move_between_nodes() {
     });
 }
 
-/// Until no copy is made in the background any more, in real time: the first change of a term has one made.
+/// Until no copy is made in the background any more, in real time: the first change of a term has one made. As long as there is
+/// none, [`MetaStore::makes_copies`] holds, also when the task that makes it has not begun.
 async fn until_copies_stay(store: &MetaStore, model: &mut Model) {
-    assert!(model.submit(store) && model.wait(store).await);
-    for _ in 0..3_000 {
-        if !store.makes_copies() {
-            return;
-        }
+    assert!(model.submit(store) && model.wait_for_all(store).await);
+    let until = Instant::now() + REAL_PATIENCE;
+    while store.makes_copies() {
+        assert!(Instant::now() < until, "copies are made without end");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("copies are made without end");
+}
+
+/// Changes that come after a copy of the state, all of them durable: the log says with them that it is not needed from its
+/// beginning.
+async fn change_after_a_copy(store: &MetaStore, model: &mut Model) {
+    assert_eq!(store.stats().ship_errors, 0, "a copy was made");
+    for _ in 0..5 {
+        assert!(model.submit(store) && model.wait_for_all(store).await);
+    }
+    let stats = store.stats();
+    assert!(stats.log_start > LogPosition(1), "{stats:?}");
 }
 
 /// While the volume is served: who opens it on the other disk then asks nobody for the state.
 #[test]
 fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     runtime.block_on(async {
         let mut cluster = Cluster::new(5, 3, 2).await;
         cluster.ship_bytes = 1 << 30;
-        cluster.world.env = cairn_base::real::env(runtime.handle().clone());
+        cluster.run_on(&runtime);
         let mut model = Model::new(5);
         let disks = super::folders::real_disks(folder.path(), &[2, 3]);
         let (before, after) = (vec![disks[0].clone()], vec![disks[1].clone()]);
@@ -614,10 +632,7 @@ fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
         store.ship().await.expect("ships");
         store.fetch_copy(after.clone()).await.expect("fetches");
         // What is changed since comes from the log, which is not whole any more.
-        for _ in 0..5 {
-            assert!(model.submit(&store) && model.wait(&store).await);
-        }
-        assert!(store.stats().log_start > LogPosition(1));
+        change_after_a_copy(&store, &mut model).await;
         store.abort().await;
         drop(store);
         cluster.remove_copies().await;
@@ -634,15 +649,11 @@ fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
 #[test]
 fn who_is_about_to_own_a_volume_has_its_state_before() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     runtime.block_on(async {
         let mut cluster = Cluster::new(6, 3, 2).await;
         cluster.ship_bytes = 1 << 30;
-        cluster.world.env = cairn_base::real::env(runtime.handle().clone());
+        cluster.run_on(&runtime);
         let mut model = Model::new(6);
         let disks = super::folders::real_disks(folder.path(), &[2, 3]);
         let (before, after) = (vec![disks[0].clone()], vec![disks[1].clone()]);
@@ -658,12 +669,9 @@ fn who_is_about_to_own_a_volume_has_its_state_before() {
             store.ship().await.expect("ships");
             // The second time it has a state, which is older.
             let (env, disks) = (cluster.world.env.clone(), after.clone());
-            let prepared = MetaStore::prepare(env, settings(1), cluster.looks_on(1), disks);
+            let prepared = MetaStore::prepare(env, real_settings(1), cluster.looks_on(1), disks);
             prepared.await.expect("prepares");
-            for _ in 0..5 {
-                assert!(model.submit(&store) && model.wait(&store).await);
-            }
-            assert!(store.stats().log_start > LogPosition(1));
+            change_after_a_copy(&store, &mut model).await;
             store.abort().await;
             drop(store);
             if !has_copies {

@@ -6,17 +6,13 @@ use super::*;
 #[test]
 fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let mut disks = real_disks(folder.path(), &[]);
     let mut model = Model::new(11);
     let mut rng = Rng::new(11);
     runtime.block_on(async {
-        let created = MetaStore::create(env.clone(), settings(3), VOLUME, disks.clone());
+        let created = MetaStore::create(env.clone(), real_settings(3), VOLUME, disks.clone());
         let mut store = created.await.expect("creates");
         for round in 0..12 {
             for step in 0..25 {
@@ -52,7 +48,7 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
                 }
                 kept = disks.clone();
             }
-            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, kept).await;
+            let opened = MetaStore::open(env.clone(), real_settings(3), VOLUME, kept).await;
             let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
             model.recovered(&opened, &recovered);
             assert!(model.submit(&opened));
@@ -62,7 +58,8 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
             drop(opened);
             model.durable = model.durable.min(model.history.len() - 1);
             disks.rotate_left(1);
-            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, disks.clone()).await;
+            let opened =
+                MetaStore::open(env.clone(), real_settings(3), VOLUME, disks.clone()).await;
             let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
             model.recovered(&opened, &recovered);
             store = opened;
@@ -91,7 +88,7 @@ pub(super) fn real_disks(
 fn settings_on_folders() -> MetaSettings {
     MetaSettings {
         write_buffer_bytes: 64 << 10,
-        ..settings(3)
+        ..real_settings(3)
     }
 }
 
@@ -101,11 +98,7 @@ fn the_process_that_is_killed() {
     let Ok(folder) = std::env::var(KILLED_FOLDER) else {
         return;
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(async {
         let disks = real_disks(folder.as_ref(), &[]);
@@ -126,11 +119,7 @@ fn the_process_that_is_killed() {
 #[test]
 fn a_killed_process_loses_nothing_that_was_acknowledged() {
     let program = std::env::current_exe().expect("a program");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     for kill_after in [1, 7, 60, 200, KILLED_STEP_COUNT] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = std::process::Command::new(&program)
@@ -187,11 +176,7 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
 #[test]
 fn rocksdb_goes_on_after_a_full_disk() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(1);
     let env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(async {
         let disks = real_disks(folder.path(), &[1, 2, 3]);
@@ -243,11 +228,7 @@ fn rocksdb_goes_on_after_a_full_disk() {
 #[test]
 fn the_state_keeps_as_many_files_open_as_the_settings_say() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(1);
     let env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(async {
         let settings = MetaSettings {
@@ -305,11 +286,7 @@ async fn cold(env: &cairn_base::env::Env, disks: &Disks, keys: u64) -> Arc<MetaS
 fn a_pass_leaves_the_cache_as_it_is() {
     const KEYS: u64 = 6000;
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let disks = real_disks(folder.path(), &[1, 2, 3]);
     runtime.block_on(async {
@@ -341,11 +318,7 @@ fn a_pass_leaves_the_cache_as_it_is() {
 #[test]
 fn what_is_not_in_memory_is_brought_there_by_another_thread() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let disks = real_disks(folder.path(), &[1, 2, 3]);
     runtime.block_on(async {

@@ -13,18 +13,14 @@ use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
 use super::folders::real_disks;
-use super::{Disks, VOLUME, settings};
+use super::{Disks, VOLUME, real_settings as settings, runtime};
 use crate::{Batch, Key, MetaError, MetaSettings, MetaStore, SegmentRecord};
 
 const COUNT: u64 = 300;
 
 fn with_env<F: Future<Output = ()>>(test: impl FnOnce(Env, PathBuf) -> F) {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(1);
     let env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(test(env, folder.path().to_owned()));
 }

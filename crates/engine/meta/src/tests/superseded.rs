@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_testkit::Pace;
@@ -18,7 +17,7 @@ fn in_time(test: impl Future<Output = ()> + Send + 'static) {
         block_on(test);
         done.send(())
     });
-    let ended = is_done.recv_timeout(Duration::from_secs(20));
+    let ended = is_done.recv_timeout(REAL_PATIENCE);
     ended.expect("it waits for a disk that does not answer, or failed");
 }
 

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::folders::real_disks;
 use super::*;
+use crate::ReplayBudget;
 use crate::snapshots::NewSnapshot;
+use crate::state::StateStore;
 use cairn_base::View;
 
 /// Each file below a folder with its bytes.
@@ -45,16 +47,12 @@ async fn refuses(store: &MetaStore, why: &str) {
 #[test]
 fn a_volume_on_folders_is_read_and_no_file_changes() {
     let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     let env = cairn_base::real::env(runtime.handle().clone());
     let disks = real_disks(folder.path(), &[]);
     let mut model = Model::new(5);
     runtime.block_on(async {
-        let created = MetaStore::create(env.clone(), settings(3), VOLUME, disks.clone());
+        let created = MetaStore::create(env.clone(), real_settings(3), VOLUME, disks.clone());
         let mut store = created.await.expect("creates");
         for round in 0..4 {
             for _ in 0..30 {
@@ -92,7 +90,7 @@ fn a_volume_on_folders_is_read_and_no_file_changes() {
                 let why = format!("round {round}");
                 let opened = MetaStore::open_to_read(
                     env.clone(),
-                    settings(3),
+                    real_settings(3),
                     VOLUME,
                     disks.clone(),
                     Vec::new(),
@@ -108,7 +106,8 @@ fn a_volume_on_folders_is_read_and_no_file_changes() {
                 store.abort().await;
             }
             assert!(files(folder.path()) == before, "a file has changed");
-            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, disks.clone()).await;
+            let opened =
+                MetaStore::open(env.clone(), real_settings(3), VOLUME, disks.clone()).await;
             let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
             model.recovered(&opened, &recovered);
             store = opened;
@@ -162,4 +161,59 @@ fn a_volume_on_full_disks_is_read() {
             store.abort().await;
         });
     }
+}
+
+/// What the log has beside the state is counted as long as it is read, and refused where there is too much of it. An opening for
+/// writing counts while it replays, and is never refused.
+#[test]
+fn a_log_in_memory_is_counted_until_the_volume_is_closed() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let store = create(&world, 2, pool.present()).await;
+        for number in 1..=50 {
+            assert_ne!(store.submit(put(number)), Ticket::REFUSED);
+        }
+        store.durable(store.last_ticket()).await.expect("durable");
+        store.abort().await;
+        drop(store);
+        let with = |replay: &ReplayBudget| MetaSettings {
+            replay: replay.clone(),
+            ..settings(2)
+        };
+        let to_read = |replay: &ReplayBudget| {
+            let (env, settings) = (world.env.clone(), with(replay));
+            let why = "full".to_owned();
+            MetaStore::open_to_read(env, settings, VOLUME, pool.present(), Vec::new(), why)
+        };
+        let small = ReplayBudget::new(1);
+        match to_read(&small).await {
+            Err(MetaError::ReplayTooLarge {
+                volume,
+                needed_bytes,
+                kept_bytes,
+                bytes_max,
+            }) => {
+                assert_eq!((volume, kept_bytes, bytes_max), (VOLUME, 0, 1));
+                assert!(needed_bytes > 50, "{needed_bytes}");
+            }
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("it has more than a byte"),
+        }
+        assert_eq!(small.used_bytes(), 0);
+        let large = ReplayBudget::new(1 << 30);
+        let (store, _) = to_read(&large)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert!(large.used_bytes() > 50, "{}", large.used_bytes());
+        assert_eq!(large.used_bytes(), store.shared.state.memory_bytes());
+        store.abort().await;
+        drop(store);
+        assert_eq!(large.used_bytes(), 0, "nobody reads it any more");
+        let opened = MetaStore::open(world.env.clone(), with(&small), VOLUME, pool.present()).await;
+        let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+        assert!(recovered.replayed_entries > 0);
+        assert_eq!(small.used_bytes(), 0, "the state has it");
+        store.abort().await;
+    });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{DiskId, SegmentId};
-use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng};
+use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind, Pace as DiskPace, Rng};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -508,6 +508,69 @@ fn what_a_disk_missed_before_a_start_is_found_again() {
             cold.cold(&[gone]).await.check(&written).await;
         }
     });
+}
+
+/// An owner that is cut off while it seals leaves footers on some disks. Those without one are said to return only where the others
+/// can give them what they lack.
+#[test]
+fn disks_that_the_others_cannot_give_what_they_lack_do_not_return() {
+    let cases = [
+        ("as many as a parity of one", code(2, 1), 1, true),
+        ("one more than a parity of one", code(2, 1), 2, false),
+        ("as many as a parity of two", code(4, 2), 2, true),
+        ("one more than a parity of two", code(4, 2), 3, false),
+        ("footers on two of six disks", code(4, 2), 4, false),
+        ("a footer on one disk alone", code(4, 2), 5, false),
+        ("never sealed", code(4, 2), 6, false),
+    ];
+    for (name, code, lacking, returns) in cases {
+        block_on(async {
+            let total = usize::from(code.total());
+            let world = Arc::new(World::new(total, 19).await);
+            let written = start(&world, code, 1).await.expect("no panic");
+            let written = written.expect("appended");
+            let id = segment_of(&written);
+            // As the metadata has it: it never noted that the segment is sealed, and who opens it appends nothing.
+            let mut known = world.store.segments(VOLUME);
+            for info in &mut known {
+                info.sealed = true;
+            }
+            let unsealed: Vec<_> = world.disks[..lacking]
+                .iter()
+                .map(|disk| disk.snapshot())
+                .collect();
+            world.store.seal_all(VOLUME).await;
+            let mut disks = world.disks.clone();
+            for (disk, unsealed) in disks.iter_mut().zip(&unsealed) {
+                *disk = MemDisk::from_snapshot(unsealed);
+            }
+            let cold = Arc::new(world.restart(disks, &[], known).await);
+            let pace = Pace::new(Arc::new(cold.clock.clone()), 0);
+            cold.store.suspect(VOLUME, [id]);
+            cold.store.look_for_missed(&pace).await;
+            let returning = || {
+                let disks = cold.store.disk_status().into_iter();
+                disks
+                    .filter(|disk| disk.state == DiskState::Returning)
+                    .count()
+            };
+            for disk in 0..total {
+                let of = DiskId(disk as u128 + 1);
+                let is_lacking = returns && disk < lacking;
+                let found = cold.store.lacks_some(of);
+                assert_eq!(found, is_lacking, "{name}: disk {disk}");
+            }
+            let want = if returns { lacking } else { 0 };
+            assert_eq!(returning(), want, "{name}");
+            assert_eq!(cold.store.may_lack(VOLUME, id), returns, "{name}");
+            for disk in 0..lacking {
+                let of = DiskId(disk as u128 + 1);
+                assert_eq!(cold.store.make_good(of, &pace).await, 0, "{name}");
+            }
+            assert_eq!(returning(), 0, "{name}");
+            cold.check(&written).await;
+        });
+    }
 }
 
 /// A disk that is away at the start may lack something until it says what it has.

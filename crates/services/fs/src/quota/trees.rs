@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
 use cairn_meta::{
@@ -131,6 +132,24 @@ impl Shared {
         !self.tasks.is_stopping() && record.is_some_and(|record| record.state == state)
     }
 
+    /// An inode; `None` if it is gone.
+    async fn inode_if_there(&self, ino: Ino) -> Result<Option<Arc<Inode>>, FsError> {
+        match self.reading(|| self.inode(ino)).await {
+            Ok(inode) => Ok(Some(inode)),
+            Err(FsError::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next records of a range, at most [`PAGE_MAX`].
+    async fn next_page(&self, from: &Key, to: &Key) -> Result<Vec<(Key, Bytes)>, FsError> {
+        let page = || {
+            let page = self.meta.live().scan(from, to, PAGE_MAX);
+            page.map_err(meta_error)
+        };
+        self.reading(page).await
+    }
+
     /// Finds all inodes below the directory of a tree.
     async fn count_tree(self: &Arc<Self>, tree: Ino) -> Result<End, FsError> {
         let mut dirs = vec![tree];
@@ -153,10 +172,8 @@ impl Shared {
             if dir != tree && self.quotas.table.read().is_live(dir) {
                 continue;
             }
-            let inode = match self.reading(|| self.inode(dir)).await {
-                Ok(inode) => inode,
-                Err(FsError::Stale) => continue,
-                Err(error) => return Err(error),
+            let Some(inode) = self.inode_if_there(dir).await? else {
+                continue;
             };
             let is_first = !planted::is(Bug::CountingMissesCreates);
             if is_first {
@@ -164,12 +181,7 @@ impl Shared {
             }
             let (mut from, to) = Key::cookies_after(dir, 0);
             loop {
-                let page = self
-                    .reading(|| {
-                        let page = self.meta.live().scan(&from, &to, PAGE_MAX);
-                        page.map_err(meta_error)
-                    })
-                    .await?;
+                let page = self.next_page(&from, &to).await?;
                 let mut last = Ticket::NONE;
                 for (_, value) in &page {
                     let entry = CookieRecord::decode(value);
@@ -178,10 +190,8 @@ impl Shared {
                         dirs.push(entry.ino);
                         continue;
                     }
-                    let inode = match self.reading(|| self.inode(entry.ino)).await {
-                        Ok(inode) => inode,
-                        Err(FsError::Stale) => continue,
-                        Err(error) => return Err(error),
+                    let Some(inode) = self.inode_if_there(entry.ino).await? else {
+                        continue;
                     };
                     let place = Some((dir, &entry.name[..]));
                     let adopted = self.reading(|| self.adopt(&inode, tree, place)).await?;
@@ -292,12 +302,7 @@ impl Shared {
             if !self.is_in_state(tree, TreeState::Leaving) {
                 return Ok(End::NotWanted);
             }
-            let page = self
-                .reading(|| {
-                    let page = self.meta.live().scan(&from, &to, PAGE_MAX);
-                    page.map_err(meta_error)
-                })
-                .await?;
+            let page = self.next_page(&from, &to).await?;
             let mut last = Ticket::NONE;
             for (key, value) in &page {
                 let record = InodeRecord::decode(value);
@@ -308,10 +313,8 @@ impl Shared {
                 if record.tree != tree {
                     continue;
                 }
-                let inode = match self.reading(|| self.inode(ino)).await {
-                    Ok(inode) => inode,
-                    Err(FsError::Stale) => continue,
-                    Err(error) => return Err(error),
+                let Some(inode) = self.inode_if_there(ino).await? else {
+                    continue;
                 };
                 // It is gone soon.
                 is_left |= inode.lock().removed;
