@@ -28,8 +28,8 @@ CORE := base codec-dns codec-iscsi codec-nfs codec-rpc codec-s3 codec-scsi wire 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients setup-api
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients setup-api: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-prose setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients setup-api
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-prose setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients setup-api: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -150,17 +150,22 @@ pjdfstest: setup-vm build-test ## The POSIX conformance suite through the kernel
 	scripts/pjdfstest
 
 .PHONY: check
-check: setup-build setup-lint docs-check ## Format, lints, links, uses of unsafe, leftovers of merges
+check: setup-build setup-lint docs-check ## Format, lints, links, prose, uses of unsafe, leftovers of merges
 	scripts/conflict-check
 	scripts/unsafe-check
 	scripts/print-check
 	scripts/lint-python
+	@if command -v go >/dev/null; then scripts/prose-check; else echo "no go: prose not checked"; fi
 	cargo fmt --all --check
 	cargo clippy $(TEST_FLAGS) --workspace --all-targets -- -D warnings
 
 .PHONY: docs-check
 docs-check: ## Every link in the documents leads somewhere
 	scripts/link-check
+
+.PHONY: prose
+prose: setup-prose ## Prose of documents and messages, by the rules in docs/style; needs Go once, to compile Vale
+	scripts/prose-check
 
 .PHONY: demo
 demo: say-profile build-tried ## One minute: copy a tree in, kill -9, delete two disks, compare

@@ -690,7 +690,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Lists all groups of initiators.
+         * Lists all initiator groups.
          * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
          */
         get: operations["igroup_list"];
@@ -880,10 +880,10 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Maps a LUN to a group of initiators. */
+        /** Maps a LUN to an initiator group. */
         put: operations["lun_map"];
         post?: never;
-        /** Unmaps a LUN from a group of initiators. */
+        /** Unmaps a LUN from an initiator group. */
         delete: operations["lun_unmap"];
         options?: never;
         head?: never;
@@ -3041,7 +3041,7 @@ export interface components {
          * @enum {string}
          */
         HistoryKind: "mean" | "max" | "last";
-        /** @description What is kept. In a cluster `series` has the names of all nodes, and the rest is of this node. */
+        /** @description The kept series. In a cluster `series` has the names of all nodes, and the rest is of this node. */
         HistoryList: {
             /**
              * Format: int64

@@ -1,4 +1,4 @@
-//! Pauses between tries that grow, so that what cannot succeed now costs little while it is tried.
+//! Pauses between tries that grow, so that an operation that cannot succeed now costs little.
 //!
 //! Owns: how long the next pause is. Must not know: what is tried, how time passes.
 

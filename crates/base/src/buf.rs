@@ -168,7 +168,7 @@ impl AlignedFill {
         take
     }
 
-    /// What is missing, to be written by the caller, who then calls [`Self::advance`].
+    /// The part that is still missing. The caller writes to it and then calls [`Self::advance`].
     pub fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
         let missing = self.missing_bytes();
         // SAFETY: allocated for `len_bytes`; `&mut self` makes the access exclusive.

@@ -27,7 +27,7 @@ use crate::looking::Trust;
 
 /// How long a thread keeps looking for a request after its last answer.
 const REQUEST_TIME_MAX: Duration = Duration::from_micros(50);
-/// How long it keeps looking for the end of what is under way: a small durable write takes 80 to 250 us.
+/// How long it polls for the end of an operation under way: a small durable write takes 80 to 250 us.
 const ANSWER_TIME_MAX: Duration = Duration::from_micros(250);
 /// With more requests under way than so many it sleeps: their clients do not wait for each.
 const RUNNING_MAX: usize = 2;
@@ -146,7 +146,7 @@ impl BusyPoll {
         }
     }
 
-    /// Whether what was sought came before the time was over, and not several requests at once.
+    /// Whether the event came before the time was over, and not several requests at once.
     async fn look(&self, sought: Sought) -> bool {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (begun_before, ended_before) = (count(&self.begun), count(&self.ended));

@@ -83,7 +83,7 @@ pub trait Disk: Send + Sync + 'static {
     fn open<'a>(&'a self, name: &'a str, mode: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>>;
     /// Removes a file; `NotFound` if it is not there.
     fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()>;
-    /// Renames a file, replacing what is at `to`. Durable after `sync_folder` of both folders.
+    /// Renames a file, replacing any file at `to`. Durable after `sync_folder` of both folders.
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()>;
     /// The names (last parts only) of the files in `folder`, in no order; empty if there is none.
     fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>>;
@@ -116,7 +116,7 @@ pub trait Disk: Send + Sync + 'static {
 pub struct DiskDevice {
     /// Folders with the same one share its space: `MAJOR:MINOR` of the block device, or of the file system where it has none.
     pub file_system: String,
-    /// The drives that bear it, by their names in `/sys`; the file system itself where that has no block device. What is on
+    /// The drives that bear it, by their names in `/sys`; the file system itself where that has no block device. Data on
     /// several of them (LVM, RAID) may be on each.
     pub drives: BTreeSet<String>,
 }

@@ -34,7 +34,7 @@ impl DomainPath {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum DiskRole {
-    /// Data; and metadata, where there are too few journal disks.
+    /// Data; and metadata, where there are too few log devices.
     #[default]
     Data,
     /// Logs and metadata of volumes, and nothing else.

@@ -7,7 +7,7 @@
 //! right after its poll, with no hand-over, which is what such a thread is for. The task itself is not being
 //! polled then. If something wakes it and the call takes longer than [`TAKE_OVER_AFTER`], another thread goes
 //! on with it, and the first one ends whenever its call does. So each call that never returns costs a thread,
-//! and whoever makes calls must not make more of them where one hung.
+//! and a caller must not make more calls where one hung.
 //!
 //! A thread that is often woken soon after it came to rest looks for that for a moment before it sleeps: each wake-up of a thread
 //! that sleeps takes 20 us and more, and the log's thread is woken for each small change.
@@ -194,7 +194,7 @@ impl Slept {
             Doing::Waits(wait) => {
                 if let Some((at, before)) = self.last {
                     let time = now.saturating_duration_since(at);
-                    // Whoever looks may be late, too, and in another wait it may have waited for a core in between.
+                    // The observer may be late, and in another wait it may have waited for a core in between.
                     self.time += match before == wait {
                         true => time,
                         false => time.min(LOOK_PAUSE),
@@ -318,7 +318,7 @@ impl OwnThread {
             let (since, place) = {
                 let mut state = self.state.lock();
                 match state.blocked_since {
-                    // Woken in a call that is over; what is done since has not been.
+                    // Woken in a call that is over; nothing woke the work since.
                     Some(since) if state.is_woken => (since, state.place.clone()),
                     _ => {
                         state.has_successor = false;
@@ -677,7 +677,7 @@ mod tests {
         for (status, want) in cases {
             assert_eq!(Doing::in_status(&status), want, "{status}");
         }
-        // Whoever asks runs.
+        // The thread that asks runs.
         let own = std::fs::read_link("/proc/thread-self").unwrap();
         let own = Path::new("/proc").join(own);
         assert_eq!(Doing::of(Some(&own)), Doing::Runs);

@@ -1,4 +1,4 @@
-//! Whether it pays to look for a moment for what comes next, before a thread sleeps.
+//! Whether it pays to poll for the next event for a moment, before a thread sleeps.
 //!
 //! Owns: how far looking is trusted, how one looks. Must not know: what is looked for, and for how long.
 //!

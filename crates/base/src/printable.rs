@@ -1,6 +1,6 @@
 //! Text that others chose, as terminals, logs and spreadsheets may get it.
 //!
-//! Owns: which characters command a terminal or change the order and the lines of what is read, and how they are written out.
+//! Owns: which characters command a terminal or change the order and the lines of a text, and how they are escaped.
 //! Must not know: where the text goes.
 //!
 //! Names of files, objects, clients and people have any characters. On a terminal an escape sequence in one moves the cursor, sets
@@ -42,7 +42,7 @@ fn written_out(
     Cow::Owned(out)
 }
 
-/// A text as a part of one line: what is not plain is written as Rust does, `\n` or `\u{1b}`.
+/// A text as a part of one line, with other than plain characters escaped as in Rust, `\n` or `\u{1b}`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     written_out(text, is_plain, |out, letter| {
         out.extend(letter.escape_default());
@@ -74,7 +74,7 @@ pub fn log_line(line: &str, has_colours: bool) -> Cow<'_, str> {
     }
 }
 
-/// JSON of the same meaning: what is not plain is within strings, where it is written `\u001b` (RFC 8259, section 7). All such
+/// JSON of the same meaning: other than plain characters are in strings alone, escaped as `\u001b` (RFC 8259, section 7). All such
 /// characters have four hexadecimal digits.
 pub fn in_json(json: &str) -> Cow<'_, str> {
     let stays = |letter| is_plain(letter) || matches!(letter, '\n' | '\t' | '\r');

@@ -5,7 +5,7 @@
 #[error("\"{text}\" is not {what}: write {wanted}")]
 pub struct WordError {
     pub text: String,
-    /// What was expected, with its article: "a protection".
+    /// The expected kind of value, with its article: "a protection".
     pub what: &'static str,
     /// The words that would do.
     pub wanted: &'static str,

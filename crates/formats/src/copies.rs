@@ -52,7 +52,7 @@ pub struct BadCopy<E: std::fmt::Display> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picked<T, E: std::fmt::Display> {
     pub value: T,
-    /// What was wrong with the other copy. The file should be written again.
+    /// Why the other copy is bad, if it is. The file should be written again.
     pub bad: Option<BadCopy<E>>,
 }
 

@@ -1,4 +1,4 @@
-//! What is stored of encryption: beside encrypted bytes, and of the key of a volume.
+//! Stored parts of encryption: those beside encrypted bytes, and the wrapped key of a volume.
 //!
 //! Owns: its form. Must not know: how anything is encrypted, any key.
 
@@ -13,7 +13,7 @@ pub type Salt = [u8; 16];
 /// What GCM adds to encrypted bytes; only who has the key can make it.
 pub type Tag = [u8; 16];
 
-/// What is kept apart from encrypted bytes. They are as long as the plain ones.
+/// The salt and tags of encrypted bytes, kept apart from them. Encrypted bytes are as long as the plain ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encryption {
     pub salt: Salt,

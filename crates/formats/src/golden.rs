@@ -51,12 +51,12 @@ const TIME: Timestamp = Timestamp {
 };
 
 fn folder() -> PathBuf {
-    // Asked at run time: what was compiled in one clone may run in another.
+    // Asked at run time: tests compiled in one clone may run in another.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
     Path::new(&package).join("golden")
 }
 
-/// What is in a file, after writing it if that is wanted.
+/// The content of a golden file, after writing it if that is wanted.
 fn kept(file: &str, bytes: &[u8]) -> Vec<u8> {
     let path = folder().join(file);
     if std::env::var_os("GOLDEN").is_some_and(|what| what == "write") {
@@ -65,7 +65,7 @@ fn kept(file: &str, bytes: &[u8]) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A file of its own, for what is a file on a disk, or a block of one.
+/// A golden file of its own, for a format that is a file on a disk, or a block of one.
 fn check<T: PartialEq + Debug>(file: &str, value: &T, encoded: &[u8], decode: impl Fn(&[u8]) -> T) {
     let golden = kept(file, encoded);
     assert_eq!(&decode(&golden), value, "{file} decodes");
@@ -85,7 +85,7 @@ fn from_hex(text: &str) -> Vec<u8> {
     digits.map(byte).collect()
 }
 
-/// What is short: a line each, in one file.
+/// Short values: a line each, in one file.
 #[derive(Default)]
 struct Lines(Vec<(String, Vec<u8>)>);
 

@@ -107,7 +107,7 @@ pub struct PoolState {
     /// Classes of service, beside those that are built in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<ClassName, ClassSpec>,
-    /// Who may use the admin API, beside whoever has the token.
+    /// Who may use the admin API, beside holders of the token.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub users: BTreeMap<UserName, UserRecord>,
     /// Sessions of the admin API that were ended before their time.

@@ -18,7 +18,7 @@ const FORMAT_VERSION: u32 = 1;
 pub const SCRUB_FILE_LEN_BYTES_MAX: u64 = 16 << 20;
 /// Most damaged places that are remembered; more are counted.
 pub const DAMAGES_MAX: usize = 10_000;
-/// Most segments that are remembered to be written anew; more are for the next scrub.
+/// Most segments that are remembered to be rewritten; more are for the next scrub.
 pub const REWRITES_MAX: usize = 10_000;
 /// No count that is true comes near this, and whatever is added to one that is below fits.
 pub const COUNT_MAX: u64 = 1 << 62;
@@ -30,7 +30,7 @@ pub struct Cursor {
     pub volume: VolumeId,
     /// The last segment that is done.
     pub segment: u64,
-    /// The last segment that is to be looked at: what is made meanwhile may be more than can be looked at, for ever.
+    /// The last segment to check: segments may be made faster than a scrub checks them, and it must end.
     pub segment_last: Option<u64>,
     /// All segments are done; of the records, those up to this place.
     pub records: Option<(u64, u64)>,
@@ -63,7 +63,7 @@ pub enum ScrubStage {
     Done,
 }
 
-/// What is kept of a scrub.
+/// The progress and results of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubState {
@@ -89,7 +89,7 @@ pub struct ScrubState {
     pub shards_sealed: u64,
     pub shards_away: u64,
     pub errors: u64,
-    /// Segments of the volume that it is in whose records have to be written anew.
+    /// Segments of the volume that it is in whose records have to be rewritten.
     pub rewrites: BTreeSet<u64>,
     pub damages: Vec<Damage>,
     pub damages_more: u64,
@@ -118,7 +118,7 @@ impl ScrubState {
             return refuse("too many damaged places");
         }
         if self.rewrites.len() > REWRITES_MAX {
-            return refuse("too many segments to be written anew");
+            return refuse("too many segments to be rewritten");
         }
         if self.damages.iter().any(|damage| damage.start > damage.end) {
             return refuse("a damaged place that ends before it begins");

@@ -200,7 +200,7 @@ fn choose(
     }
     match (running.pop(), ended.first()) {
         (Some(only), _) => Ok(Some(only)),
-        // Whoever listens there now is somebody else, and must not get the token.
+        // Another process listens there now, and must not get the token.
         (None, Some(ended)) => Err(self::ended(&ended.ready)),
         (None, None) => Ok(None),
     }

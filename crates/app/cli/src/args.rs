@@ -92,7 +92,7 @@ pub enum Command {
     /// LUNs: block devices that hosts attach over iSCSI
     #[command(subcommand)]
     Lun(LunCommand),
-    /// Groups of initiators that see the same LUNs
+    /// Initiator groups: initiators that see the same LUNs
     #[command(subcommand)]
     Igroup(IgroupCommand),
     /// CHAP secrets of initiators
@@ -562,7 +562,7 @@ pub struct DiskSpreadArgs {
 /// What an added folder is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RoleArg {
-    /// Data; also metadata if the pool has too few journal disks
+    /// Data; also metadata if the pool has too few log devices
     Data,
     /// Log device: only logs and metadata of volumes, for a disk that is faster than the others
     Journal,

@@ -30,7 +30,7 @@ pub struct InsideArgs {
     /// The admin API of the server that serves the target [default: that of the server running on this machine]
     #[arg(long, value_name = "URL", env = "CAIRN_SERVER")]
     pub server: Option<String>,
-    /// Take an http:// address of another machine: whoever listens in between reads the token and answers
+    /// Take an http:// address of another machine: a host in between can read the token and the answers
     #[arg(long)]
     pub insecure: bool,
     /// File with the admin token (or put the token itself into CAIRN_TOKEN) [default: that of the server running on this machine]
@@ -133,7 +133,7 @@ impl ReadCacheArgs {
     }
 }
 
-/// What is asked during a run, and what becomes of the answers.
+/// Questions to the server during a run, and their answers.
 pub struct Watch {
     client: Client,
     volume: Option<VolumeName>,

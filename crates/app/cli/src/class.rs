@@ -491,7 +491,7 @@ fn goal_line(view: &LatencyView) -> String {
         }
     };
     format!(
-        "latency goal     {}, {stands}",
+        "99% within       {}, {stands}",
         latency(view.goal_microseconds)
     )
 }
@@ -579,9 +579,9 @@ mod tests {
         };
         assert_eq!(
             goal_line(&view(None)),
-            "latency goal     2.5ms, unknown yet"
+            "99% within       2.5ms, unknown yet"
         );
-        let missed = "latency goal     2.5ms, MISSED: 12 of the last 1000 were late";
+        let missed = "99% within       2.5ms, MISSED: 12 of the last 1000 were late";
         assert_eq!(goal_line(&view(Some(false))), missed);
     }
 

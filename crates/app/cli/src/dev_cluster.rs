@@ -51,7 +51,7 @@ fn foreground(args: &RunArgs, dir: &Path) -> Result<(), Failure> {
     up(&settings, &mut say).map_err(failed)
 }
 
-/// Whoever does not hear it must not keep the cluster from running, or from ending.
+/// A closed output must not keep the cluster from running, or from ending.
 fn say(line: &str) {
     let _ = print::text(line);
 }

@@ -446,7 +446,7 @@ fn short(disk: &DiskView) -> &str {
     disk.id.get(..8).unwrap_or(&disk.id)
 }
 
-/// What is being moved; nothing if there is nothing to tell.
+/// Shards that are being moved; `None` if there is nothing to tell.
 fn rebuild_text(rebuild: &RebuildView) -> Option<String> {
     let mut lines = Vec::new();
     if rebuild.shards_left > 0 {

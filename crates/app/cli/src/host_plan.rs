@@ -352,7 +352,7 @@ impl HostPlan {
             FileSystem::None => {
                 return writeln!(to, "\necho {} is there", quoted(&device));
             }
-            // What was never written needs no discarding.
+            // Blocks that were never written need no discarding.
             FileSystem::Xfs => (
                 "xfs",
                 format!("mkfs.xfs -q -K -d su={}k,sw={count} {device}", stripe >> 10),

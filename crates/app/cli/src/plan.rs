@@ -36,7 +36,7 @@ use crate::print::note;
 
 /// A configuration or a saved plan at most; a plan has some hundred kilobytes.
 const CONFIG_LEN_BYTES_MAX: u64 = 64 << 20;
-/// Whoever offers prices and says nothing for so long is given up.
+/// A source of prices that says nothing for so long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// An offer file has gigabytes, and comes within so long over a slow line too.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(6 * 3600);

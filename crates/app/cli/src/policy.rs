@@ -180,7 +180,7 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
             .hint("for example: cairn policy set main/backups --compression zstd:3 --dedupe on"));
     }
     let client = access::client(&args.view.server)?;
-    // What is not named stays.
+    // Settings without a flag stay.
     let before = client.policy(volume, path)?.policy;
     let policy = PolicySettings {
         compression: args

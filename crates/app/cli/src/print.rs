@@ -1,6 +1,6 @@
 //! Writes results to standard output, and notes to standard error.
 //!
-//! Invariant: nothing that somebody chose (a name, a path, a server's words) commands the terminal. What is written is escaped
+//! Invariant: nothing that somebody chose (a name, a path, a server's words) commands the terminal. All output is escaped
 //! here, and nowhere else; a name within a text goes through [`name`], so that a line feed in it makes no line.
 
 use std::io::{ErrorKind, Write};

@@ -186,7 +186,7 @@ fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
     let at = at(&args.place, &args.of)?;
     let client = access::client(&args.view.server)?;
     let volume = &args.place.volume;
-    // What is not named stays.
+    // Limits without a flag stay.
     let before = client.quota(volume, &at).ok();
     let before = before.filter(|quota| !quota.inherited);
     let mut bytes = before.as_ref().map(|quota| quota.bytes).unwrap_or_default();

@@ -99,7 +99,7 @@ pub fn recover(args: &ClusterRecoverArgs) -> Result<(), Failure> {
     print::text(&lines.join("\n"))
 }
 
-/// What is there and what would be done.
+/// The report of a plan: what there is, and the steps of the recovery.
 fn report(plan: &RecoveryPlan) -> String {
     let copy = &plan.chosen.copy;
     let nodes: Vec<String> = copy.nodes().into_iter().map(|node| node.name).collect();

@@ -108,9 +108,9 @@ pub enum LunCommand {
     Offline(LunShowArgs),
     /// Delete a LUN and all its data
     Delete(LunDeleteArgs),
-    /// Let a group of initiators see a LUN
+    /// Let an initiator group see a LUN
     Map(LunMapArgs),
-    /// Hide a LUN from a group of initiators
+    /// Hide a LUN from an initiator group
     Unmap(LunUnmapArgs),
 }
 
@@ -255,7 +255,7 @@ pub struct LunUnmapArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum IgroupCommand {
-    /// List all groups of initiators
+    /// List all initiator groups
     List(ViewArgs),
     /// Create a group, or replace its initiators
     ///

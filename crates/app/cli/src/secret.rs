@@ -27,7 +27,7 @@ pub fn new_password(file: Option<&Path>, of: &str) -> Result<Password, Failure> 
     if let Some(problem) = first.problem(of) {
         return Err(Failure::usage(problem));
     }
-    let second = terminal.ask("The same again: ")?;
+    let second = terminal.ask("Repeat it: ")?;
     match first == second {
         true => Ok(first),
         false => Err(Failure::usage(

@@ -16,7 +16,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// What is logged unless RUST_LOG says otherwise. `s3s` takes each request that it refuses for an error of ours.
+/// Levels of the log unless RUST_LOG names others. `s3s` takes each request that it refuses for an error of ours.
 const LOGGED: &str = "info,s3s=off";
 
 use crate::args::{ConfigCheckArgs, ServeArgs};
@@ -47,7 +47,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         let over = tokio::select! {
             () = wait(&mut terminate, &mut interrupt) => None,
             over = node.over() => {
-                // Whoever does not hear that must not keep it from ending.
+                // A closed output must not keep it from ending.
                 let _ = print::text(&format!("{over}. It serves no longer"));
                 Some(over)
             }
@@ -60,7 +60,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         over
     });
     notify(&[NotifyState::Stopping]);
-    // Whoever does not hear that must not keep it from being done.
+    // A closed output must not keep the stop from going on.
     let _ = print::text("stopping: finishing requests and writing everything to disk");
     node.unannounce();
     node.stop();
@@ -130,7 +130,7 @@ fn load(flags: Settings, file: Option<&Path>) -> Result<Config, Failure> {
         }
         None => flags,
     };
-    // What is wrong now may come from flags, the file or both.
+    // A problem here may come from flags, the file or both.
     settings
         .resolve(cpu_count())
         .map_err(|error| wrong_config(None, &error))
@@ -213,7 +213,7 @@ pub fn start_logging(format: LogFormat) {
     let logging = tracing_subscriber::fmt()
         .with_env_filter(filter)
         // A standard error that takes nothing (a full file system, a reader that is gone) would else end in a panic of
-        // whoever logs.
+        // the thread that logs.
         .log_internal_errors(false)
         .with_writer(move || LogLine {
             format,

@@ -14,7 +14,7 @@ use crate::print;
 
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is in the way of stopping a node; empty: one may stop.
+/// Reasons against stopping a node now; empty: one may stop.
 pub fn in_the_way(view: &ClusterView) -> Vec<String> {
     let mut found = Vec::new();
     for node in &view.nodes {

@@ -172,7 +172,7 @@ fn deduplication(volume: &VolumeView) -> String {
     }
 }
 
-/// The kind of disks that its data is to live on, and how much is there.
+/// The device class that its data is to live on, and how much is there.
 fn media(volume: &VolumeView) -> String {
     let bytes = volume.media_bytes.iter();
     let parts = bytes.map(|it| match it.on == it.wanted {

@@ -63,7 +63,7 @@ pub struct MemoryBudget {
     pub tables_bytes: u64,
     /// Buffers that disks read into, kept for their next reads.
     pub read_buffers_bytes: u64,
-    /// What is left for the program itself, for fragments and for what allocators keep.
+    /// The rest: for the program itself, for fragments and for memory that allocators keep.
     pub rest_bytes: u64,
 }
 
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(budget.record_cache_beside(1), budget.record_cache_bytes);
         let beside = budget.record_cache_beside(30);
         assert!(beside < budget.record_cache_bytes);
-        // What is taken from the cache and what is there for volumes is enough for them.
+        // The part taken from the cache and the part for volumes are enough for them.
         let had = budget.record_cache_bytes - beside + budget.volumes_bytes();
         assert!(had >= 30 * VOLUME_BYTES_MIN);
         let least = budget.record_cache_bytes / RECORD_CACHE_LEAST;

@@ -12,7 +12,7 @@ const ROLE_CLAIM_DEFAULT: &str = "groups";
 const SCOPE_DEFAULT: &str = "profile";
 const TEXT_DEFAULT: &str = "OpenID Connect";
 
-/// What is given of it; nothing at all: there is no such log-in.
+/// The given settings of it. None at all: there is no such log-in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct OidcSettings {
     /// Address of the console for browsers, without a path: https://cairn.example.org:8049. The provider redirects only to

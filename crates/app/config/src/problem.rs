@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, all of it at once.
+//! All problems of a configuration at once.
 
 use std::fmt;
 

@@ -612,7 +612,7 @@ impl Settings {
             && self.insecure != Some(true)
         {
             refuse(format!(
-                "listen_admin: other machines reach {address}, and whoever listens in between would read the admin token and \
+                "listen_admin: other machines reach {address}, and a host in between could read the admin token and \
                  passwords: give admin_certificate and admin_key, or admin_self_signed = true, or a loopback address; \
                  insecure = true (--insecure) does without"
             ));

@@ -230,7 +230,7 @@ fn must_run(store: &Store) -> Result<(), Error> {
 /// Starts machines that do not run, and waits until they serve.
 pub fn start(store: &Store, names: &[String]) -> Result<(), Error> {
     must_run(store)?;
-    // Whoever names one wants it, and is told by its log that it was removed.
+    // A user who names one wants it, and learns from its log that it was removed.
     let gone = match names {
         [] => removed_nodes(&store.known()?),
         _ => BTreeSet::new(),

@@ -5,7 +5,7 @@ use std::path::Path;
 /// Messages are whole: what failed, on what, and what to try.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Usage(String),
     /// It makes sense, and is not possible as things are.

@@ -21,7 +21,7 @@ const VOLUME_SECONDS_MAX: u64 = 60;
 /// Between looks: each is a mount.
 const VOLUME_PAUSE: Duration = Duration::from_millis(200);
 
-/// Whoever forms a cluster: told what happens, asked whether to go on.
+/// The user who forms a cluster: told what happens, asked whether to go on.
 pub trait Watcher {
     fn say(&mut self, line: &str);
     fn is_ended(&self) -> bool;

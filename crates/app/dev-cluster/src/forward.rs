@@ -86,7 +86,7 @@ async fn connect(mut client: TcpStream, mut target: Target, unreached: Unreached
     }
 }
 
-/// A connection to whoever is the target now, if there is one and it can be reached.
+/// A connection to the present target, if there is one and it can be reached.
 async fn reach(target: &mut Target) -> Option<(SocketAddr, TcpStream)> {
     let address = (*target.borrow_and_update())?;
     let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;

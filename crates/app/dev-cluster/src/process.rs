@@ -248,7 +248,7 @@ mod tests {
         let parent = Process::of(i32::try_from(shell.id()).unwrap()).unwrap();
         let below = descendants(&parent);
         assert_eq!(below.len(), 1, "{below:?}");
-        // What is just becoming `sleep` has no environment for a moment.
+        // A process that is just becoming `sleep` has no environment for a moment.
         let found = || marked("CAIRN_TEST_MARK", &value);
         assert!(wait_until(60, || found().contains(&below[0])));
         let found = found();

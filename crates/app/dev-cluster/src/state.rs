@@ -1,4 +1,4 @@
-//! What is known of a cluster between commands: `cluster.json` in its folder.
+//! The state of a cluster between commands: `cluster.json` in its folder.
 //!
 //! Owns: the file, who may change it, who may run the cluster. Must not know: how anything is done.
 
@@ -208,7 +208,7 @@ impl Store {
         }
     }
 
-    /// What is known; none before the first start.
+    /// The state; `None` before the first start.
     pub fn read(&self) -> Result<Option<State>, Error> {
         let path = self.folder.join(FILE_NAME);
         let text = match std::fs::read(&path) {
@@ -234,7 +234,7 @@ impl Store {
         Ok(Some(state))
     }
 
-    /// What is known of a cluster that was started.
+    /// The state of a cluster that was started; an error if none was.
     pub fn known(&self) -> Result<State, Error> {
         self.read()?.ok_or_else(|| {
             Error::Usage(format!(
@@ -253,7 +253,7 @@ impl Store {
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)
             .map_err(|error| self.lock_failed(error))?;
         let mut state = self.known()?;
-        // What was done before something failed is written down, too.
+        // Steps that were done before a failure are written down as well.
         let changed = change(&mut state);
         self.write(&state)?;
         changed

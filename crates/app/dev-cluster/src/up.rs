@@ -48,7 +48,7 @@ pub enum Isolation {
     No,
 }
 
-/// What is asked for; what is not said is as it was, or usual.
+/// The wishes of the user; settings without one stay as they were, or get their default.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub folder: PathBuf,
@@ -447,7 +447,7 @@ impl<'a> Ports<'a> {
     }
 }
 
-/// What was left by a run that was killed.
+/// Ends the processes that a killed run left.
 fn end_leftovers(state: &State, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
     let left = |state: &State| {
         let machines = state.machines.iter();

@@ -89,7 +89,7 @@ impl Hook {
             if let Some(errors) = &mut errors {
                 // What cannot be read was not said.
                 let _ = errors.take(SAID_LEN_BYTES_MAX).read_to_end(&mut said).await;
-                // Whoever says more must not wait for a reader.
+                // A hook that writes more must not wait for a reader.
                 let _ = tokio::io::copy(errors, &mut tokio::io::sink()).await;
             }
             child.wait().await.map(|status| (status, said))

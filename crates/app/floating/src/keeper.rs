@@ -218,7 +218,7 @@ impl Keeper {
         loop {
             let slot = self.slots.lock().entry(purpose).or_default().clone();
             let locked = Arc::clone(&slot).lock_owned().await;
-            // Whoever had it before may have put it away.
+            // Its former holder may have put it away.
             let now = self.slots.lock().get(&purpose).cloned();
             if now.is_some_and(|now| Arc::ptr_eq(&now, &slot)) {
                 return locked;

@@ -28,7 +28,7 @@ const FULL: u64 = 980;
 const GROW_AFTER: u32 = 20;
 /// Freed memory goes back alone, without smaller caches, at most once in so many ticks: what is kept all the time is in use.
 const GIVE_BACK_ALONE_EVERY: u32 = 50;
-/// The same while memory is so short that less data may wait for its flush.
+/// Ticks between two such returns while memory is so short that less data may wait for its flush.
 const GIVE_BACK_SHORT_EVERY: u32 = 5;
 /// Caches shrink again after so many ticks, unless memory is so short: what they dropped may be in use for a moment.
 const SETTLE_TICKS: u32 = 3;
@@ -58,7 +58,7 @@ pub struct Seen {
     pub on_its_way_bytes: u64,
 }
 
-/// What is to be done until the next look.
+/// The measures until the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
     /// What all caches together may have.
@@ -413,7 +413,7 @@ mod tests {
                 prop_assert!((least..=full).contains(&orders.cache_bytes));
                 prop_assert!((DIRTY_LEAST..=1000).contains(&orders.dirty_permille));
                 process.obey(orders, growth * MIB / 10);
-                // What was too much at first is gone; then growth is all that is to be caught up with.
+                // The excess at the beginning is gone; then only growth is to be caught up with.
                 if tick > SETTLE_TICKS + 1 {
                     let most = governor.part(NEAR) + growth * MIB;
                     prop_assert!(process.resident() <= most, "{} {most} {tick}", process.resident());

@@ -2,7 +2,7 @@
 //!
 //! Owns: the decision ([`Governor`]), what is counted of parts ([`Meters`]), how the process is measured ([`resident_bytes`]), the
 //! settings of both allocators ([`allocator`]).
-//! Must not know: caches, volumes, protocols. Whoever has a part registers how it is read, and does what is decided.
+//! Must not know: caches, volumes, protocols. The owner of a part registers how it is read, and carries out the decisions.
 //!
 //! Parts of the limit that are handed out at the start (`cairn_config::MemoryBudget`) bound what is asked of the allocators, not
 //! what the process has: fragments, memory that allocators keep, stacks and tables come on top. So the process is measured, and

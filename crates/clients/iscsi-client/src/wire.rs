@@ -79,7 +79,7 @@ struct Task {
     since: Instant,
 }
 
-/// What is being received.
+/// The part of a PDU that is being received.
 enum Stage {
     Header,
     /// Data of a command, from `at` of its buffer on.
@@ -173,7 +173,7 @@ impl Wire {
             _ => Bytes::new(),
         };
         let request = Request::Command(CommandHeader {
-            // What is not in this PDU is asked for.
+            // The target asks for the data that is not in this PDU.
             is_final: true,
             reads: matches!(call.transfer, Transfer::Read(_)),
             writes: matches!(call.transfer, Transfer::Write(_)),
@@ -390,7 +390,7 @@ impl Wire {
             }),
             status => Err(Error::Command { status, sense }),
         };
-        // Whoever asked may be gone.
+        // The caller may be gone.
         let _ = task.reply_to.send(answer);
     }
 

@@ -1,4 +1,4 @@
-//! What is usually wanted of files: walk a path, read a range, write a range and know it is safe.
+//! Common operations on files: walk a path, read a range, write a range and know it is safe.
 //!
 //! Owns: resolving paths and symbolic links, pipelining of large transfers, short reads and writes,
 //! COMMIT and sending again what a restarted server lost.
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// What was just made as `name` in `dir`, also if the server did not say it.
+    /// The node that was just made as `name` in `dir`, also if the server did not return it.
     pub async fn made_node(&self, dir: FileHandle, name: &[u8], made: Made) -> Result<Node, Error> {
         match made.handle {
             Some(handle) => self.node(handle, made.attributes).await,

@@ -69,7 +69,7 @@ pub struct Request<'b> {
     /// Over TCP without the length before it.
     pub bytes: &'b [u8],
     pub transport: Transport,
-    /// Whoever asks has asked so often that it may be somebody else's address: no reply is longer than its question. A client
+    /// The sender has asked so often that its address may be forged: no reply is longer than its question. A client
     /// that is meant asks again over TCP.
     pub is_limited: bool,
 }
@@ -202,7 +202,7 @@ fn find_edns(mut input: &[u8], count: u16) -> Option<Option<Edns>> {
     for _ in 0..count.min(ADDITIONAL_COUNT_MAX) {
         let (is_root, rest) = skip_name(input)?;
         let (kind, rest) = take_u16(rest)?;
-        // Class; then what is a time to live elsewhere: upper bits of the code, version, flags.
+        // Class; then, in the place of a time to live: upper bits of the code, version, flags.
         let (_, rest) = take_u16(rest)?;
         let (more, rest) = take(rest, 4)?;
         let (len, rest) = take_u16(rest)?;

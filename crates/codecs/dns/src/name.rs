@@ -45,7 +45,7 @@ impl Name {
         &self.0
     }
 
-    /// The name of these labels, which may have any bytes: what is no name of a host is `None`, and so no name that anybody has.
+    /// The name of these labels, which may have any bytes. `None` if they are no host name, and so no name that anybody has.
     pub(crate) fn of_labels(labels: &[&[u8]]) -> Option<Self> {
         let labels: Option<Vec<&str>> = labels
             .iter()

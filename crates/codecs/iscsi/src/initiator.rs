@@ -249,7 +249,7 @@ impl Header {
                     0x06 => RejectReason::Immediate,
                     0x09 => RejectReason::InvalidField,
                     0x0a => RejectReason::OutOfResources,
-                    // Whatever else there is: what was sent is not taken.
+                    // Any other reason: the target does not take the PDU.
                     _ => RejectReason::Protocol,
                 },
             },

@@ -82,7 +82,7 @@ pub struct Proof {
     pub mutual: Option<Secret>,
 }
 
-/// What is on another node for an initiator.
+/// The targets and secrets that another node has for an initiator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Elsewhere {

@@ -46,7 +46,7 @@ pub enum Attribute {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandHeader {
-    /// No unsolicited data follows beyond what is in this PDU.
+    /// No unsolicited data follows after this PDU.
     pub is_final: bool,
     pub reads: bool,
     pub writes: bool,
@@ -292,7 +292,7 @@ impl Header {
     }
 }
 
-/// How much of what was expected was not transferred, or more would have been (RFC 7143, section 11.4.5).
+/// How many expected bytes were not transferred, or how many more there would have been (RFC 7143, section 11.4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
     #[default]

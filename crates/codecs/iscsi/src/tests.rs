@@ -191,7 +191,7 @@ fn binary_values_are_taken_or_refused() {
     assert_eq!(text_of_binary(&[1, 0xab]), "0x01ab");
 }
 
-/// What is understood is said again in the same words.
+/// A decoded header encodes to the same bytes.
 fn check_both_ways(header: Header) {
     if let Ok(request) = header.request() {
         let again = request.header(header.data_len_bytes(), header.is_immediate(), 7);

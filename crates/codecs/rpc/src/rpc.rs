@@ -79,8 +79,8 @@ impl<'a> OpaqueAuth<'a> {
         }
     }
 
-    /// What of the body says who calls: the same in a call and in what is sent again of it. An AUTH_SYS body begins with
-    /// a stamp of 4 bytes (RFC 5531, appendix A), which Linux before 4.20 makes anew each time.
+    /// The part of the body that identifies the caller: the same in a call and its retransmission. An AUTH_SYS body begins with
+    /// a stamp of 4 bytes (RFC 5531, appendix A), which Linux before 4.20 changes each time.
     pub fn caller(&self) -> &'a [u8] {
         match AuthFlavor::from_u32(self.flavor) {
             Some(AuthFlavor::Sys) => self.body.get(4..).unwrap_or_default(),

@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Deeper than any document that is read.
 const DEPTH_MAX: usize = 12;
 
-/// What is wrong with a document. It says where, by the names of the elements.
+/// Why a document is refused, and where: the names of the elements.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum DocumentError {
     #[error("the body is no XML: {0}")]
@@ -36,7 +36,7 @@ pub enum DocumentError {
 }
 
 /// A document: its root, and the paths of elements below that. One that ends with `#` is a whole number; below one that ends
-/// with `/*` anything may be, because whoever reads it refuses it by name.
+/// with `/*` anything may be, because the reader of that element refuses it by name.
 struct Grammar {
     root: &'static str,
     paths: &'static [&'static str],
@@ -188,7 +188,7 @@ impl Grammar {
         GRAMMARS.iter().find(|grammar| grammar.root == root)
     }
 
-    /// What is at a path below the root; `None`: there is nothing.
+    /// The content of the element at a path below the root; `None`: there is no such element.
     fn holds(&self, path: &str) -> Option<Holds> {
         let below = |all: &str| {
             let rest = path.strip_prefix(all);
@@ -330,7 +330,7 @@ pub fn check(input: &[u8]) -> Result<(), DocumentError> {
                 let text = text.map_err(|error| DocumentError::Xml(error.to_string()))?;
                 open.text.push_str(&text);
             }
-            // Whoever reads it resolves it, or refuses it. It is text, and no digit.
+            // The reader of the element resolves or refuses it. It is text, and no digit.
             Event::GeneralRef(_) => open.text.push('&'),
             Event::CData(_) | Event::PI(_) | Event::DocType(_) => {
                 return Err(DocumentError::Markup(open.name()));
@@ -452,7 +452,7 @@ mod tests {
         assert!(check(b"<Tagging>\xff</Tagging>").is_err());
     }
 
-    /// What is between backticks.
+    /// The texts between backticks.
     fn quoted(cell: &str) -> BTreeSet<&str> {
         cell.split('`').skip(1).step_by(2).collect()
     }

@@ -149,7 +149,7 @@ impl Fields {
         Some(value.as_str())
     }
 
-    /// A value with the name of the file in it, where it asks for that: of a path only what is behind its last slash or backslash
+    /// A value with the name of the file in it, where it asks for that: of a path only the part after its last slash or backslash
     /// ("POST Object", "Form fields", `key`).
     pub fn named(&self, value: &str) -> String {
         let path = self.file_name.as_deref().unwrap_or_default();
@@ -158,7 +158,7 @@ impl Fields {
     }
 }
 
-/// What is looked for next.
+/// The next thing to find in the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// The delimiter before the first part.
@@ -178,9 +178,9 @@ pub struct FieldsReader {
     buffer: Vec<u8>,
     delimiter: Vec<u8>,
     wanted: Wanted,
-    /// What is before this was read.
+    /// Bytes before this offset of `buffer` were read.
     at: usize,
-    /// What is before this holds none of what is wanted.
+    /// The wanted bytes do not begin before this offset.
     searched: usize,
     /// The name of the field whose value comes.
     name: String,
@@ -222,7 +222,7 @@ impl FieldsReader {
         })
     }
 
-    /// What was read.
+    /// The fields that were read.
     pub fn fields(self) -> Fields {
         self.fields
     }
@@ -271,7 +271,7 @@ impl FieldsReader {
             Wanted::Line if !before.iter().all(|byte| b" \t".contains(byte)) => {
                 return Err(FormError::Malformed("a boundary goes on"));
             }
-            // The end of the line is also what is before the empty line of a part without headers.
+            // The end of the line also stands before the empty line of a part without headers.
             Wanted::Line => (found, Wanted::Headers),
             Wanted::Headers => {
                 let (name, file_name) = disposition(before)?;
@@ -387,7 +387,7 @@ impl FileReader {
                 self.held += same;
                 return Ok(taken);
             }
-            // Only the first byte of the delimiter is a CR: it does not begin again in what was held back, nor in what is the same.
+            // Only the first byte of the delimiter is a CR: it does not begin again in held-back bytes, nor in equal ones.
             taken.held_len_bytes = std::mem::take(&mut self.held);
             from = same;
         }

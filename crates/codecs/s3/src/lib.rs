@@ -1,7 +1,7 @@
-//! S3, what is decoded of it here: what a request says it signed, what documents have in them, forms of browsers, and who may do what
+//! The decoded parts of S3: which parts of a request are signed, contents of documents, forms of browsers, and who may do what
 //! by a policy (Amazon S3 API Reference; IAM User Guide).
 //!
-//! Owns: how they are read, and what in them is refused.
+//! Owns: how they are read, and which of them are refused.
 //! Must not know: whether a signature is right, how requests arrive, what objects are.
 
 #![forbid(unsafe_code)]

@@ -2,8 +2,8 @@
 //!
 //! Owns: the part of the language that there is, and what a policy says to a request. Must not know: requests.
 //!
-//! What is not understood is refused when a policy is put: one that was half understood would allow what it was to deny. So
-//! is what can never be meant: a name that was written wrongly would deny nothing, and nobody would notice.
+//! A policy with an element that is not supported is refused when it is put: one that was half understood would allow what it was
+//! to deny. So is a policy with an element that can never match: a misspelt name would deny nothing, and nobody would notice.
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -187,7 +187,7 @@ impl Statement {
 }
 
 impl Policy {
-    /// Reads a policy of a bucket, or says what is wrong with it or not there.
+    /// Reads the policy of `bucket`. Fails with the first element that is wrong or missing.
     pub fn parse(text: &str, bucket: &str) -> Result<Self, PolicyError> {
         let refused = PolicyError;
         if text.len() > POLICY_LEN_BYTES_MAX {

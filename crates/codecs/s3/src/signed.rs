@@ -4,7 +4,7 @@
 //! Must not know: whether a signature is right (the crate `s3s`), who may do what.
 //!
 //! `s3s` takes the headers that a client says it signed and no others into the signature, and then acts by all that are there.
-//! So whoever gets a presigned URL could put headers to it. As at AWS, all that begin with `x-amz-` are signed, and the host is
+//! So the recipient of a presigned URL could add headers to it. As at AWS, all that begin with `x-amz-` are signed, and the host is
 //! ("Authenticating Requests: Using the Authorization Header"); query parameters are, always. It is read here exactly as
 //! `s3s` reads it, or refused: what two read differently could be signed for one and not for the other.
 
@@ -16,7 +16,7 @@ pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 pub const SERVICE: &str = "s3";
 /// What clients sign for that are not told otherwise.
 pub const REGION_DEFAULT: &str = "us-east-1";
-/// Headers with this prefix say what is done.
+/// Headers with this prefix change what the request does.
 const ACTING: &str = "x-amz-";
 const EXPIRES_SECONDS: std::ops::RangeInclusive<u64> = 1..=7 * 24 * 60 * 60;
 /// The parameter that makes a URL a presigned one.
@@ -44,7 +44,7 @@ pub enum Refused {
     Query(&'static str),
     Service,
     Region,
-    /// These say what is done.
+    /// These change what the request does.
     NotSigned(Vec<String>),
     /// It was signed, and is not there.
     NotThere(String),
@@ -375,7 +375,7 @@ mod tests {
             (one.replace("us-east-1", ""), "Region"),
             (one.replace("aws4_request", "aws5_request"), "Header"),
             (one.replace("AKID/", "AK/ID/"), "Header"),
-            // A key with commas would hide what is signed.
+            // A key with commas would hide the signed headers.
             (
                 one.replace("AKID", "a,SignedHeaders=host;x-amz-acl,Signature=x"),
                 "Header",

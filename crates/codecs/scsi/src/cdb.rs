@@ -248,7 +248,7 @@ fn control_at(opcode: u8) -> Option<u16> {
     }
 }
 
-/// Takes a command, or says what is wrong with it. Source: SPC-4 chapter 6, SBC-3 chapter 5 (READ DEFECT DATA).
+/// Takes a command; fails with the sense that the initiator gets. Source: SPC-4 chapter 6, SBC-3 chapter 5 (READ DEFECT DATA).
 ///
 /// An error that would have to wait for the initiator's CLEAR ACA (NACA) cannot be had, as standard INQUIRY says (NORMACA): a
 /// command that asks for it is refused, whatever it is (SAM-5, section 5.2).

@@ -199,12 +199,12 @@ pub fn block_limits(limits: &Limits) -> Vec<u8> {
 pub fn device_characteristics() -> Vec<u8> {
     let mut body = [0; 60];
     body[1] = 1;
-    // What is erased reads without an error.
+    // Erased blocks read without an error.
     body[3] = 0x40;
     page(0xb1, &body)
 }
 
-/// Page B2: unmapping by UNMAP and both WRITE SAMEs, what is unmapped reads as zeros, thin. `threshold_exponent`: the blocks of
+/// Page B2: unmapping by UNMAP and both WRITE SAMEs, unmapped blocks read as zeros, thin. `threshold_exponent`: the blocks of
 /// a threshold set, as a power of two (SBC-3, section 6.6.7).
 pub fn logical_block_provisioning(threshold_exponent: u8) -> Vec<u8> {
     page(0xb2, &[threshold_exponent, 0xe4, 0x02, 0])

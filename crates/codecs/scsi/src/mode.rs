@@ -45,7 +45,7 @@ const PAGES: [(u8, u8); 5] = [RECOVERY, CACHING, CONTROL, EXCEPTIONS, PROVISIONI
 const SUBPAGE_FORMAT: u8 = 0x40;
 /// Where the only descriptor of the page of logical block provisioning begins.
 const THRESHOLD_AT: usize = 16;
-/// Of a threshold: it is one of what is available (as in page 0C of LOG SENSE), told of as that becomes less.
+/// Of a threshold: it is one of available space (as in page 0C of LOG SENSE), reported as that space shrinks.
 const AVAILABLE: u8 = 0x01;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@ const ALL: u8 = 0xff;
 const CONTROL: u8 = 0x04;
 
 /// In order of opcode and service action. The first byte of a usage map is the opcode itself, a service action is itself as well.
-/// What is ignored is 0 (SPC-4, section 6.35.3), as group numbers and IMMED of caches are, and so may be what is only refused.
+/// Ignored bits are 0 (SPC-4, section 6.35.3), as group numbers and IMMED of caches are, and so may be bits that are only refused.
 static KNOWN: &[Known] = &[
     known(0x00, None, &[0x00, 0, 0, 0, 0, CONTROL]),
     known(0x03, None, &[0x03, 1, 0, 0, ALL, CONTROL]),
@@ -368,7 +368,7 @@ pub fn supported_opcodes(with_timeouts: bool) -> Vec<u8> {
     bytes
 }
 
-/// What is known of one command.
+/// The answer to REPORT SUPPORTED OPERATION CODES for one command.
 pub fn supported_opcode(asked: &OpcodesAsked) -> Result<Vec<u8>, Sense> {
     let of_opcode = || KNOWN.iter().filter(|known| known.opcode == asked.opcode);
     let has_actions = of_opcode().any(|known| known.action.is_some());

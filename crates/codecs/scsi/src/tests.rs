@@ -1,4 +1,4 @@
-//! Commands and lists, as a table of what is taken and what is refused.
+//! Commands and lists, as a table of inputs that are taken and inputs that are refused.
 
 use proptest::prelude::*;
 
@@ -190,7 +190,7 @@ fn no_command_may_ask_for_auto_contingent_allegiance() {
             command[1] = 0x10;
         }
         let at = usage.len() - 1;
-        // What was for linked commands is obsolete, and ignored.
+        // The bits of linked commands are obsolete, and ignored.
         command[at] = 0x03;
         assert!(parse(&command).is_ok(), "{command:02x?}");
         command[at] = 0x04;
@@ -429,7 +429,7 @@ fn thresholds_are_told_and_set() {
         ..state()
     };
     assert_eq!(mode_select(&list, true, &state()), Ok(want));
-    // Of what is used there is no threshold, nor one of percents, nor one as space grows.
+    // Of used space there is no threshold, nor one of percents, nor one as space grows.
     for (index, value) in [(at + 1, 0x02), (at, 0x88), (at, 0x81)] {
         let mut other = list.clone();
         other[index] = value;
@@ -604,7 +604,7 @@ fn tokens_are_asked_for_or_refused() {
                 .map(|(lba, count)| blocks(*lba, (*count).into()))
                 .collect()),
         ),
-        // What is cut off is left out.
+        // A cut-off range is left out.
         (cut, Ok(vec![blocks(0, 8)])),
         // Nothing of a range of no blocks overlaps.
         (

@@ -24,7 +24,7 @@ const TOKEN_REST_LEN_BYTES: u16 = 0x1f8;
 
 /// What a token stands for (SPC-4, table 107).
 pub mod rod_type {
-    /// What was there at one moment, however the copy manager sees to that.
+    /// The data at one moment, in a way that the copy manager chooses.
     pub const POINT_IN_TIME: u32 = 0x0080_0000;
     /// Any of those, in a command.
     pub const ANY_POINT_IN_TIME: u32 = 0x0080_ffff;
@@ -34,7 +34,7 @@ pub mod rod_type {
 /// The bytes of a token.
 pub type RodTokenBytes = [u8; ROD_TOKEN_LEN_BYTES];
 
-/// What is in a token that is made here.
+/// The content of a token that this copy manager makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RodToken {
     /// Its number in the copy manager.
@@ -159,7 +159,7 @@ pub fn parse_write_using_token(list: &[u8]) -> Result<Option<WriteUsingToken>, S
     }))
 }
 
-/// The ranges behind a header, which ends with their length. What is not whole is left out, as SBC-3 wants.
+/// The ranges behind a header, which ends with their length. A cut-off range is left out, as SBC-3 wants.
 fn parse_ranges(list: &[u8], header_len_bytes: usize) -> Result<Vec<Blocks>, Sense> {
     let at = header_len_bytes - 2;
     let len_bytes = usize::from(u16_at(list, at).unwrap_or(0));

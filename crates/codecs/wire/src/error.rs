@@ -1,6 +1,6 @@
 //! Why bytes were refused.
 
-/// Why bytes are not a frame. Whoever sent them is not to be understood any more: close the connection.
+/// Why bytes are not a frame. The sender cannot be understood any more: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("the frame ends too early")]

@@ -1,4 +1,4 @@
-//! Little-endian fields, and what is made of them: lists, texts, ranges, structs and enums.
+//! Little-endian fields, and values made of them: lists, texts, ranges, structs and enums.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Frames: a header of fixed length, a body, which is one message, and a payload, which is bytes of shards.
 //!
-//! Whoever receives a frame reads the header, checks it, and only then makes room for the rest.
+//! The receiver of a frame reads the header, checks it, and only then makes room for the rest.
 
 use bytes::Bytes;
 use cairn_base::{crc32c, crc32c_append};
@@ -14,7 +14,7 @@ pub const HEADER_LEN_BYTES: usize = 36;
 pub const FRAME_VERSION: u16 = 1;
 /// Most bytes of a message: room for the footer of the largest shard.
 pub const BODY_LEN_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of a payload. Whoever has more sends several requests.
+/// Most bytes of a payload. A sender with more sends several requests.
 pub const PAYLOAD_LEN_BYTES_MAX: usize = 16 << 20;
 
 const MAGIC: [u8; 4] = *b"CRNW";

@@ -1,5 +1,5 @@
-//! Messages. A connection begins with a hello of whoever opened it and a welcome; then requests and replies cross each
-//! other in any order, and whoever serves says now and then how its disks are.
+//! Messages. A connection begins with a hello of the side that opened it and a welcome. Then requests and replies cross each
+//! other in any order, and the serving side reports the state of its disks now and then.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::fields::{Fields, Part, parts, variants};
 /// The version of messages that this program speaks.
 pub const PROTOCOL_VERSION: u16 = 1;
 
-/// What is in a frame.
+/// The message in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The first message of whoever opened the connection.
+    /// The first message of the side that opened the connection.
     Hello(Hello),
     /// The answer to it.
     Welcome(Welcome),
@@ -35,7 +35,7 @@ pub enum Message {
         disk: DiskId,
         checksum_errors: u32,
     },
-    /// Whoever opened the connection is still there.
+    /// The side that opened the connection is still there.
     Ping {},
     Request {
         disk: DiskId,
@@ -58,7 +58,7 @@ pub struct Hello {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// What is spoken from now on.
+    /// The version of all messages from now on.
     pub version: u16,
     pub cluster: PoolId,
     pub node: NodeId,
@@ -66,7 +66,7 @@ pub struct Welcome {
     pub disks: Vec<DiskReport>,
 }
 
-/// What may be under way for one disk on one connection. Whoever sends more is cut off.
+/// Most requests and bytes under way for one disk on one connection. A sender of more is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub requests_max: u32,
@@ -176,7 +176,7 @@ pub enum Request {
         hidden: Hidden,
         place: Place,
     },
-    /// The bytes come from the disk that is named, not from whoever asks.
+    /// The bytes come from the named disk, not from the client.
     CopyFrom {
         epoch: Epoch,
         hidden: Hidden,

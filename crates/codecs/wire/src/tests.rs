@@ -145,7 +145,7 @@ fn what_is_too_long_is_refused_on_both_sides() {
         Err(WireError::Field("payload length"))
     );
 
-    // The same from somebody who does not keep to it.
+    // Longer ones from a sender that ignores the limit.
     for (offset, what) in [(16, "body"), (20, "payload")] {
         let mut bytes = frame(0, &Message::Ping {}, &[]);
         bytes[offset..offset + 4].copy_from_slice(&u32::MAX.to_le_bytes());

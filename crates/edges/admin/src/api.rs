@@ -220,7 +220,7 @@ pub struct DiskView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskRole {
-    /// Data; also metadata if the pool has too few journal disks.
+    /// Data; also metadata if the pool has too few log devices.
     #[default]
     Data,
     /// Log device: only logs and metadata of volumes, for a disk that is faster than the others.

@@ -3,11 +3,11 @@
 //! Owns: the limits, by user and by address, and that they take bounded memory. Must not know: HTTP, whether a try was
 //! right, the time of day.
 //!
-//! Each key has so many tries at once, and gets one back every so often. What is remembered of a key is when it would have
+//! Each key has so many tries at once, and gets one back every so often. The server remembers when a key would have
 //! all of them again (the generic cell rate algorithm), so a key that has them all need not be remembered.
 //!
 //! There are three kinds of keys: a user from one address, an address, and a user from anywhere. The last one is for addresses
-//! from which the user never logged in: whoever guesses from many addresses gets no more tries by that, and does not keep the
+//! from which the user never logged in: somebody who guesses from many addresses gets no more tries by that, and does not keep the
 //! user out at the places where the user works.
 
 use std::collections::HashMap;
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(attempts.take(alice, here, now), Ok(()));
         }
         assert_eq!(attempts.take(alice, here, now), Err(BY_PAIR.every));
-        // Waiting is not counted. The address waits whomever it tries, the account wherever it is tried.
+        // Waiting is not counted. The address waits for any account that it tries, the account wherever it is tried.
         let later = now + SECOND;
         let waits = [
             (alice, here, BY_PAIR.every - SECOND),
@@ -251,7 +251,7 @@ mod tests {
         assert!(attempts.take(alice, here, much_later).is_err());
     }
 
-    /// Whoever guesses, from however many addresses, does not keep out who comes from where they logged in before.
+    /// A guesser, from however many addresses, does not keep out a user who comes from where they logged in before.
     #[test]
     fn nobody_is_locked_out_by_others() {
         let attempts = Attempts::default();
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(attempts.take(Some("admin"), address(1), SECOND), Ok(()));
     }
 
-    /// Whoever tries many names must not get more tries of one of them.
+    /// A client that tries many names must not get more tries of one of them.
     #[test]
     fn what_is_remembered_is_bounded() {
         let attempts = Attempts::default();

@@ -241,7 +241,7 @@ pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Re
     if reads.contains(request.method()) {
         return noted(shared, request, next, true).await;
     }
-    // To the end, also if whoever asks hangs up: the change goes on, and so does its entry.
+    // To the end, also if the client hangs up: the change goes on, and so does its entry.
     match tokio::spawn(noted(shared, request, next, false)).await {
         Ok(response) => response,
         Err(error) => {

@@ -130,7 +130,7 @@ pub struct BenchmarkPublishedList {
     pub figures: Vec<BenchmarkPublished>,
 }
 
-/// What is noted of runs, in their order.
+/// The notes of runs, in their order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkEntry {

@@ -68,7 +68,7 @@ impl Via {
     }
 }
 
-/// Whoever has the token, a user of this server, or somebody whom a provider knows.
+/// A holder of the token, a user of this server, or somebody whom a provider knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Token,
@@ -76,7 +76,7 @@ pub(crate) enum Who {
     Person(PersonName),
 }
 
-/// Who asks. Whoever has the token is an admin.
+/// Who asks. A holder of the token is an admin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub who: Who,
@@ -151,7 +151,7 @@ pub(super) fn address_of(extensions: &Extensions) -> IpAddr {
     peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip())
 }
 
-/// What is kept of a user, if there is one.
+/// The record of a user, if there is one.
 fn record_of(shared: &Shared, name: &UserName) -> Option<UserRecord> {
     shared.control.users()?.user(name)
 }
@@ -197,7 +197,7 @@ pub(super) fn host(headers: &HeaderMap) -> &str {
 
 /// Holds for as long as a stream may go on.
 pub(super) enum Leave {
-    /// Of whoever showed the token with the request.
+    /// Of a caller who showed the token with the request.
     Always,
     /// Of one who showed name and password: as long as that user is as it was.
     User(UserName, u64),
@@ -364,7 +364,7 @@ pub(super) enum NotLetIn {
 }
 
 impl NotLetIn {
-    /// The answer to whoever said to be `user`.
+    /// The answer to a caller who claimed to be `user`.
     fn refuse(self, shared: &Shared, user: &str) -> Response {
         let is_wrong = matches!(self, Self::Wrong);
         let mut response = self.into_response();
@@ -501,7 +501,7 @@ fn is_foreign(headers: &HeaderMap) -> bool {
 type Begun = Result<(Caller, Whose), Box<Response>>;
 
 fn by_token(shared: &Shared, token: &str, address: IpAddr) -> Begun {
-    // Whoever has it is let in whatever others of the same address tried.
+    // A holder of it is let in whatever others of the same address tried.
     if shared
         .token
         .is_in(format!("Bearer {}", token.trim()).as_bytes())

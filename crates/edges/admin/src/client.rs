@@ -65,7 +65,7 @@ const ANSWER_LEN_BYTES_MAX: u64 = 64 << 20;
 pub enum ClientError {
     #[error("no answer from the server at {url}: {why}")]
     Unreachable { url: String, why: String },
-    /// What was given to know the server by is no certificate.
+    /// The given certificates to trust are none.
     #[error("the certificates to trust cannot be used: {0}")]
     Certificates(String),
     /// The server said no; the text is its own.

@@ -40,13 +40,13 @@ impl ControlError {
         }
     }
 
-    /// Another node can answer; the request is passed on to it.
+    /// Another node can answer; the request is forwarded to it.
     pub fn at(mut self, node: NodeId) -> Self {
         self.at = Some(node);
         self
     }
 
-    /// What is in the way passes by itself: nodes of a cluster try again for a while before they tell the client.
+    /// The obstacle passes by itself: nodes of a cluster try again for a while before they tell the client.
     pub fn passing(mut self) -> Self {
         self.is_passing = true;
         self

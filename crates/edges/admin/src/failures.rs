@@ -3,7 +3,7 @@
 //! Owns: which of them are one entry. Must not know: who tried, where entries are kept, the time of day.
 //!
 //! The first one is an entry at once. Those of the minute after it are counted and become one entry at its end, of the user and
-//! the address that most of them have. So strangers cannot push out what was done, and nothing of theirs goes uncounted.
+//! the address that most of them have. So unauthorized clients cannot push out entries of changes, and nothing of theirs goes uncounted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

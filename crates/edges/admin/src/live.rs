@@ -105,7 +105,7 @@ pub struct HistorySeriesName {
     pub across: HistoryAcross,
 }
 
-/// What is kept. In a cluster `series` has the names of all nodes, and the rest is of this node.
+/// The kept series. In a cluster `series` has the names of all nodes, and the rest is of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryList {
     pub series: Vec<HistorySeriesName>,
@@ -161,7 +161,7 @@ pub struct MountList {
     pub mounts: Vec<MountView>,
 }
 
-/// What is asked of the history.
+/// A question to the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
     pub series: Vec<String>,
@@ -173,7 +173,7 @@ pub struct HistoryQuery {
 
 /// What a node does about numbers over time.
 pub trait LiveControl: Send + Sync {
-    /// The server as it is now; whoever asks more often than every second may get the same again.
+    /// The server as it is now; a client that asks more often than every second may get an equal answer again.
     fn live(&self) -> Answer<'_, LiveView>;
     fn mounts(&self) -> Answer<'_, Vec<MountView>>;
     fn history_list(&self) -> Answer<'_, HistoryList>;

@@ -1,11 +1,11 @@
 //! Who may ask, of many who connect.
 //!
-//! Owns: how many connections there are of strangers, and how many of those who have shown who they are; that nobody stands
+//! Owns: how many connections unauthorized clients have, and how many those who have shown who they are; that nobody stands
 //! before a question whether the server is alive. Must not know: what a request is about, how somebody shows who they are.
 //!
-//! A connection has a place from its first request on that has a valid token or session. Before that it is a stranger's,
-//! whatever it asks: whoever sends half a request, or a body that stops, or none, takes no place. Of too many strangers the
-//! oldest is closed of the address that has most of them, so one that comes now is always heard.
+//! A connection has a place from its first request on that has a valid token or session. Before that its client
+//! is unauthorized, whatever it asks: half a request, a body that stops, or none, takes no place. Of too many unauthorized connections
+//! the oldest is closed, of the address that has most of them, so one that comes now is always heard.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +38,7 @@ const QUEUED_MAX: usize = 128;
 const QUEUED_OF_ONE_MAX: usize = QUEUED_MAX / 4;
 /// How long they wait.
 const QUEUED_TIME_MAX: Duration = Duration::from_secs(10);
-/// What is answered without a place.
+/// The path that is answered without a place.
 const HEALTH: &str = "/healthz";
 
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl Lobby {
         self.permits.available_permits()
     }
 
-    /// Lets a connection in. It may cost another one of a stranger.
+    /// Lets a connection in. It may cost an unauthorized client its connection.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Arc<Guest> {
         let mut strangers = self.strangers.lock();
         let own = network_of(address);

@@ -1,6 +1,6 @@
 //! Log-in by an OpenID provider: a browser is told where to go, and comes back with what proves who sits before it.
 //!
-//! Owns: which browser may come back for which log-in, what an answer of the provider means to whoever waits for it.
+//! Owns: which browser may come back for which log-in, what an answer of the provider means to the browser that waits for it.
 //! Must not know: what is asked of the provider and what it must answer (`cairn_oidc`), what is in a cookie (`session`).
 //!
 //! The server sends no browser anywhere: the page does, to the address that it is given here, and a page of the console

@@ -2,8 +2,8 @@
 //!
 //! Owns: which lists there are, what their entries are called by. Must not know: what is listed, where it comes from.
 //!
-//! A list is cut after it was put together, of all nodes where several have a part of it. Volumes are cut before, by whoever
-//! has them: there are most of them, and each costs more than its name.
+//! A list is cut after it was put together, of all nodes where several have a part of it. Volumes are cut before, by the nodes
+//! that have them: there are most of them, and each costs more than its name.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -166,7 +166,7 @@ impl Listed {
     }
 }
 
-/// What is asked of a page, and the rest of the query.
+/// The part of a query about the page, and the rest.
 fn split(query: &str) -> (String, String) {
     let is_of_page = |pair: &&str| {
         let key = pair.split('=').next().unwrap_or_default();
@@ -176,7 +176,7 @@ fn split(query: &str) -> (String, String) {
     (own.join("&"), rest.join("&"))
 }
 
-/// What is asked of a list, as far as it is about its page.
+/// The page of a list that a query asks for.
 fn asked(list: &Listed, query: &str) -> Result<ListQuery, ControlError> {
     let known = [ListQuery::KEYS, list.own].concat();
     let query = Query::parse(Some(query), &known)?;
@@ -310,7 +310,7 @@ mod tests {
             ("/api/v1/luns/main/a", None),
             ("/api/v1/volumes/main/snapshots", Some("snapshots")),
             ("/api/v1/volumes/main/snapshots/a", None),
-            // Cut by whoever has them.
+            // Cut by the nodes that have them.
             ("/api/v1/volumes", None),
             ("/metrics", None),
         ];

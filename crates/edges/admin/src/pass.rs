@@ -86,7 +86,7 @@ const SCRUBS: [&str; 4] = [
 ];
 /// Of changes whose effect outlives the node that asks for them.
 const GUARDED: [&str; 3] = ["/api/v1/cluster/", "/api/v1/users", "/api/v1/session"];
-/// What is named without its volume.
+/// Paths that name a thing without its volume.
 const NAMED_ALONE: [&str; 2] = ["/api/v1/buckets/", "/api/v1/s3/keys/"];
 
 /// Whether a change gives or takes rights, or says who is a node of the cluster. A node that asks another one for that on its own
@@ -538,7 +538,7 @@ fn homeless(forward: &Arc<Forward>) -> Option<Response> {
     Some(error.hint(hint).into_response())
 }
 
-/// Says to whoever passed the request on that it is worth another try.
+/// Tells the node that forwarded the request that it is worth another try.
 pub(crate) fn mark_passing(response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(PASSING, HeaderValue::from_static("1"));

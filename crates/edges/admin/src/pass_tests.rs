@@ -161,7 +161,7 @@ async fn what_another_node_has_is_answered_there() {
         // With its body.
         ("POST", "/api/v1/buckets", yes, r#"{"name":"here","volume":"main"}"#, 409, "here is taken"),
         ("POST", "/api/v1/buckets", yes, r#"{"name":1}"#, 400, "is not valid"),
-        // By whoever has it.
+        // By the node that has it.
         ("PATCH", "/api/v1/buckets/one", yes, r#"{"nfs_versions":true}"#, 200, r#""nfs_versions_seconds":60"#),
         ("PATCH", "/api/v1/buckets/two", yes, r#"{"nfs_versions":false}"#, 200, r#""name":"two""#),
         ("PATCH", "/api/v1/buckets/one", yes, r#"{"nfs":true}"#, 400, "is not valid"),
@@ -219,7 +219,7 @@ async fn what_another_node_has_is_answered_there() {
     assert_eq!(status, 200);
 }
 
-/// A node is not obeyed where it could get in, or stay in, by that: whoever asks is an administrator here.
+/// A node is not obeyed where it could get in, or stay in, by that: the caller is an administrator here.
 #[tokio::test]
 async fn what_gives_rights_is_done_for_administrators_alone() {
     const OTHER: &str = "fedcba9876543210fedcba9876543210";
@@ -255,7 +255,7 @@ async fn what_gives_rights_is_done_for_administrators_alone() {
     )
     .await;
     assert_eq!(status, 200, "{text}");
-    // What is about data a node asks for its clients, whose rights it has looked at.
+    // A node asks about data for its clients, whose rights it has checked.
     let (status, text) = ask(&router, "GET", "/api/v1/volumes/main", None, "").await;
     assert_eq!(status, 200, "{text}");
 
@@ -413,7 +413,7 @@ async fn requests_do_not_go_in_circles() {
     assert!(text.contains("another node has it"), "{text}");
 }
 
-/// What was asked of any node is seen at each, with who did not answer.
+/// Every node shows the requests to all nodes, and names the nodes that did not answer.
 #[tokio::test]
 async fn the_log_of_changes_is_of_all_nodes() {
     let change = |id: u64, path: &str| crate::audit::AuditEntry {
@@ -484,7 +484,7 @@ async fn the_log_of_changes_is_of_all_nodes() {
     assert_eq!(page["silent"][0]["node"], "node2");
 }
 
-/// What is measured is of all nodes in one, or of the one that is named.
+/// Measurements are of all nodes in one, or of the named one.
 #[tokio::test]
 async fn numbers_are_of_all_nodes() {
     let others = Arc::new(Others::default());

@@ -81,7 +81,7 @@ impl Passwords {
         working.await.map_err(|_| broke_off())
     }
 
-    /// What is kept of a new password of a user. Refuses one that is too short, too long or too common.
+    /// The hash to keep of a user's new password. Refuses one that is too short, too long or too common.
     pub async fn hash(
         &self,
         user: &str,

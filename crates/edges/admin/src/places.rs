@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Places, by address. The machine itself has no more than others: any of its users can take them.
 pub(crate) struct Places {
     of_one_max: usize,
-    /// What is left of each address that has a place or waits for one.
+    /// The places left to each address that has one or waits for one.
     left: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Place {
         self.permit = None;
         let mut left = self.places.left.lock();
         let is_unused = |left: &Arc<Semaphore>| {
-            // Whoever waits has it, too.
+            // A waiting request holds it as well.
             Arc::strong_count(left) == 1 && left.available_permits() == self.places.of_one_max
         };
         if left.get(&self.address).is_some_and(is_unused) {

@@ -1,4 +1,4 @@
-//! What is taken from requests, and how errors are answered.
+//! The parts of requests that are read, and how errors are answered.
 //!
 //! Owns: bounds of bodies, names in paths, switches in queries, statuses of errors. Must not know: any path.
 

@@ -122,7 +122,7 @@ pub(super) async fn lun_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Maps a LUN to a group of initiators.
+/// Maps a LUN to an initiator group.
 #[utoipa::path(put, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = LunMapSet,
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -137,7 +137,7 @@ pub(super) async fn lun_map(
         .map(Json)
 }
 
-/// Unmaps a LUN from a group of initiators.
+/// Unmaps a LUN from an initiator group.
 #[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
     params(("volume" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("lun" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), ("igroup" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
     responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -151,7 +151,7 @@ pub(super) async fn lun_unmap(
         .map(Json)
 }
 
-/// Lists all groups of initiators.
+/// Lists all initiator groups.
 #[utoipa::path(get, path = "/api/v1/igroups", responses((status = 200, body = IgroupList)))]
 pub(super) async fn igroup_list(State(shared): Api) -> Result<Json<IgroupList>, ControlError> {
     let igroups = san(&shared)?.igroups().await?;

@@ -732,7 +732,7 @@ async fn no_answer_is_kept_or_taken_for_something_else() {
     }
 }
 
-/// A route is made in one of three places; whoever adds one to those that take no token must say so here.
+/// A route is made in one of three places; a change that adds one to those that take no token must say so here.
 #[tokio::test]
 async fn every_route_takes_the_token() {
     let open = |method: &str, path: &str| (method.to_owned(), path.to_owned());

@@ -10,7 +10,7 @@
 //! That of a provider's word has the stamp of the settings that let it in, and the role that they gave.
 //! A log-in that is under way is a random number and its end, signed in the same way; what it tells the provider is made of that
 //! number and the key. So nothing is kept of it either, however many begin one.
-//! Sessions that people end are remembered here until they would have ended by themselves; whoever uses this keeps that over
+//! Sessions that people end are remembered here until they would have ended by themselves; the caller keeps that over
 //! restarts. Sessions that were used since this process began are known, so that somebody can look at them and end them: at
 //! most so many, of more the one that was not used for longest is not shown.
 
@@ -173,7 +173,7 @@ impl Sessions {
         })
     }
 
-    /// What is told to the provider for it.
+    /// The values that the provider gets for it.
     pub fn login(&self, pending: &Pending) -> Login {
         let of = |what: &str| {
             let words = format!("{:016x}.{:032x}", pending.ends_seconds, pending.seed);
@@ -304,7 +304,7 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
     }
 }
 
-/// What is signed. The name comes last: it may have dots.
+/// The signed words. The name comes last: it may have dots.
 fn words(session: &Session) -> String {
     let (stamp, kind, name) = match &session.whose {
         Whose::Token => (0, "t", ""),

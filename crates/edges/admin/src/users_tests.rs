@@ -382,7 +382,7 @@ async fn tries_to_log_in_are_limited() {
     site.world.clock.advance(Duration::from_secs(wait));
     assert_eq!(site.send("GET", "/api/v1/volumes", &basic, "").await.0, 200);
     assert!(site.log_in("alice", PASSWORD).await.is_ok());
-    // An address has its own limit, whomever it tries.
+    // An address has its own limit, over all users that it tries.
     let mut statuses = Vec::new();
     for number in 0..40 {
         let error = site.log_in(&format!("user{number}"), PASSWORD).await;
@@ -394,7 +394,7 @@ async fn tries_to_log_in_are_limited() {
         site.send("POST", "/api/v1/session", &[], token).await.0,
         429
     );
-    // Whoever has the right one is let in, whatever others of that address tried.
+    // A holder of the right one is let in, whatever others of that address tried.
     let token = format!(r#"{{"token":"{TOKEN}"}}"#);
     assert_eq!(
         site.send("POST", "/api/v1/session", &[], &token).await.0,
@@ -548,7 +548,7 @@ async fn it_is_noted_who_changed_what() {
     }
 }
 
-/// Strangers cannot push out what was done, and none of their tries goes uncounted.
+/// Unauthorized clients cannot push out entries of changes, and none of their tries goes uncounted.
 #[tokio::test]
 async fn failed_log_ins_are_noted_once_a_minute() {
     let site = Site::new();
@@ -604,7 +604,7 @@ async fn a_start_forgets_neither_guessers_nor_who_logged_in() {
     assert_eq!(try_from("10.1.2.3"), Ok(()));
 }
 
-/// What was ended stays so over a restart, and sessions are ended one by one, or all of somebody.
+/// An ended session stays so over a restart, and sessions are ended one by one, or all of somebody.
 #[tokio::test]
 async fn sessions_are_listed_and_ended_for_good() {
     let mut site = Site::new();

@@ -36,7 +36,7 @@ impl File {
     }
 }
 
-/// The file that a path below [`ROOT`] means. What is no file of the bundle is the address of a page, which the one
+/// The file that a path below [`ROOT`] means. A path that is no file of the bundle is the address of a page, which the one
 /// HTML file shows; a name with a dot in its last part is a file that there is not.
 pub fn file(path: &str) -> Option<&'static File> {
     let named = |name: &str| FILES.iter().find(|file| file.name == name);
@@ -54,7 +54,7 @@ pub fn file(path: &str) -> Option<&'static File> {
     }
 }
 
-/// All files, for whoever wants to know how much is sent.
+/// All files, for callers that need the size of the bundle.
 pub fn files() -> &'static [File] {
     FILES
 }

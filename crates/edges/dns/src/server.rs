@@ -35,7 +35,7 @@ const QUESTIONS_MAX: usize = 64;
 /// After an error of the socket that may last.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is known of names.
+/// The names and their addresses, as the server asks for them.
 pub trait Names: Send + Sync + 'static {
     fn lookup(&self, name: &Name) -> Lookup;
 }
@@ -207,7 +207,7 @@ impl DnsServer {
                 transport: Transport::Tcp,
                 is_limited: false,
             });
-            // What is no question ends the connection.
+            // A message that is no question ends the connection.
             let Some(answer) = answer else { return Ok(()) };
             let len = u16::try_from(answer.len()).map_err(io::Error::other)?;
             let mut bytes = len.to_be_bytes().to_vec();
@@ -384,7 +384,7 @@ mod tests {
         }
         firsts.sort_unstable();
         assert_eq!(firsts, [1, 2], "each address comes first in its turn");
-        // What is no question is dropped, and nobody is held up.
+        // A message that is no question is dropped, and nobody is held up.
         client.send(b"short").await.unwrap();
         client.send(QUESTION).await.unwrap();
         client.recv(&mut bytes).await.unwrap();

@@ -30,7 +30,7 @@ pub enum Volume {
     Elsewhere(FailedVolume, Option<NodeId>),
 }
 
-/// What is known of a volume that is not open here.
+/// The state of a volume that is not open here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedVolume {
     pub volume: VolumeId,
@@ -346,7 +346,7 @@ impl Exports {
         self.changed.subscribe()
     }
 
-    /// This server ends: nobody waits here any more for a volume that has no owner. Whoever subscribed hears of it.
+    /// This server ends: nobody waits here any more for a volume that has no owner. Subscribers hear of it.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
         self.changed.send_modify(|_| ());

@@ -1,4 +1,4 @@
-//! A certificate that vouches for itself: whoever has a copy of it knows the server by it.
+//! A certificate that vouches for itself: a client with a copy of it knows the server by it.
 
 use std::time::Duration;
 

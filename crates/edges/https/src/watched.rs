@@ -1,6 +1,6 @@
 //! A stream around another, with something that watches what goes through.
 //!
-//! Owns: that everything is passed on. Must not know: what is watched for.
+//! Owns: that all bytes go through unchanged. Must not know: the purpose of the watching.
 
 use std::io;
 use std::pin::Pin;

@@ -105,7 +105,7 @@ pub async fn serve(
         Ok(Entered::Away(handover)) => {
             let admission = lane.entry.admission.clone();
             let (link, input, _permit) = lane.into_parts();
-            // Only connections of initiators are passed on.
+            // Only connections of initiators are forwarded.
             if let (Link::Tcp(stream), Some(cluster), Some(admission)) =
                 (link, shared.targets.cluster(), admission)
             {
@@ -213,7 +213,7 @@ impl Entering {
         let mut first = clock.sleep(FIRST_TIME_MAX);
         loop {
             self.lane.flush()?;
-            // What is not sent yet is bounded: of who does not take it nothing more is read.
+            // Unsent bytes are bounded: the target reads nothing more from an initiator that does not take them.
             while self.lane.takes() {
                 let Some(pdu) = self.lane.next_pdu()? else {
                     break;

@@ -387,7 +387,7 @@ pub async fn execute(
     if let Some(durations) = durations {
         durations.note(took);
     }
-    // What is written takes space; hosts ask of paths on which nothing is written whether they are there.
+    // Writes take space; hosts probe paths on which they write nothing.
     if checked.command.is_change() || checked.command == Command::TestUnitReady {
         unit.watch_space().await;
     }
@@ -867,7 +867,7 @@ pub fn report_luns(place: &Place, select: u8, allocation: u32) -> Result<Outcome
     Ok(Outcome::reply(bytes, allocation))
 }
 
-/// What is answered where there is no logical unit.
+/// The answer where there is no logical unit.
 pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
     let absent = Sense::illegal(code::LUN_NOT_SUPPORTED);
     match scsi::parse(cdb) {

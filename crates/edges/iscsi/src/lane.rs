@@ -136,7 +136,7 @@ pub(crate) struct Lane {
     /// A command that came before those that the initiator numbered before it, over other connections.
     pub early: Option<Pdu>,
     pub text: Vec<u8>,
-    /// What is left of an answer in text that does not fit into one PDU.
+    /// The rest of an answer in text that does not fit into one PDU.
     pub text_left: Option<Bytes>,
     /// Asked whether it is there, and it has not answered.
     pub pinged: bool,
@@ -150,7 +150,7 @@ pub(crate) struct Lane {
     admission_end: Mutex<Option<BoxFuture<()>>>,
 }
 
-/// What is ready of a connection.
+/// Which parts of a connection are ready.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ready {
     pub reads: bool,

@@ -61,7 +61,7 @@ pub struct Login {
     /// The node that passed it on was told that the volume is here.
     is_passed: bool,
     proof: Proof,
-    /// What is answered in place of success, once the initiator has proven its name.
+    /// The status that is answered in place of success, once the initiator has proven its name.
     refusal: Option<u16>,
     /// The name is not known: no secret proves it.
     is_stranger: bool,
@@ -71,7 +71,7 @@ pub struct Login {
     stage: u8,
 }
 
-/// What is answered; a status but success ends the connection.
+/// The answer; a status but success ends the connection.
 pub struct Answer {
     pub status: u16,
     pub transit: bool,

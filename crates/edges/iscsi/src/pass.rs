@@ -3,7 +3,7 @@
 //! Owns: which node has a target, what nodes ask one another about targets, passing a connection on.
 //! Must not know: how nodes reach one another ([`Forward`]), what comes over a connection after its first login request.
 //!
-//! A connection is passed on as a whole, from its first login request: the owner of the volume serves it as if the initiator
+//! A connection is forwarded as a whole, from its first login request: the owner of the volume serves it as if the initiator
 //! had come to it, but for the target port group, which is that of the node that the initiator reached. When the volume gets
 //! another owner the connection ends, as it does when the owner is lost; the initiator logs in again, through the same portal.
 //!
@@ -386,7 +386,7 @@ pub(crate) async fn pass(
         cairn_forward::reset(&client);
     }
     if let Err(error) = ended {
-        tracing::debug!(%volume, %owner, %error, "a connection that is passed on ended");
+        tracing::debug!(%volume, %owner, %error, "a forwarded connection ended");
     }
 }
 

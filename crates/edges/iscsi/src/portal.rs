@@ -81,7 +81,7 @@ pub struct Shared {
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     pub held_bytes: AtomicUsize,
     pub unsent_bytes: AtomicUsize,
-    /// Connections that are passed on to other nodes.
+    /// Connections that are forwarded to other nodes.
     pub passed_count: AtomicUsize,
     pub accepted_count: AtomicU64,
     /// Commands that were begun.
@@ -93,7 +93,7 @@ pub struct Shared {
     /// Connections closed for what came over them.
     pub broken_count: AtomicU64,
     crowd: Arc<Crowd>,
-    /// Connections that are closed before they have logged in: strangers cause as many as they like.
+    /// Connections that are closed before they have logged in: unauthorized clients cause as many as they like.
     pub(crate) strangers_logged: LogLimit,
     /// Logins of names for which nothing is set.
     pub(crate) unknown_logged: LogLimit,
@@ -356,7 +356,7 @@ async fn accept(
         }
     };
     let mut next = 0;
-    // Whoever takes all file descriptors causes as many as they like.
+    // A client that takes all file descriptors causes as many as it likes.
     let errors = LogLimit::default();
     let cluster = shared.targets.cluster();
     let mut door = Door::new(cluster.map(|cluster| Arc::clone(&cluster.forward)));

@@ -1,7 +1,7 @@
 //! Reservations of one logical unit: persistent ones (SPC-4, section 5.12) and those of RESERVE and RELEASE (SPC-2).
 //!
-//! Owns: who may do what meanwhile, and what a change does to others. Does no I/O and tells no time: whoever calls keeps the
-//! state where it survives, and passes on the effects.
+//! Owns: who may do what meanwhile, and what a change does to others. Does no I/O and tells no time: the caller keeps the
+//! state where it survives, and delivers the effects.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub struct Effects {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Held {
-    /// Who reserved; of a reservation of all registrants, whoever did so first.
+    /// Who reserved; of a reservation of all registrants, the first one that did.
     holder: Nexus,
     kind: u8,
 }

@@ -152,7 +152,7 @@ pub(crate) struct SessionTask {
     /// Connections that wait until what an older one with their number began has ended.
     waiting_joins: Vec<(u64, Joining)>,
     expected_command: u32,
-    /// What was waited for at the last look.
+    /// The command number that was missing at the last look.
     missing: Option<u32>,
     /// Commands that take a place in the window.
     pub open_count: u32,
@@ -233,7 +233,7 @@ pub(crate) async fn serve(
     let mut admissions: Vec<_> = std::mem::take(&mut task.admissions).into_values().collect();
     let lanes = std::mem::take(&mut task.lanes).into_iter();
     admissions.extend(lanes.filter_map(|mut lane| lane.entry.admission.take()));
-    // What was begun is done to its end, so that a new session of the initiator does not race with it.
+    // A begun command is carried out to its end, so that a new session of the initiator does not race with it.
     task.waiting.clear();
     task.incoming.clear();
     task.parked.clear();

@@ -100,7 +100,7 @@ pub struct Targets {
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     session_next: AtomicU64,
     tsih_next: AtomicU16,
-    /// Changes when a volume was read, or a LUN made: whoever listens may have to begin.
+    /// Changes when a volume was read, or a LUN made: the listener may have to begin.
     pub has_luns: watch::Sender<bool>,
 }
 

@@ -223,7 +223,7 @@ impl SessionTask {
             pass = place.gate.admit(unit.client(client), operation);
         }
         if work.is_ok() {
-            // What is delayed holds what has come, and no more.
+            // A delayed command holds the bytes that have come, and no more.
             let len_bytes = match pass {
                 None => accept.max(reads),
                 Some(_) => immediate_len,
@@ -448,7 +448,7 @@ impl SessionTask {
                 incoming.asked_bytes = incoming.arrived_bytes.min(incoming.fill.len_bytes() as u64);
             }
             if incoming.work.is_err() {
-                // What is still on its way is dropped when it comes.
+                // Data that is still on its way is dropped when it comes.
                 incoming.ready.clear();
             }
             self.go_on(tag);

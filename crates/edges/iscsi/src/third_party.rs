@@ -51,7 +51,7 @@ enum Source {
     Token(Arc<Token>),
 }
 
-/// What was done of a copy before it ended or failed.
+/// The part of a copy that was done before it ended or failed.
 #[derive(Default)]
 struct Progress {
     blocks: u64,

@@ -378,7 +378,7 @@ impl Owner {
     }
 }
 
-/// Calls that are sent at once. What is small is copied together: pieces cost more than bytes there.
+/// Calls that are sent at once. Small ones are copied together: pieces cost more than bytes there.
 #[derive(Default)]
 struct Batch {
     pieces: VecDeque<Bytes>,
@@ -475,7 +475,7 @@ where
             .as_mut()
             .and_then(|waiting| waiting.remove(&xid));
         for answer in asked.into_iter().flatten() {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = answer.send(record.clone());
         }
     }

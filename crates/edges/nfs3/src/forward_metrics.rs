@@ -1,7 +1,7 @@
-//! Counters of calls that are passed on to the owners of volumes.
+//! Counters of calls that are forwarded to the owners of volumes.
 //!
 //! Owns: what is counted, by volume, and the names under which Prometheus sees it.
-//! Must not know: how calls are passed on.
+//! Must not know: how calls are forwarded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Times {
     }
 }
 
-/// What is counted of one volume's calls.
+/// Counters of one volume's calls.
 #[derive(Default)]
 pub struct PassedCounts {
     answered: Times,

@@ -314,7 +314,7 @@ async fn find(
         };
     }
     let Some(grant) = session.exports.by_name(volume) else {
-        // A stranger is not told which names there are.
+        // An unauthorized client does not learn which names there are.
         if !session.exports.is_let_in() {
             return Err(MountError::Access);
         }

@@ -391,7 +391,7 @@ fn counted(call: &v3::Call<'_>) -> (Operation, usize) {
     }
 }
 
-/// What the reply to a call that is passed on may hold in memory.
+/// Bytes that the reply to a forwarded call may hold in memory.
 fn held_for(call: &v3::Call<'_>) -> usize {
     let len_bytes = match call {
         v3::Call::Read(args) => args.count_bytes.min(v3::DATA_LEN_BYTES_MAX),
@@ -462,7 +462,7 @@ impl Owned {
 /// Which replies hold only as long as the node owns the volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
-    /// What was read, and that bytes are in memory.
+    /// The result of a read, and that bytes are in memory.
     Anything,
     /// A change that was made is in the log, which only the owner can write. That it was not made was read.
     Refusal,

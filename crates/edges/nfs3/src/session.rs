@@ -234,7 +234,7 @@ impl Request {
         })
     }
 
-    /// Where the call is timed; `None`: its volume has no goal of latency.
+    /// Where the call is timed; `None`: its volume has no latency objective.
     pub fn timing(&self) -> Option<Arc<Gate>> {
         let gate = self.grant().gate.as_ref();
         gate.filter(|gate| gate.has_goal()).cloned()

@@ -67,7 +67,7 @@ enum Audience {
     Some(Vec<String>),
 }
 
-/// What is looked at here; the rest is for others.
+/// The fields that are checked here; the rest is for others.
 #[derive(Deserialize)]
 struct Checked {
     iss: String,

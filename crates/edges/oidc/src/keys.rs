@@ -47,7 +47,7 @@ pub fn read(set: &[u8]) -> Result<Vec<Key>, serde_json::Error> {
         .collect())
 }
 
-/// How a signature is made. Neither `none` nor those with a shared secret: whoever knows the client's secret could sign.
+/// How a signature is made. Neither `none` nor those with a shared secret: anybody who knows the client's secret could sign.
 #[derive(Clone, Copy)]
 pub enum Algorithm {
     Rsa(&'static RsaParameters),

@@ -2,7 +2,7 @@
 //!
 //! Owns: what is asked of the provider, where a browser is sent, what its return proves, which claims make a name and a
 //! role.
-//! Must not know: cookies, sessions, paths of the API (`cairn_admin`); which log-ins are under way: whoever asks keeps that.
+//! Must not know: cookies, sessions, paths of the API (`cairn_admin`); which log-ins are under way: the caller keeps that.
 //! Invariant: nobody is anybody before the provider's signature, issuer, audience, times and nonce were checked.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What is asked of the provider: its configuration, its keys, and a token for a code.
+//! Requests to the provider: for its configuration, its keys, and a token for a code.
 //!
 //! Owns: requests to the provider and their limits, what is remembered of it and for how long.
 //! Must not know: who is let in for which claims (`claims`), what a token must be (`id_token`).
@@ -70,7 +70,7 @@ fn told(values: &str) -> &str {
     if values.is_empty() { "none" } else { values }
 }
 
-/// What only whoever began a log-in knows.
+/// The secrets of a log-in that only the browser that began it knows.
 pub struct Login {
     pub state: String,
     pub nonce: String,

@@ -43,7 +43,7 @@ const ROUND_COUNT_MAX: usize = 16;
 /// In each timeout a record that has begun must become whole or bring so many bytes, and a client must take so many
 /// bytes of the replies that wait for it. A byte now and then is no progress.
 const PROGRESS_LEN_BYTES_MIN: u64 = 32 << 10;
-/// Most bytes held for a stranger. Its replies are small, and those that it leaves unread must not keep others
+/// Most bytes held for an unauthorized client. Its replies are small, and those that it leaves unread must not keep others
 /// waiting for memory.
 const STRANGER_HELD_BYTES_MAX: usize = 64 << 10;
 /// A stalled connection is noticed after this many looks at it, within the timeout.
@@ -421,7 +421,7 @@ impl Connection {
             self.freed = None;
             if self.stopping || self.ended {
                 let is_done = self.calls.running.is_empty() && flushed.is_ready();
-                // What is delayed is asked again of the next server.
+                // The client sends a delayed call again to the next server.
                 return match is_done && (self.stopping || self.calls.parking.is_empty()) {
                     true => Poll::Ready(Ok(())),
                     false => Poll::Pending,
@@ -573,8 +573,8 @@ impl Connection {
         }
     }
 
-    /// Whether for a whole timeout the client left half a record or its replies where they are, or is a stranger
-    /// that asked nothing. Ask this [`STALL_LOOK_COUNT`] times in each timeout.
+    /// Whether for a whole timeout the client left half a record or its replies where they are, or is unauthorized
+    /// and asked nothing. Ask this [`STALL_LOOK_COUNT`] times in each timeout.
     fn is_stalled(&mut self) -> bool {
         let (calls, read_bytes, sent_bytes) = self.seen;
         let no_call = self.calls.whole_count == calls;

@@ -30,7 +30,7 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Things that happen rarely; counted by whoever sees them.
+    /// Rare events; counted where they are seen.
     #[derive(Default)]
     pub struct Events of AtomicU64 {
         connections_accepted = "connections_accepted_total":

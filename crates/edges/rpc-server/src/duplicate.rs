@@ -51,7 +51,7 @@ impl RequestKey {
     }
 }
 
-/// What is to be done with a request.
+/// The decision on a request.
 pub enum Admission {
     /// Do it, and tell the guard the reply.
     New(Guard),
@@ -230,7 +230,7 @@ impl Guard {
         // The drop that follows finds the request done and leaves it.
     }
 
-    /// Answers those who wait with a reply that says "not now". The request is not done: whoever repeats it has it done.
+    /// Answers those who wait with a reply that says "not now". The request is not done: a client that repeats it has it done.
     pub fn not_now(self, reply: &Bytes) {
         match planted::is(Bug::HeldReplyKept) {
             true => self.cache.finish(&self.key, self.number, reply.clone()),

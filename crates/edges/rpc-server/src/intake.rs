@@ -41,7 +41,7 @@ pub trait Gate {
     /// A call whose payload is being received.
     type Large;
 
-    /// Whether this client may use anything here. A stranger gets no room for a large record.
+    /// Whether this client may use anything here. An unauthorized client gets no room for a large record.
     fn is_let_in(&self) -> bool;
 
     /// What becomes of a large record: `args` is what has come of the `args_len_bytes` that follow its header.
@@ -101,7 +101,7 @@ pub enum Space<'a> {
     Input(&'a mut [u8]),
 }
 
-/// What is being received of a record.
+/// The part of a record that is being received.
 enum Receiving<A, L> {
     /// The next bytes in the input buffer are a fragment header.
     Next,
@@ -454,7 +454,7 @@ impl<A, L> Intake<A, L> {
     }
 }
 
-/// A record of several fragments is held while it comes, so a stranger gets no room for a large one.
+/// A record of several fragments is held while it comes, so an unauthorized client gets no room for a large one.
 fn check_fragments_len<G: Gate>(len_bytes: u64, gate: &G) -> Result<(), DecodeError> {
     match gate.is_let_in() {
         true => check_len(len_bytes, RECORD_LEN_BYTES_MAX),

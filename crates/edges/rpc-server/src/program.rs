@@ -42,7 +42,7 @@ pub trait Program: Send + Sync + 'static {
     /// The versions that are served, in ascending order. The port mapper registers each.
     fn versions(&self) -> &[u32];
 
-    /// Whether this client may use anything here. A client that no program lets in is a *stranger*: it gets fewer
+    /// Whether this client may use anything here. A client that no program lets in is *unauthorized*: it gets fewer
     /// connections and less memory.
     fn lets_in(&self, _client: SocketAddr) -> bool {
         false

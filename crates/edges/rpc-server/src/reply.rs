@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// A buffer of 1 MiB, as the record cache has them; whoever looks counts clones of what is in it.
+    /// A buffer of 1 MiB, as the record cache has them; the test counts clones of its content.
     struct Record(#[expect(dead_code, reason = "counted, not read")] Arc<()>);
 
     const RECORD_LEN_BYTES: usize = 1 << 20;

@@ -34,7 +34,7 @@ use crate::server_settings::ServerSettings;
 
 /// Longest datagram that is read: the calls served over UDP are short.
 const DATAGRAM_LEN_BYTES_MAX: usize = 2048;
-/// Strangers get one in so many of all connections.
+/// Unauthorized clients get one in so many of all connections.
 const STRANGERS_PART: usize = 2;
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -548,7 +548,7 @@ impl Acceptor {
     fn permit(&self, peer: SocketAddr, lane: &Lane) -> Result<Permit, &'static str> {
         let settings = &self.shared.settings;
         let peer = canonical(peer);
-        // Strangers cannot take the places of those who may use something, and have no more of them by many addresses of IPv6.
+        // Unauthorized clients cannot take the places of others, and get no more of their own by many addresses of IPv6.
         let (client, count_max, per_client_max) = match self.shared.table.lets_in(peer) {
             true => (
                 peer.ip(),

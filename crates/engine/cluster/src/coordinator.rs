@@ -178,7 +178,7 @@ impl Op {
 pub struct Txn {
     pub when: Vec<Compare>,
     pub then: Vec<Op>,
-    /// Only reads: whoever is refused has changed nothing.
+    /// Only reads: a refused transaction has changed nothing.
     pub otherwise: Vec<KeyRange>,
 }
 
@@ -304,7 +304,7 @@ pub enum ErrorKind {
     Retry,
     /// An operator has to do something first.
     NeedsOperator,
-    /// What was named is not there (any more).
+    /// The named key or lease is not there (any more).
     NotFound,
     /// The request itself is wrong.
     BadRequest,

@@ -138,7 +138,7 @@ impl OwnedLease {
     pub fn over(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut states = self.subscribe();
         async move {
-            // Whoever tells of it has gone only after it was told.
+            // The sender of the end has gone only after it was told.
             let _ = states.wait_for(|state| *state == LeaseState::Over).await;
         }
     }
@@ -159,13 +159,13 @@ impl LeaseView {
         self.valid_until().is_some()
     }
 
-    /// Until when the lease is valid by [`cairn_base::env::Clock::boottime`]; `None`: it is over. Whoever answers from
-    /// what the lease protects asks when the answer is ready, not when it was begun.
+    /// Until when the lease is valid by [`cairn_base::env::Clock::boottime`]; `None`: it is over. A caller that answers from
+    /// data that the lease protects asks when the answer is ready, not when it was begun.
     pub fn valid_until(&self) -> Option<Duration> {
         self.shared.valid_until()
     }
 
-    /// Tells of each change, and of the end a while before. Whoever must be certain asks [`Self::is_valid`].
+    /// Tells of each change, and of the end a while before. A caller that must be certain asks [`Self::is_valid`].
     pub fn subscribe(&self) -> watch::Receiver<LeaseState> {
         self.shared.state.subscribe()
     }

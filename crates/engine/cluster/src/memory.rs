@@ -195,7 +195,7 @@ impl MemoryCoordinator {
         }
     }
 
-    /// Ends a lease, whoever keeps it alive.
+    /// Ends a lease, though its holder keeps it alive.
     pub fn lose_lease(&self, lease: LeaseId) {
         self.shared.with_store(|store| store.revoke(lease));
     }

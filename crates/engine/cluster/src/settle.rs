@@ -25,7 +25,7 @@ const RETRY_WAIT: Backoff = Backoff::new(Duration::from_millis(50), Duration::fr
 /// What tells a transaction's own work from that of others: the value that it alone puts under `key`.
 ///
 /// The transaction compares `key`'s revision. The value has a random number in it, unless it makes no difference who put
-/// it: whoever adds the same disk twice is told twice that it is there.
+/// it: a node that adds one disk twice is told twice that it is there.
 #[derive(Clone, Debug)]
 pub struct Mark {
     pub key: Key,

@@ -6,7 +6,7 @@ use cairn_base::buf::{IO_ALIGN_BYTES, is_io_aligned};
 
 /// The bytes of `parts`, in parts that are all aligned (address and length).
 ///
-/// Aligned parts that lie at an aligned place of the whole are passed on; runs of others are copied
+/// Aligned parts that lie at an aligned place of the whole stay as they are; runs of others are copied
 /// together. `None` when the whole length is not a multiple of the alignment: no list of aligned
 /// parts can say that.
 pub(crate) fn align_parts(parts: Vec<Bytes>) -> Option<Vec<Bytes>> {

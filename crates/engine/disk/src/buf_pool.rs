@@ -25,12 +25,12 @@ const _: () = assert!(KEPT_BYTES_MAX_DEFAULT / CLASS_PART >= CLASS_LEN_BYTES_MAX
 pub struct ReadBuffers(pub(crate) Arc<BufPool>);
 
 impl ReadBuffers {
-    /// What is kept while nobody uses it, in bytes.
+    /// Bytes of unused buffers that are kept.
     pub fn kept_bytes(&self) -> usize {
         self.0.kept_bytes.load(Ordering::Relaxed)
     }
 
-    /// Keeps at most so many bytes from now on, and frees what is kept beyond that.
+    /// Keeps at most so many bytes from now on, and frees unused buffers beyond that.
     pub fn set_kept_bytes_max(&self, bytes: usize) {
         self.0.kept_bytes_max.store(bytes, Ordering::Relaxed);
         self.0.drop_beyond(bytes);
@@ -187,7 +187,7 @@ mod tests {
         assert!((1..=1 << 20).contains(&kept), "{kept}");
         buffers.give_back();
         assert_eq!(buffers.kept_bytes(), 0);
-        // What was kept is counted once, however often it comes and goes.
+        // A kept buffer counts once, however often it comes and goes.
         drop(of_disks[0].0.freeze(of_disks[0].0.take(4096)));
         drop(of_disks[1].0.freeze(of_disks[1].0.take(4096)));
         assert_eq!(buffers.kept_bytes(), 4096);

@@ -23,7 +23,7 @@ pub struct Mount {
     pub point: PathBuf,
     /// The kind of file system, such as `xfs`.
     pub kind: String,
-    /// What is mounted, such as `/dev/sda1`.
+    /// The mounted device, such as `/dev/sda1`.
     pub source: String,
 }
 
@@ -91,7 +91,7 @@ pub fn drives_of(sys: &Path, number: (u32, u32)) -> BTreeSet<String> {
     found
 }
 
-/// What is mounted where a folder is, or where it would be.
+/// The mount that a folder is on, or would be on if it existed.
 pub fn mount_of(folder: &Path) -> io::Result<Mount> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let place = std::path::absolute(folder)?;

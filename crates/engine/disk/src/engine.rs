@@ -34,7 +34,7 @@ pub(crate) struct Engine {
     ring: Option<Ring>,
     syncers: Option<Workers>,
     workers: Workers,
-    /// Bounds what is queued and in flight, and so the memory that it holds.
+    /// Bounds the transfers that are queued and in flight, and so the memory that they hold.
     slots: Arc<Semaphore>,
     slot_count: usize,
 }

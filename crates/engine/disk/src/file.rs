@@ -1,6 +1,6 @@
 //! An open file of a disk.
 //!
-//! Owns: what is aligned and what is not, growth, reading past the end.
+//! Owns: which transfers are aligned, growth, reading past the end.
 //! Must not know: how the bytes get to the kernel (`engine`).
 //!
 //! Writes at aligned offsets with aligned lengths go to the device as they are (parts whose memory

@@ -62,7 +62,7 @@ pub struct DiskSettings {
     pub in_flight_max: u32,
     /// Threads that do the I/O when io_uring does not (1..=256).
     pub thread_count: usize,
-    /// Make the folder, and what is missing above it, where it does not exist. Else opening it fails.
+    /// Make the folder, and missing folders above it, where it does not exist. Else opening it fails.
     pub make_folder: bool,
     /// What it reads into; by default it shares these with no other disk.
     pub buffers: ReadBuffers,
@@ -101,7 +101,7 @@ impl Drop for Core {
                 disk = self.label,
                 "operations have no answer at the end of the disk; its folder stays locked until this process ends"
             );
-            // What is under way may still land there: nobody else must take it for quiet.
+            // Transfers under way may still land there: nobody else must take the folder for quiet.
             std::mem::forget(self.lock.take());
         } else if let Some(lock) = &self.lock {
             // Closing it is not enough: a process that is just being started has a copy of it until it executes.
@@ -659,7 +659,7 @@ fn with_parent<T>(root: &Path, path: &Path, action: impl Fn() -> io::Result<T>) 
     action()
 }
 
-/// Makes the folder of a disk and what is missing above it, durably: other disks will say that this one is there.
+/// Makes the folder of a disk and missing folders above it, durably: other disks will say that this one is there.
 fn make_root(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.is_dir()).collect();
@@ -681,7 +681,7 @@ fn make_root(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `folder` and what is missing above it, durably: each new name is synced into its parent.
+/// Makes `folder` and missing folders above it, durably: each new name is synced into its parent.
 fn make_folders(root: &Path, folder: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = folder
         .ancestors()

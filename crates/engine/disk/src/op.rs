@@ -1,6 +1,6 @@
 //! One transfer between memory and a file, whichever way it goes to the kernel.
 //!
-//! Owns: the buffers while the kernel uses them, continuing after short transfers, what is retried.
+//! Owns: the buffers while the kernel uses them, continuing after short transfers, retries.
 //! Must not know: rings, threads, futures.
 
 use std::collections::VecDeque;

@@ -101,7 +101,7 @@ impl Ring {
 }
 
 impl Ring {
-    /// Waits for what is in flight, so that nothing touches the disk after it was closed. False if that takes
+    /// Waits for transfers in flight, so that nothing touches the disk after it was closed. False if that takes
     /// until after `deadline`: then the thread, with the buffers, ends whenever the kernel is done.
     pub(crate) fn end(&mut self, deadline: Instant) -> bool {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -224,7 +224,7 @@ impl RingThread {
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
             }
-            // Full: hand over what is there. The kernel copies entries at once.
+            // Full: hand over the entries that are there. The kernel copies entries at once.
             if let Err(error) = self.ring.submit() {
                 pause_on_error(&error);
             }

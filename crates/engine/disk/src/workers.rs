@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// The closing of a disk waits so long for what is under way.
+/// The closing of a disk waits so long for transfers under way.
 pub(crate) const END_MAX: Duration = Duration::from_secs(5);
 const END_POLL: Duration = Duration::from_millis(1);
 
@@ -73,7 +73,7 @@ fn work(shared: &Shared) {
 }
 
 impl Workers {
-    /// Finishes what is queued, so that nothing touches the disk after it was closed. False if that takes
+    /// Finishes queued transfers, so that nothing touches the disk after it was closed. False if that takes
     /// until after `deadline`: then the threads end whenever what they wait for does.
     pub(crate) fn end(&mut self, deadline: Instant) -> bool {
         self.shared.queue.lock().stop = true;

@@ -40,7 +40,7 @@ fn files_leave_descriptors_for_others() {
             matches!(refused, DiskError::NoDescriptor { .. }),
             "{refused}"
         );
-        // What was refused is not there, and can be tried again.
+        // A refused file is not there, and can be tried again.
         let name = format!("file{}", files.len());
         assert_eq!(disk.list("").await.unwrap().len(), files.len());
         let others: Vec<_> = (0..LIMIT)

@@ -284,7 +284,7 @@ fn a_started_write_ends_though_its_future_is_dropped() {
                 let _ = file.read_at(0, 65536).now_or_never();
             }
         });
-        // Closing waits for what is under way, so the folder can be opened again at once.
+        // Closing waits for transfers under way, so the folder can be opened again at once.
         drop(disk);
         let disk = RealDisk::open(dir.path(), settings).unwrap();
         block_on(async {
@@ -405,7 +405,7 @@ fn another_folder_at_the_same_path_is_left_alone() {
     });
 }
 
-/// Whoever counts must not be the one who waits for the end of the counting.
+/// The counting thread must not be the one that waits for the end of the counting.
 #[test]
 fn a_disk_that_is_closed_while_it_counts_gives_its_folder_back() {
     let dir = temp_dir();

@@ -1,4 +1,4 @@
-//! Keys of encrypted volumes, and what is encrypted with them.
+//! Keys of encrypted volumes, and encryption with them.
 //!
 //! Owns: which cipher, how a key is made out of another, nonces, what a tag vouches for beside the bytes.
 //! Must not know: where master keys come from, where anything is stored, when something is encrypted.

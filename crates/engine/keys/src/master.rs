@@ -242,7 +242,7 @@ pub struct MasterKeys(Vec<Arc<MasterKey>>);
 
 impl MasterKeys {
     /// Those of `text`, and then those of before that are not in it: a volume that is served needs its own again when it is
-    /// opened anew.
+    /// reopened.
     pub fn with(&self, newest: Vec<MasterKey>) -> Self {
         let mut keys: Vec<Arc<MasterKey>> = Vec::new();
         let newest = newest.into_iter().map(Arc::new);

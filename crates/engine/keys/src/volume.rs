@@ -1,4 +1,4 @@
-//! The key of a volume, and what is encrypted with keys that are made out of it.
+//! The key of a volume, and encryption with keys that are derived from it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const RECORD_PURPOSE: &[u8] = b"cairn record 1";
 const ENTRY_PURPOSE: &[u8] = b"cairn journal entry 1";
 const ATTRIBUTE_PURPOSE: &[u8] = b"cairn extended attribute 1";
 
-/// Encrypted bytes, or what is kept of them, are not what was written, or the key is another one.
+/// Encrypted bytes, their salt or their tag differ from the written ones, or the key is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "they were not encrypted with this volume's key, or were altered together with their checksum"
@@ -171,7 +171,7 @@ impl RecordCipher {
     }
 }
 
-/// The key is that of one salt, so the numbers of what is encrypted with it can be the nonces.
+/// The key is that of one salt, so the numbers of the pieces encrypted with it can be the nonces.
 fn nonce(number: u32) -> Nonce {
     let mut nonce = [0; 12];
     nonce[..4].copy_from_slice(&number.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Requests to addresses that somebody gave: which of them are sent.
 //!
-//! Owns: what is refused of a URL, of a name, and of the addresses that a name has when a connection is made.
-//! Must not know: who gave the URL, what is asked there, which credentials go along.
+//! Owns: which URLs, names, and addresses of a name at the time of a connection are refused.
+//! Must not know: who gave the URL, the requests that go there, which credentials go along.
 //! Invariant: no request of a [`Client`] goes to a link-local address or to the metadata service of a cloud. A name is
 //! checked by the addresses that the connection is made to: one that had another address a moment ago gains nothing.
 //!
@@ -29,7 +29,7 @@ const METADATA_NAMES: [&str; 5] = [
 
 /// Metadata services that are outside of the link-local ranges.
 const METADATA_IPV4: [Ipv4Addr; 3] = [
-    // Azure, "What is IP address 168.63.129.16".
+    // Azure's platform (Azure documentation, "IP address 168.63.129.16").
     Ipv4Addr::new(168, 63, 129, 16),
     // Alibaba Cloud.
     Ipv4Addr::new(100, 100, 100, 200),
@@ -74,7 +74,7 @@ fn ipv4_in(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// What is wrong with an address; `None`: nothing.
+/// Why an address is refused; `None`: it is not.
 fn wrong_with(address: IpAddr) -> Option<&'static str> {
     const LINK_LOCAL: &str = "link-local, where clouds have their metadata services";
     const METADATA: &str = "the metadata service of a cloud";

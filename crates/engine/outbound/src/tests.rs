@@ -28,7 +28,7 @@ fn urls_are_contacted_or_refused() {
         "unix:/run/socket",
         "http://169.254.169.254/latest/meta-data/",
         "http://169.254.0.1",
-        // The same address in other forms.
+        // That address in other forms.
         "http://2852039166",
         "http://0xa9fea9fe",
         "http://0xa9.0xfe.0xa9.0xfe",

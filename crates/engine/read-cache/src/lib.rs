@@ -4,7 +4,7 @@
 //! kept, whether bytes are right (`cairn_segment` does both).
 //!
 //! `foyer` keeps the bytes: blocks of a file each, written one after the other and dropped the oldest first, found again at
-//! the next start. Nothing waits for a write: what comes faster than the disk takes it is not kept.
+//! the next start. Nothing waits for a write: records that come faster than the disk takes them are not kept.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ pub use set::CacheSet;
 
 /// The smallest cache that is of use.
 pub const SIZE_BYTES_MIN: u64 = 256 << 20;
-/// What is dropped at a time.
+/// Bytes that are dropped at a time.
 const BLOCK_BYTES: usize = 16 << 20;
 /// Beside the cache in memory that records have: only so that two readers of one piece read it once.
 const MEMORY_BYTES: usize = 16 << 20;
@@ -171,7 +171,7 @@ fn io_error(folder: &Path) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Io { folder, source }
 }
 
-/// Removes what other pools have left in the folder. What is not named like a cache is not touched.
+/// Removes what other pools have left in the folder. A folder that is not named like a cache is left alone.
 fn remove_others(folder: &Path, own: &str) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -262,7 +262,7 @@ impl DiskCache {
         })
     }
 
-    /// Writes what is on its way, so that the next process finds it.
+    /// Writes queued records, so that the next process finds them.
     pub async fn close(&self) {
         match timeout(CLOSE_MAX, self.cache.close()).await {
             Ok(Ok(())) => {}

@@ -1,4 +1,4 @@
-//! The cache on a real folder: it is warm after a restart, and what is damaged there is not given.
+//! The cache on a real folder: it is warm after a restart, and corrupt records are not given.
 
 use std::fs;
 use std::path::Path;

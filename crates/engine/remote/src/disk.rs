@@ -24,7 +24,7 @@ use crate::link::{Link, NoReply};
 use crate::peer::{Shared, unexpected};
 use crate::serve::NUMBER_OF_NONE;
 
-/// Most bytes that one request reads; whoever wants more has several under way.
+/// Most bytes that one request reads; a larger read has several under way.
 const READ_LEN_BYTES_MAX: u64 = 8 << 20;
 /// Most bytes that one request writes.
 const WRITE_LEN_BYTES_MAX: usize = 8 << 20;
@@ -620,7 +620,7 @@ impl ShardService for RemoteDisk {
                 else {
                     return Err(self.nonsense(What::of(&request), &reply));
                 };
-                // What was published while later pages came is younger than the first one's mark.
+                // A shard that was published while later pages came is younger than the first page's mark.
                 let list = list.get_or_insert_with(|| ShardList {
                     names: Vec::new(),
                     mark: self.number(&link, *mark),
@@ -732,7 +732,7 @@ fn split_off(payload: &mut Vec<Bytes>, len_bytes: usize) -> Vec<Bytes> {
     taken
 }
 
-/// What was asked, for messages.
+/// The verb that was asked, for messages.
 #[derive(Clone, Copy)]
 struct What {
     verb: &'static str,

@@ -42,7 +42,7 @@ struct Credit {
     bytes: Arc<Semaphore>,
 }
 
-/// Held from before a request is sent until its reply is there, whoever waits for that: the peer counts it, too.
+/// Held from before a request is sent until its reply is there, also if nobody waits for it any more: the peer counts it as well.
 struct Permits {
     _request: OwnedSemaphorePermit,
     _bytes: OwnedSemaphorePermit,
@@ -130,7 +130,7 @@ impl Link {
         })
     }
 
-    /// Sends a request and waits for its reply. Whoever drops this only stops to wait.
+    /// Sends a request and waits for its reply. Dropping the future only ends the wait.
     pub(crate) async fn call(
         &self,
         disk: DiskId,
@@ -214,7 +214,7 @@ impl Link {
             return false;
         };
         if let Some(sender) = waiting.reply {
-            // Whoever does not wait any more needs no reply.
+            // A caller that no longer waits needs no reply.
             let _ = sender.send(Ok(Arrived {
                 header: frame.header,
                 reply,

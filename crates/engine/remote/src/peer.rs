@@ -26,7 +26,7 @@ use crate::{HEARTBEAT, Identity, TICK};
 pub struct PeerSettings {
     /// For a connection and both hellos.
     pub dial_deadline: Duration,
-    /// For a request; whoever wants to wait less leaves it to itself.
+    /// For a request; a caller that wants to wait less leaves it to itself.
     pub deadline: Duration,
     /// For a request that writes or copies much: spare files, copies, sweeps, lists.
     pub long_deadline: Duration,

@@ -57,7 +57,7 @@ pub trait Peers: Send + Sync + 'static {
     fn disk(&self, node: NodeId, disk: DiskId) -> Option<Arc<dyn ShardService>>;
 }
 
-/// Knows nobody: whoever wants a copy brings the bytes.
+/// Knows nobody: a node that wants a copy brings the bytes.
 impl Peers for () {
     fn disk(&self, _node: NodeId, _disk: DiskId) -> Option<Arc<dyn ShardService>> {
         None
@@ -91,7 +91,7 @@ impl Default for ServeSettings {
 /// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Whoever it was; `None`: it did not say.
+    /// The node at the other end; `None`: it did not say.
     pub peer: Option<NodeId>,
     pub reason: String,
     /// The peer did what no peer does.
@@ -623,7 +623,7 @@ fn range(
     })
 }
 
-/// What is under way for one disk.
+/// Requests and bytes under way for one disk.
 #[derive(Clone, Copy, Default)]
 struct UnderWay {
     requests: u32,

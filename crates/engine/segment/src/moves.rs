@@ -46,7 +46,7 @@ pub enum MoveError {
     /// A crash left it without footers, so that nothing vouches for the bytes that it would be computed
     /// from; or its disk has failed or is missing, and some of it is nowhere else. Its records have checksums of their own, are
     /// read from failed disks, too, and can be written anew.
-    #[error("the shard cannot be made from the others; its records have to be written anew")]
+    #[error("the shard cannot be made from the others; its records have to be rewritten")]
     Unsealed,
     #[error(transparent)]
     Disk(#[from] ShardError),

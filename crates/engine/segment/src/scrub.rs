@@ -455,7 +455,7 @@ impl SegmentStore {
             if scrub.segments_inconsistent == 0 && !is_one_stripe(segment, &good, len) {
                 scrub.segments_inconsistent = 1;
                 scrub.wrong_bytes += len as u64;
-                tracing::error!(volume = %segment.volume, segment = %segment.id, offset = start, "the shards of a segment contradict one another; its records are written anew");
+                tracing::error!(volume = %segment.volume, segment = %segment.id, offset = start, "the shards of a segment contradict one another; its records are rewritten");
             }
             return;
         }

@@ -72,7 +72,7 @@ pub enum ShardError {
     /// Nobody waits for it any more; it may still happen.
     #[error("{disk}: {what} did not end in time")]
     Late { disk: String, what: String },
-    /// The node of the disk does not answer. What was asked of it may have happened, or may still happen.
+    /// The node of the disk does not answer. The request may have taken effect, or may still do so.
     #[error("{disk}: {what}: {reason}")]
     Unreachable {
         disk: String,

@@ -4,8 +4,8 @@
 //! Must not know: what the changes are, who owns a volume.
 //! Invariant: nothing of an epoch is changed before the promise to it is durable, nor after one to a higher epoch is.
 //!
-//! A process keeps a promise in memory from the moment it is asked for one, and answers when the disk has it. Whoever
-//! is refused in between is refused in vain if the power fails; nobody was told of the promise then.
+//! A process keeps a promise in memory from the moment it is asked for one, and answers when the disk has it. An owner
+//! that is refused in between is refused in vain if the power fails; nobody was told of the promise then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct Fences {
     keeping: tokio::sync::Mutex<()>,
 }
 
-/// What is known of one volume.
+/// The promise of one volume.
 #[derive(Debug)]
 struct Gate {
     /// Nothing of a lower epoch begins any more.
@@ -228,7 +228,7 @@ impl Fences {
         }
     }
 
-    /// Whoever has a lower epoch than this is refused.
+    /// Owners of a lower epoch than this are refused.
     pub async fn promised(
         &self,
         keeper: &Keeper<'_>,

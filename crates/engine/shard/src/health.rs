@@ -19,13 +19,13 @@ pub struct DiskHealth {
     /// Wrong bytes, as reported by those who can tell, and bytes that a file ends before: the damage of that file.
     pub checksum_errors: u64,
     /// Many I/O errors came in a row, of whatever kind or of those alone that make bytes durable. Only a suspicion: it
-    /// stands until whoever judges disks either puts this one out or withdraws it.
+    /// stands until the judge of disks either faults this one or withdraws it.
     pub suspect: bool,
-    /// Whoever judges disks found it unfit. It stays so until the disk is opened again.
+    /// The judge of disks found it unfit. It stays so until the disk is opened again.
     pub failed: bool,
 }
 
-/// What is known of a disk without asking it.
+/// The state of a disk, known without asking it.
 pub struct Health {
     errors_in_a_row_max: u32,
     errors_in_a_row: AtomicU32,

@@ -1,6 +1,6 @@
 //! Files that wait to be used again: overwriting a file is about twice as fast as a first write.
 //!
-//! They are called `free/<capacity %016x>.<number %016x>`. What is in them is old data of other
+//! They are called `free/<capacity %016x>.<number %016x>`. They hold old data of other
 //! shards; it is never read, because nothing points to it.
 
 use std::collections::{BTreeMap, BTreeSet};

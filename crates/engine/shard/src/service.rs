@@ -36,7 +36,7 @@ pub struct ShardWrite {
     pub parts: Vec<Bytes>,
 }
 
-/// What is known of a shard that is there.
+/// The state of a shard that is there.
 #[derive(Clone, Debug)]
 pub struct ShardStat {
     /// Footer and unused room included.
@@ -98,7 +98,7 @@ pub struct SweptShards {
 ///
 /// Verbs that change something fail with `Fenced` once the disk has promised a higher epoch of the volume to somebody.
 /// Their own epoch is promised before anything changes, if it was not before. Futures without a lifetime go on by
-/// themselves wherever they are polled, so that whoever does not want to wait any more may leave them to a task.
+/// themselves wherever they are polled, so that a caller that does not want to wait any more may leave them to a task.
 pub trait ShardService: Send + Sync + 'static {
     fn id(&self) -> DiskId;
     /// The node that serves it to this process; `None`: it is this process's own.
@@ -107,7 +107,7 @@ pub trait ShardService: Send + Sync + 'static {
     }
     /// A name for messages.
     fn label(&self) -> &str;
-    /// What is known without asking the disk.
+    /// The health of the disk, known without asking it.
     fn state(&self) -> &Health;
     /// As it was told last; files kept for new shards count as free.
     fn space(&self) -> Result<DiskSpace, ShardError>;

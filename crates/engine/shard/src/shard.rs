@@ -444,7 +444,7 @@ impl Live {
         self.shards.insert(shard.name, Arc::downgrade(shard));
     }
 
-    /// The shard was removed: a new one of that name is not the old one, whoever still holds that.
+    /// The shard was removed: a new one of that name is not the old one, though some caller may still hold the old one.
     pub(crate) fn remove(&mut self, name: ShardName) {
         self.shards.remove(&name);
     }

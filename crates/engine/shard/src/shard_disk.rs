@@ -384,7 +384,7 @@ impl ShardDisk {
         self.shared.health.get()
     }
 
-    /// What is known of it without asking it.
+    /// The health of the disk, known without asking it.
     pub fn state(&self) -> &Health {
         &self.shared.health
     }
@@ -678,7 +678,7 @@ impl ShardDisk {
         let _ = self.shared.disk.remove(&free.path()).await;
     }
 
-    /// Opens a shard that is there. Fails with `NotFound` if it is not. After a sync that failed it is opened anew
+    /// Opens a shard that is there. Fails with `NotFound` if it is not. After a sync that failed it is reopened
     /// once nobody holds it.
     pub async fn open_shard(&self, name: ShardName) -> Result<Arc<Shard>, ShardError> {
         if let Some(shard) = self.open.get(&name) {
@@ -688,7 +688,7 @@ impl ShardDisk {
             // Nothing is durable through it any more. Who holds it is told; who repairs the shard later must not be.
             // Bytes that never reached the disk may still be read from the page cache, and that is all that they
             // are good for: a sync of the new handle vouches for what is written through it, and what is read from
-            // the disk is checked against the footer, and against the records' checksums, whoever wrote it.
+            // the disk is checked against the footer, and against the records' checksums, with any writer.
             self.open.remove(&name);
         }
         let _names = self.names.read().await;

@@ -4,7 +4,7 @@
 //! signed with them.
 //! Invariants: nothing of what is in a file is in any message, and the mode of none that has no credentials. An administrator
 //! names files and hosts, but gets no identity of the machine sent to a host that the configuration does not name, and
-//! nothing of a file that whoever can use it could to one that the file does not name. Nor which files there are.
+//! no usable content of a file sent to a host that the file does not name. Nor does the administrator learn which files there are.
 
 use std::fmt;
 use std::io::Read;
@@ -28,7 +28,7 @@ const LEN_BYTES_MAX: u64 = 64 << 10;
 
 /// Lines in the log that say what is wrong with a file, in an interval.
 const LINES_MAX: u32 = 10;
-/// The error tells whoever named the file nothing of it; who reads the log of this server may know.
+/// The error tells nothing of the file to the user who named it; a reader of this server's log may know.
 static UNUSABLE_LOGGED: LogLimit = LogLimit::new(LINES_MAX);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum CredentialsError {
     Unusable {
         path: String,
         needed: &'static str,
-        /// What is to be done for a host that is not the provider's own.
+        /// The advice for a host that is not the provider's own.
         host: String,
     },
     #[error("a directory needs no credentials")]
@@ -174,8 +174,8 @@ impl Bound {
         }
     }
 
-    /// Whether what is in a file may go to the store. What is shown there, as a password is, goes to the provider's own
-    /// hosts, or to one that the file or the configuration names: whoever adds tiers names any file, also one of another
+    /// Whether credentials of a file may go to the store. Those that are sent themselves, as a password is, go to the provider's own
+    /// hosts, or to one that the file or the configuration names: a user who adds tiers names any file, also one of another
     /// tier, and any host. A key that only signs goes to any host over TLS. Of the machine's own the configuration alone says.
     fn allows(&self, is_shown: bool, is_machines: bool, of_file: &[String]) -> bool {
         let is_trusted = |hosts: &[String]| require_trusted(&self.address, hosts).is_ok();
@@ -186,7 +186,7 @@ impl Bound {
         is_trusted(&self.hosts) || !is_machines && (is_trusted(of_file) || !is_shown && is_tls())
     }
 
-    /// What is to be done for the store's host, whatever is in the file.
+    /// The advice for the store's host, for any content of the file.
     fn advice(&self) -> String {
         if require_trusted(&self.address, &self.hosts).is_ok() {
             return String::new();
@@ -220,7 +220,7 @@ const OF_AZURE: &str =
 const OF_GOOGLE: &str =
     "the JSON of a service account's key, as Google gives it (`private_key`, `client_email`)";
 
-/// What is in a file.
+/// The content of a file of credentials.
 struct Found<T> {
     credential: T,
     /// It is sent itself, and not only what it signs.
@@ -229,7 +229,7 @@ struct Found<T> {
     hosts: Vec<String>,
 }
 
-/// A file that is read anew for each request that is signed: keys are changed without a restart.
+/// A file that is read again for each request that is signed: keys are changed without a restart.
 #[derive(Clone)]
 struct SecretFile {
     path: PathBuf,
@@ -385,7 +385,7 @@ impl AzureFile {
     }
 }
 
-/// The key of a service account of Google. What is got for it lasts an hour, or until the file changes.
+/// The key of a service account of Google. The token that it buys lasts an hour, or until the file changes.
 pub(crate) struct GoogleFile {
     file: SecretFile,
     runtime: tokio::runtime::Handle,
@@ -591,7 +591,7 @@ mod tests {
             };
             let before = read();
             assert_eq!(before.is_ok(), want, "{address} {text}");
-            // The same is told of a file that is not there.
+            // A file that is not there gets an equal message.
             if before.is_err() {
                 std::fs::remove_file(&path).unwrap();
                 assert_eq!(read(), before, "{address}");

@@ -44,7 +44,7 @@ use self::guarded::{Connector, MachineConnector, told};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// the next bytes of an answer so long,
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
-/// and all of it so long. Whoever asks gives up sooner where less is asked for.
+/// and all of it so long. The caller gives up sooner where it asks for less.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(110);
 /// What a store refuses for the moment is asked for again, so often and for so long.
 const RETRIES_MAX: usize = 3;
@@ -145,7 +145,7 @@ impl ObjectTier {
         self.at(&object_key(self.pool, object))
     }
 
-    /// Fails unless the place was this pool's not long ago: whoever is to write much there need not begin.
+    /// Fails unless the place was this pool's not long ago: a caller with much to write need not begin.
     async fn expect_own(&self) -> Result<(), TierError> {
         let now = self.env.clock.monotonic();
         let seen_at = *self.seen_at.lock();
@@ -323,7 +323,7 @@ fn s3(address: &TierAddress, credentials: Credentials<'_>) -> Built {
         Some(file) => {
             let bound = Bound::new(address, credentials.machine_hosts);
             let file = AwsFile::new(file, bound);
-            // What is wrong with it is told now, and not with the first request.
+            // A bad file fails here, and not with the first request.
             file.read()?;
             Arc::new(file)
         }
@@ -337,7 +337,7 @@ fn s3(address: &TierAddress, credentials: Credentials<'_>) -> Built {
         .with_http_connector(reach.connector())
         .with_credentials(provider);
     if let Some(endpoint) = endpoint {
-        // What is not AWS mostly has no name for each bucket.
+        // Other services than AWS mostly have no host name for each bucket.
         builder = builder
             .with_endpoint(endpoint)
             .with_virtual_hosted_style_request(false);
@@ -561,7 +561,7 @@ impl TierUpload for Upload {
                 }
             };
             done.map_err(failed)?;
-            // What was mounted there when it began may be gone, and what is read back may be elsewhere.
+            // The mount from its beginning may be gone, and the read may come from elsewhere.
             self.tier.require_own().await
         })
     }

@@ -107,7 +107,7 @@ async fn what_is_away_is_not_lost() {
     std::fs::rename(&away, &folder).unwrap();
     assert_eq!(tier.check().await, Ok(()));
     assert_eq!(tier.get(object(1, 1), 0..3).await.unwrap(), "one");
-    // What is not in a tier that is there is lost.
+    // An object that is missing from a present tier is lost.
     let lost = tier.get(object(1, 2), 0..3).await;
     assert!(matches!(lost, Err(TierError::NotFound(_))), "{lost:?}");
 }

@@ -175,7 +175,7 @@ fn joined<'a>(pems: impl Iterator<Item = &'a str>) -> String {
     text
 }
 
-/// Each of several in one text. What is no PEM is a piece as well, which nobody can read then.
+/// Each of several in one text. A text that is no PEM is a piece as well, which nobody can read then.
 fn pieces(text: &str) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut piece = String::new();
@@ -287,7 +287,7 @@ mod tests {
         let left = turned.without(first).unwrap();
         assert_eq!(prints(&left), [second]);
         assert!(left.of(first).is_none() && left.of(second).is_some());
-        // What is not there is gone already.
+        // An absent CA is gone already.
         assert_eq!(prints(&left.without(first).unwrap()), [second]);
         let abroad = Authority::create(PoolId(5), NOW).unwrap();
         assert!(left.and(abroad).is_err());

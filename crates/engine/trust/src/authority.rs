@@ -139,7 +139,7 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes the CA of a new cluster. Its certificate has the cluster's id and not its name: strangers see it.
+    /// Makes the CA of a new cluster. Its certificate has the cluster's id and not its name: unauthorized clients see it.
     pub fn create(cluster: PoolId, now: Timestamp) -> Result<Self, TrustError> {
         let key = KeyPair::generate().map_err(TrustError::certificate)?;
         let mut params =

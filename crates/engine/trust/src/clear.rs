@@ -67,7 +67,7 @@ struct Received {
     /// Those from here on came.
     begin: usize,
     end: usize,
-    /// Of those so many are checked, and for whoever reads.
+    /// Of those so many are checked, and ready for the reader.
     checked: usize,
     has_ended: bool,
     /// A checksum was wrong: nothing that follows is used.
@@ -137,7 +137,7 @@ impl<S> Clear<S> {
         Ok(true)
     }
 
-    /// Gives what is checked to whoever reads.
+    /// Gives checked bytes to the reader.
     fn give(&mut self, into: &mut ReadBuf<'_>) {
         let received = &mut self.received;
         let given = received.checked.min(into.remaining());

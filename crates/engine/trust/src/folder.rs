@@ -57,7 +57,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 impl ClusterFolder {
-    /// Whether this is the folder of a member. An error if that cannot be seen: whoever may not look into it must not go on
+    /// Whether this is the folder of a member. An error if that cannot be seen: a process that may not look into it must not go on
     /// as if there were none.
     pub fn is_one(path: &Path) -> Result<bool, TrustError> {
         let file = path.join(MEMBERSHIP_NAME);

@@ -8,7 +8,7 @@
 //! Invariants: every connection but one that joins is between two certificates of this cluster's CA, or of the one that takes
 //! its place; who connects to a
 //! node gets that very node or an error; what goes over a connection is encrypted with TLS, or, where both ends are told so,
-//! only protected from change; whatever a stranger sends, the worst that becomes of it is the end of its
+//! only protected from change; whatever an unauthorized client sends, the worst that becomes of it is the end of its
 //! connection; nothing but ids and addresses is shown to one whose token is not accepted yet.
 
 #![forbid(unsafe_code)]

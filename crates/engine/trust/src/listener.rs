@@ -3,11 +3,11 @@
 //! Owns: accepting, handshakes and their limits, how many connections there are.
 //! Must not know: what is served.
 //!
-//! Each limit keeps somebody out: handshakes of one address, one stranger from taking all; connections that join, strangers
-//! from taking those of nodes. Who has shown a certificate counts for the limit of all connections alone.
+//! Each limit keeps somebody out: handshakes of one address, one unauthorized client from taking all; connections that join,
+//! unauthorized clients from taking those of nodes. Who has shown a certificate counts for the limit of all connections alone.
 //!
 //! No handshake waits for another one. Addresses of nodes, those that the map has and those that they were last seen at, have a share of
-//! their own each. Beyond what strangers have together, the oldest of theirs makes way for the next: whoever means it needs milliseconds.
+//! their own each. Beyond the share of all unauthorized clients, the oldest of theirs makes way for the next: an honest client needs milliseconds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,7 +42,7 @@ const IPV6_PREFIX: u128 = !(u64::MAX as u128);
 pub struct ListenerSettings {
     /// From the connection to the end of the handshake.
     pub handshake_deadline: Duration,
-    /// Handshakes of strangers at a time; the oldest is closed for another one.
+    /// Handshakes of unauthorized clients at a time; the oldest is closed for another one.
     pub handshake_count_max: usize,
     /// Of one address (of one /64 of IPv6), those that join included; more are closed.
     pub stranger_count_max: usize,
@@ -281,7 +281,7 @@ impl Shared {
             }
         };
         drop(half);
-        // Who has no certificate is a stranger to the end.
+        // A client without a certificate stays unauthorized.
         let stranger = admitted.peer.node.is_none().then_some(stranger);
         let Admitted {
             handler,
@@ -392,7 +392,7 @@ impl Known {
     }
 }
 
-/// Handshakes of strangers that have begun and not ended, by the order in which they began.
+/// Handshakes of unauthorized clients that have begun and not ended, by the order in which they began.
 struct Halves {
     count_max: usize,
     begun: Mutex<Begun>,
@@ -544,7 +544,7 @@ mod tests {
         let strangers = Strangers::new(2, network_of);
         let admit = |address: &str| Strangers::admit(&strangers, address.parse().unwrap());
         let first = admit("10.0.0.1").expect("the first");
-        // The same address as another family has it.
+        // That address as another family has it.
         let second = admit("::ffff:10.0.0.1").expect("the second");
         assert!(admit("10.0.0.1").is_none());
         let other = admit("10.0.0.2").expect("another address");

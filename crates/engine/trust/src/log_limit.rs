@@ -1,4 +1,4 @@
-//! Limits the log lines that a stranger can cause.
+//! Limits the log lines that an unauthorized client can cause.
 //!
 //! Owns: how many lines of a kind are logged in an interval.
 //! Must not know: what the kinds are.

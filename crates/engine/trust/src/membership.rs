@@ -44,7 +44,7 @@ pub enum EtcdSource {
     /// Somebody else runs it.
     Given {
         endpoints: Vec<String>,
-        /// Whether an operator allowed addresses without TLS beyond this machine: whoever is on the way reads and changes the map.
+        /// Whether an operator allowed addresses without TLS beyond this machine: any host on the way reads and changes the map.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         insecure: bool,
     },
@@ -58,7 +58,7 @@ pub enum EtcdSource {
         runs_member: bool,
         /// Whether its member joins others that exist; only its first start looks at it.
         joins: bool,
-        /// When etcd was made anew of a copy of the map, in seconds since 1970, if it was. Members of before must not take those of
+        /// When etcd was restored from a copy of the map, in seconds since 1970, if it was. Members of before must not take those of
         /// now for theirs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         made_anew: Option<u64>,
@@ -144,7 +144,7 @@ impl EtcdSource {
                     Some(url) if !insecure => Err(TrustError::Invalid {
                         what: "the address of etcd",
                         value: url.to_owned(),
-                        problem: "it is plain HTTP: whoever is on the way to it reads and changes all that the cluster knows. Give \
+                        problem: "it is plain HTTP: a host on the way to it can read and change all that the cluster knows. Give \
                                   etcd a certificate and write https://, or accept that with --insecure-etcd",
                     }),
                     _ => Ok(()),

@@ -1,4 +1,4 @@
-//! What is spoken on a connection. Both ends agree on it in the TLS handshake (ALPN).
+//! The protocol of a connection. Both ends agree on it in the TLS handshake (ALPN).
 
 use std::fmt;
 

@@ -46,7 +46,7 @@ pub struct PeerIdentity {
     pub address: SocketAddr,
 }
 
-/// A connection. What is written may wait for a flush.
+/// A connection. Written bytes may wait for a flush.
 pub struct NodeStream(Kind);
 
 enum Kind {

@@ -80,7 +80,7 @@ fn unix_time(clock: &dyn Clock) -> UnixTime {
 pub enum Encryption {
     #[default]
     On,
-    /// Whoever is on the network can read it. Both ends prove who they are, and nobody can change it.
+    /// Any host on the network can read it. Both ends prove who they are, and nobody can change it.
     Off,
 }
 

@@ -374,7 +374,7 @@ impl Trust {
         let authority = self.authority();
         let key_pem = match self.issuer() == authority.fingerprint() {
             true => current.key_pem.clone(),
-            // Whoever has a key of before finds the certificate that would go with it: this node shows that to everybody.
+            // A holder of a former key could get the certificate that would go with it: this node shows that to everybody.
             false => KeyPair::generate()
                 .map_err(TrustError::certificate)?
                 .serialize_pem(),

@@ -1,4 +1,4 @@
-//! The file `checkpoint` of a shipped copy of the state: which files it has, and what is in them. For a copy in shards,
+//! The file `checkpoint` of a shipped copy of the state: which files it has, with their checksums. For a copy in shards,
 //! also which these are.
 //!
 //! Owns: their bytes (docs/reference/formats/metadata.md).

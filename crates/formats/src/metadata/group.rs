@@ -30,7 +30,7 @@ const NEWEST_BYTES: usize = 2 + 8;
 /// both, and is not in the state: only a replay returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Filled on replay; what is submitted is ignored.
+    /// Filled on replay; the value of a submitted entry is ignored.
     pub position: LogPosition,
     pub ino: Ino,
     pub offset: u64,
@@ -62,8 +62,8 @@ pub struct Put {
     pub key: Key,
     /// `None` deletes.
     pub value: Option<Bytes>,
-    /// What was there is at another place now, and the same for all who see it: it keeps its generation of birth, and
-    /// the one that was there leaves no history. Else the value is born in the generation of its group.
+    /// The former value is at another place now, and all readers see the same: it keeps its generation of birth, and
+    /// leaves no history here. Else the value is born in the generation of its group.
     pub kept_birth: Option<Generation>,
 }
 
@@ -82,7 +82,7 @@ impl Put {
 pub struct Group {
     /// That all of it was made in.
     pub generation: Generation,
-    /// The newest snapshot that there was: what was born up to then, and is changed here, is history.
+    /// The newest snapshot at that time: a value that was born up to then, and is changed here, becomes history.
     pub newest_snapshot: Generation,
     /// The newest snapshot of each branch that has snapshots: a branch sees its own keys alone.
     pub newest_of_branches: Vec<(Branch, Generation)>,

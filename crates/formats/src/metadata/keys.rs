@@ -139,7 +139,7 @@ pub enum KeyKind<'a> {
         key: &'a [u8],
         death: Generation,
     },
-    /// `key` held until `death` what was born in `birth`.
+    /// `key` held until `death` a value that was born in `birth`.
     Dead {
         death: Generation,
         birth: Generation,
@@ -221,7 +221,7 @@ impl Key {
         Self::of_quota(TAG_QUOTA, of)
     }
 
-    /// What is used of a quota, or would be if there were one. Written by the store alone (`Batch::charge`).
+    /// The usage of a quota, or the usage it would have if there were one. Written by the store alone (`Batch::charge`).
     pub fn usage(of: QuotaKey) -> Self {
         Self::of_quota(TAG_USAGE, of)
     }
@@ -570,7 +570,7 @@ impl KeyError {
 }
 
 impl<'a> KeyKind<'a> {
-    /// Reads a key. Any bytes are allowed; what is not exactly a key is refused.
+    /// Reads a key. Any bytes are allowed as input; all but exactly one key are refused.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, KeyError> {
         Self::parse_fields(bytes).ok_or_else(|| KeyError::of(bytes))
     }

@@ -16,7 +16,7 @@ pub struct PolicyRecord {
     pub compression: Option<Compression>,
     pub dedupe: Option<Dedupe>,
     pub access_pattern: Option<AccessPattern>,
-    /// The kind of disks that it lives on.
+    /// The device class that it lives on.
     pub media: Option<MediaChoice>,
     /// How many disks it may lose.
     pub protection: Option<Protection>,
@@ -169,8 +169,9 @@ pub struct ApplyRecord {
     pub files: u64,
     /// Their bytes, without holes.
     pub seen_bytes: u64,
-    /// Of these: what was written anew, and what refers to records that were there.
+    /// Of these, the bytes that were rewritten.
     pub rewritten_bytes: u64,
+    /// Of these, the bytes that refer to records that were there.
     pub shared_bytes: u64,
     /// What the written records and those in their place took, after compression and before parity.
     pub stored_bytes_before: u64,

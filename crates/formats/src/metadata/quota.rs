@@ -1,4 +1,4 @@
-//! Quotas of a volume: whom they are about, what they limit, what is used of them.
+//! Quotas of a volume: whom they are about, what they limit, and their usage.
 //!
 //! Owns: the bytes of these (docs/reference/formats/metadata.md). Pure: no I/O, no clock.
 //! Must not know: when a limit refuses something, how usage is counted.
@@ -38,7 +38,7 @@ impl QuotaKind {
     }
 }
 
-/// Names a quota, and what is used of it: everything in a tree, or what a user or group has there.
+/// Names a quota and its usage: everything in a tree, or the share of a user or group there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaKey {
     /// The directory at its top; 0 is the volume.
@@ -48,7 +48,7 @@ pub struct QuotaKey {
     pub id: u32,
 }
 
-/// What is counted against quotas.
+/// Counts that quotas limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageRecord {
     /// Files, directories, links and all else that has an inode.

@@ -333,11 +333,11 @@ impl DirentRecord {
 /// A request that changed something, so that it is known when it is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// Tells requests apart; what is in it is the edge's.
+    /// Tells requests apart; the edge defines its content.
     pub id: [u8; REQUEST_ID_LEN_BYTES],
     /// Counts them over the life of the volume.
     pub sequence: u64,
-    /// What was made, changed or removed.
+    /// The inode that was made, changed or removed.
     pub ino: Ino,
 }
 
@@ -551,7 +551,7 @@ pub struct SegmentRecord {
     pub remote: Option<RemoteSegment>,
     /// The day (since 1970) on which clients used it last, as far as that was noted; 0: it was not yet.
     pub used_day: u32,
-    /// The kind of disks that it is to be on, if that matters.
+    /// The device class that it is to be on, if that matters.
     pub media: Option<Media>,
     /// The protection that it asks for, if not that of the volume.
     pub protection: Option<Protection>,

@@ -85,7 +85,7 @@ mod tests {
             assert!(decode(&damaged).is_err(), "byte {index}");
             assert!(decode(&bytes[..index]).is_err(), "cut at {index}");
         }
-        // The same key twice, under a checksum that fits.
+        // One key twice, under a checksum that fits.
         let pair = b"\0\0\0\x01\0\0\0\x01kv";
         let mut twice = [
             &MAGIC[..],

@@ -23,7 +23,7 @@ pub struct PoolDisk {
     /// What kind of device it is, as far as somebody said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<Media>,
-    /// Nothing new is put on it, and what is there goes to others.
+    /// Nothing new is put on it, and its data goes to others.
     pub draining: bool,
     /// Another one took its place: it is removed when nothing is on it any more.
     pub replaced: bool,

@@ -45,7 +45,7 @@ impl PoolState {
             .ok_or_else(|| ChangeError::NoTier(name.clone()))
     }
 
-    /// Whose what is in tiers is: this pool's, or the cluster's, of which each node has a pool file of its own.
+    /// The owner of objects in tiers: this pool, or the cluster, of which each node has a pool file of its own.
     pub fn tier_owner(&self) -> PoolId {
         self.cluster.map_or(self.pool, |mark| mark.cluster)
     }

@@ -48,7 +48,7 @@ pub struct PoolClone {
 }
 
 impl PoolVolume {
-    /// What is remembered of it.
+    /// The entry that remembers it after its deletion.
     pub fn deleted(&self) -> DeletedVolume {
         DeletedVolume {
             id: self.id,

@@ -27,7 +27,7 @@ pub const BURST_TIMES_MAX: u32 = 1000;
 pub const CREDIT_SECONDS_MAX: u64 = 30 * 24 * 3600;
 /// How long it lasts unless a class says something else.
 pub const CREDIT_SECONDS_DEFAULT: u64 = 1800;
-/// Goals of latency, in microseconds: a server that is near answers no request sooner, and clients give up later.
+/// Latency objectives, in microseconds: a server that is near answers no request sooner, and clients give up later.
 pub const LATENCY_GOAL_US_MIN: u64 = 50;
 pub const LATENCY_GOAL_US_MAX: u64 = 60_000_000;
 /// Rates by size are for so many bytes of it.
@@ -272,7 +272,7 @@ impl ClassSpec {
         let has_rate = self.rates().iter().any(|(_, rate)| rate.is_some());
         let has_plain = plain.iter().any(|(_, rate)| rate.is_some());
         if !has_rate && !has_plain && self.latency_goal_us.is_none() {
-            return Some("it limits nothing: give it a rate, or a goal of latency".to_owned());
+            return Some("it limits nothing: give it a rate, or a latency objective".to_owned());
         }
         let allowed = LATENCY_GOAL_US_MIN..=LATENCY_GOAL_US_MAX;
         if let Some(goal) = self.latency_goal_us.filter(|goal| !allowed.contains(goal)) {

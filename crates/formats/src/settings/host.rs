@@ -1,9 +1,9 @@
-//! What is known of hosts that attach LUNs.
+//! Settings of hosts that attach LUNs.
 
 use cairn_base::words::word_enum;
 
 word_enum!(
-    /// What runs on the hosts of a group of initiators: a hint for what LUNs say of themselves to them.
+    /// The operating system of the hosts of an initiator group: a hint for how LUNs describe themselves to them.
     OsType, "a type of host", "linux, windows or vmware" {
         Linux = "linux",
         Windows = "windows",

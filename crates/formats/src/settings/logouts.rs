@@ -1,7 +1,7 @@
 //! Sessions of the admin API that were ended before their time.
 //!
 //! Owns: that whatever was ended stays so until it would have ended by itself, in bounded memory.
-//! Must not know: what is in a session's cookie, who may end which.
+//! Must not know: the form of a session's cookie, who may end which.
 //!
 //! A session is known by a random number, by whose it is, and by when it ends at the latest. Sessions that began earlier end
 //! earlier: "all until now" is therefore said by the latest end that any of them can have.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// sessions that began no later are ended.
 pub const LOGOUTS_MAX: usize = 1024;
 
-/// What is ended.
+/// The sessions that a log-out ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Logout {
     /// One session, by its number. `ends_seconds`: at the latest, in seconds since 1970 UTC.
@@ -23,7 +23,7 @@ pub enum Logout {
     AllOf { whose: String, ends_seconds: i64 },
 }
 
-/// What was ended. Times are in seconds since 1970 UTC.
+/// Log-outs that still matter. Times are in seconds since 1970 UTC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Logouts {
@@ -55,7 +55,7 @@ impl Logouts {
             || self.sessions.contains_key(&number)
     }
 
-    /// Ends what is to end, and forgets what would have ended by itself.
+    /// Notes a log-out, and forgets those of sessions that would have ended by themselves.
     pub fn add(&mut self, logout: Logout, now_seconds: i64) {
         match logout {
             Logout::Session {

@@ -1,7 +1,7 @@
 //! When the cluster's own work may go on, and how often a scrub begins.
 //!
 //! Owns: the words for windows of the week and for the time between scrubs; when a window is open; when the next scrub begins.
-//! Must not know: what is done in a window.
+//! Must not know: which work is done in a window.
 //!
 //! All times are UTC: the nodes of a cluster may be set to different zones, and a window must not move with summer time.
 
@@ -298,7 +298,7 @@ impl Maintenance {
     /// When the next scrub begins by itself: `now` if it is due. `None`: none does.
     ///
     /// It counts from when the last one began, `None` if none ever did, so that scrubs of one window stay in it however long
-    /// they take. What is due while the window is closed begins when it opens.
+    /// they take. A scrub that is due while the window is closed begins when it opens.
     pub fn next_scrub(&self, last_begun: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
         let every = self.scrub_every?;
         let due = last_begun.map_or(now, |begun| {

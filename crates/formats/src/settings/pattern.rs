@@ -3,7 +3,7 @@
 //! Owns: how they are written, which names they match. Must not know: whose names these are, what follows from a match.
 //!
 //! `*` stands for any characters, none too, `?` for one, `[a-z0]` for one of these, `[!a-z]` for one that is none of these,
-//! and `\` before a character for that character. Case matters. Names are bytes: what is no UTF-8 in one counts as a
+//! and `\` before a character for that character. Case matters. Names are bytes: each byte that is no UTF-8 counts as a
 //! character of its own.
 
 use std::fmt;
@@ -68,7 +68,7 @@ impl FilePatterns {
     }
 }
 
-/// What is no UTF-8 is beyond all characters.
+/// A byte that is no UTF-8 gets a number beyond all characters.
 fn characters(name: &[u8]) -> Vec<u32> {
     let chunks = name.utf8_chunks();
     chunks
@@ -182,7 +182,7 @@ fn parse(text: &str) -> Result<Vec<Vec<Token>>, &'static str> {
     }
 }
 
-/// What is behind a `[`, up to its `]`. One that comes first stands for itself, as does a `-` at an end.
+/// The set behind a `[`, up to its `]`. A `]` that comes first stands for itself, as does a `-` at an end.
 fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Token, &'static str> {
     let unended = "a ']' behind each '[', or [[] for the character itself";
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
-//! Tiers, and what of a volume goes to one.
+//! Tiers, and which data of a volume goes to one.
 //!
-//! Owns: the words, their limits. Must not know: what is behind an address, when a segment is cold.
+//! Owns: the words, their limits. Must not know: the service behind an address, when a segment is cold.
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,7 +60,7 @@ word_enum!(
     /// What of a volume's data goes to its tier.
     #[derive(Default)]
     Tiering, "what goes to a tier", "none, snapshot-only, auto or all" {
-        /// Nothing, and what is there comes back.
+        /// Nothing, and data in the tier comes back.
         #[default]
         None = "none",
         /// What snapshots alone have, and nobody used for the cooling time.

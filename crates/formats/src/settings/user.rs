@@ -1,4 +1,4 @@
-//! Users of the admin API: their names, what they may do, and what is kept of a password.
+//! Users of the admin API: their names, their roles, and the stored form of a password.
 //!
 //! Owns: the words, their limits.
 //! Must not know: how a password is hashed or compared, what a role is allowed.
@@ -16,7 +16,7 @@ pub const USER_NAME_LEN_BYTES_MAX: usize = 63;
 pub const USERS_MAX: usize = 256;
 /// Longest hash of a password with its parameters, in bytes.
 pub const PASSWORD_HASH_LEN_BYTES_MAX: usize = 256;
-/// What the audit log calls whoever has the admin token, so no user has this name.
+/// The name of holders of the admin token in the audit log, so no user has this name.
 pub const TOKEN_USER: &str = "token";
 
 /// The name of a user; `token` is no name.
@@ -116,7 +116,7 @@ impl fmt::Display for PasswordHash {
 impl FromStr for PasswordHash {
     type Err = WordError;
 
-    /// Takes what has the form of such a hash; whoever compares a password with it looks closer.
+    /// Takes any text in the form of such a hash; the comparison with a password looks closer.
     fn from_str(text: &str) -> Result<Self, WordError> {
         let is_short = text.len() <= PASSWORD_HASH_LEN_BYTES_MAX;
         let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -134,7 +134,7 @@ impl FromStr for PasswordHash {
 
 serde_as_word!(PasswordHash);
 
-/// What is kept of a user beside the name.
+/// The stored record of a user, without the name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UserRecord {

@@ -209,9 +209,9 @@ word_enum!(
 );
 
 word_enum!(
-    /// The kind of disks that something is, or is to live on.
+    /// The device class of a disk, or the class that data is to live on.
     #[derive(Default)]
-    MediaChoice, "a kind of disks", "any, hdd, ssd or nvme" {
+    MediaChoice, "a device class", "any, hdd, ssd or nvme" {
         /// Whatever they are; of a disk: nobody has said what it is.
         #[default]
         Any = "any",
@@ -386,7 +386,7 @@ pub struct VolumeSettings {
     pub compression: Compression,
     #[serde(default, skip_serializing_if = "Dedupe::is_off")]
     pub dedupe: Dedupe,
-    /// The kind of disks that its data is to live on.
+    /// The device class that its data is to live on.
     #[serde(default, skip_serializing_if = "MediaChoice::is_any")]
     pub media: MediaChoice,
     /// What some of its directories ask for instead of `protection`, or data that was written below them still does.
@@ -395,7 +395,7 @@ pub struct VolumeSettings {
 }
 
 impl VolumeSettings {
-    /// What is wrong with how the size limit is to grow.
+    /// Why the growth settings of the size limit are refused; `None`: they are not.
     pub fn problem_of_autogrow(&self) -> Option<String> {
         match (self.autogrow, self.size_limit) {
             (SizeLimit::None, _) => None,
@@ -439,7 +439,7 @@ impl Default for VolumeSettings {
 mod tests {
     use super::*;
 
-    /// What is read, written and read again is the same; `None` means refused.
+    /// A value that is read, written and read again is the same; `None` means refused.
     fn check<T>(cases: &[(&str, Option<T>)])
     where
         T: FromStr + fmt::Display + fmt::Debug + PartialEq + Clone,

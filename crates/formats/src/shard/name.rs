@@ -21,7 +21,7 @@ const STATE_BIT: u64 = 1 << 62;
 /// Numbers of log files and of parts of the state are below this.
 pub const FILE_NUMBER_END: u64 = STATE_BIT;
 
-/// What is in a shard.
+/// The kind of content of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShardKind {
     Segment,

@@ -45,7 +45,7 @@ fn client(number: u64) -> Client {
     Client::address(Protocol::Nfs, IpAddr::V4(address))
 }
 
-/// Some work of which nothing is known before, for each request: what is measured is the difference.
+/// Some work of which nothing is known before, for each request: the difference is the result.
 fn request(number: u64) -> u64 {
     black_box(number)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -1,6 +1,6 @@
 //! The counters of a volume, and of all volumes.
 //!
-//! Owns: which thread counts where, when counters are emptied and given back. Must not know: what is counted.
+//! Owns: which thread counts where, when counters are emptied and given back. Must not know: the form of the counts.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::turns::{TURN, Turns};
 
 /// Parts of a volume's counters. More threads than this share parts.
 pub const SHARD_COUNT: usize = 8;
-/// What was not counted in for so many stretches of time gives its memory back.
+/// Counters that were not used for so many stretches of time give their memory back.
 const IDLE_TURNS_MAX: u64 = 12;
 
 static THREAD_NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -100,7 +100,7 @@ impl Activity {
         }
     }
 
-    /// Counts what was done.
+    /// Counts a request that was answered.
     pub fn note(&self, done: &Done<'_>) {
         let turn = self.shared.turns.number();
         self.shard().note(turn, done);
@@ -149,7 +149,7 @@ impl Activity {
         (total, span)
     }
 
-    /// Gives back the memory of what was not used for long.
+    /// Gives back the memory of counters that were not used for long.
     fn tidy(&self, turn: u64) {
         for shard in &self.shards {
             if let Some(mut shard) = shard.0.try_lock()
@@ -198,7 +198,7 @@ impl Activities {
         }
     }
 
-    /// Where what is done with a volume is counted.
+    /// The counters of a volume.
     pub fn of(&self, volume: VolumeId) -> Arc<Activity> {
         if let Some(activity) = self.volumes.read().get(&volume) {
             return Arc::clone(activity);

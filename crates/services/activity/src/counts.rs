@@ -1,4 +1,4 @@
-//! What is counted of a request, and the counters of one stretch of time.
+//! Counts of a request, and the counters of one stretch of time.
 //!
 //! Owns: what makes two requests those of one client, or for one file. Must not know: when stretches of time end.
 
@@ -182,7 +182,7 @@ pub struct Done<'a> {
     pub latency: Option<Duration>,
 }
 
-/// What is known of a kind of request.
+/// The properties of a kind of request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperationCounts {
     pub operation: Operation,

@@ -1,11 +1,11 @@
 //! What clients do with each volume now: operations, the busiest clients and the busiest files.
 //!
-//! Owns: what is counted of a request that was answered, for how long, and how much memory that takes.
+//! Owns: the counts of an answered request, for how long they are kept, and how much memory that takes.
 //! Must not know: any protocol but by its name, what a file is called, who may look.
 //!
 //! Counting is on the way of each request, so it waits for nobody: a thread has a part of the counters that no other uses, as
 //! a rule. Nothing is allocated for a request, and no clock is read: a task ends each stretch of time. Requests of any number
-//! of clients and files take the same memory ([`Sketch`]); what is told says where it is a lower bound.
+//! of clients and files take the same memory ([`Sketch`]); a report says which of its numbers are lower bounds.
 
 #![forbid(unsafe_code)]
 

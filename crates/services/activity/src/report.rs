@@ -1,6 +1,6 @@
-//! What is told of a volume: the parts of all threads together.
+//! The report of a volume: the parts of all threads together.
 //!
-//! Owns: how counts are added up, what is a lower bound, what is shown first. Must not know: locks, threads.
+//! Owns: how counts are added up, which are lower bounds, which rows come first. Must not know: locks, threads.
 
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ impl<K: Eq + Clone> Joined<K> {
             ..known.row
         });
         let mut rows: Vec<_> = rows.collect();
-        // By what is sure: a counter that was just taken over says nothing of its key yet.
+        // By sure counts: a counter that was just taken over says nothing of its key yet.
         rows.sort_by_cached_key(|row| (std::cmp::Reverse(row.work.weight()), order(&row.key)));
         let has_others = incomplete > 0 || rows.len() > SHOWN_COUNT_MAX;
         rows.truncate(SHOWN_COUNT_MAX);

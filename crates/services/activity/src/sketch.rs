@@ -3,7 +3,7 @@
 //! Owns: which key has a counter, and how far its weight may be wrong. Must not know: what keys and weights are.
 //!
 //! A key without a counter takes that of the lightest key, and its weight with it as a possible error. So with `n` counters
-//! each key of more than an n-th of all weight has one, and no counter says less than its key's true weight. What was counted
+//! each key of more than an n-th of all weight has one, and no counter says less than its key's true weight. The count
 //! since a key has its counter is a lower bound.
 //!
 //! Source: Metwally, Agrawal, El Abbadi: Efficient computation of frequent and top-k elements in data streams (2005).
@@ -14,7 +14,7 @@ pub const COUNTER_COUNT: usize = 64;
 const HINT_COUNT: usize = 256;
 const _: () = assert!(COUNTER_COUNT <= 1 << u8::BITS);
 
-/// A key, and what was counted of it.
+/// A key with its counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter<K, V> {
     pub key: K,
@@ -22,7 +22,7 @@ pub struct Counter<K, V> {
     pub weight: u64,
     /// What others may have had of the weight.
     pub error: u64,
-    /// What was counted since the key has this counter.
+    /// Counts since the key has this counter.
     pub value: V,
 }
 
@@ -60,7 +60,7 @@ impl<K, V> Default for Sketch<K, V> {
 }
 
 impl<K: Eq + Clone, V: Default> Sketch<K, V> {
-    /// Adds to the weight of a key; what is counted of it is for the caller to change. `hash` is always the same for a key.
+    /// Adds to the weight of a key; the caller changes the returned counts. `hash` is always the same for a key.
     pub fn add(&mut self, hash: u64, key: &K, weight: u64) -> &mut V {
         let at = self.place(hash, key);
         self.weights[at] = self.weights[at].saturating_add(weight);
@@ -112,7 +112,7 @@ impl<K: Eq + Clone, V: Default> Sketch<K, V> {
             return count;
         }
         let at = self.lightest();
-        // Field by field: what is made elsewhere and copied here makes the processor wait.
+        // Field by field: a value that is made elsewhere and copied here makes the processor wait.
         let counter = &mut self.counters[at];
         counter.key.clone_from(key);
         counter.error = self.weights[at];

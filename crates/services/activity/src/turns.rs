@@ -1,9 +1,9 @@
 //! The stretches of time that are counted by.
 //!
-//! Owns: which stretch it is, and when it and the one before began. Must not know: what is counted.
+//! Owns: which stretch it is, and when it and the one before began. Must not know: the counts.
 //!
-//! What is told is of the stretch that is over and of the one that is not: of the last 5 to 10 seconds. So what was counted
-//! is a whole number that is right, and it is gone 10 seconds later; an average that decays is neither.
+//! A report covers the stretch that is over and the one that is not: the last 5 to 10 seconds. So a count is exact and whole,
+//! and it is gone 10 seconds later; an average that decays is neither.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Turns {
         true
     }
 
-    /// Which stretch it is, and for how long what is counted in it and the one before goes back.
+    /// Which stretch it is, and for how long its counts and those of the one before go back.
     pub fn span(&self, now: Duration) -> (u64, Duration) {
         let began = self.began.lock();
         (self.number(), now.saturating_sub(began.previous))

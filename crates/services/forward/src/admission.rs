@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A map revision is *settled* when this node knows it and everything that began under terms which it ended is released.
-//! Whoever brings a revision along waits until that is settled: its client may have been told of the end.
+//! A call that brings a revision along waits until that is settled: its client may have been told of the end.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -112,7 +112,7 @@ impl Held {
     }
 }
 
-/// A client's connection, or a stream of another node for one. As long as somebody holds it, what was begun over it may
+/// A client's connection, or a stream of another node for one. As long as somebody holds it, calls that came over it may
 /// still change something.
 pub struct Admission {
     registry: Arc<Registry>,
@@ -252,7 +252,7 @@ impl Registry {
         })
     }
 
-    /// Admits what is stamped so, once the map is known up to its revision and what began before is finished.
+    /// Admits calls with this stamp, once the map is known up to its revision and earlier calls are finished.
     pub async fn admit(
         self: &Arc<Self>,
         stamp: Stamp,
@@ -340,7 +340,7 @@ impl Admission {
                 || (registry.own_term)() == Some(self.held.stamp.term)
                 || planted::is(Bug::ForwardTermOfNow)
         };
-        // The pulse first: whoever asks notices a standstill.
+        // The pulse first: the first to ask notices a standstill.
         let runs = registry.pulse.generation() == self.held.generation;
         let runs = runs || planted::is(Bug::ForwardStandstillIgnored);
         let is_ended = self.held.is_ended.load(Ordering::Acquire);

@@ -4,13 +4,13 @@
 //! Must not know: any protocol, how a client proves who it is.
 //!
 //! A connection is open until its client has proven who it is, and settled from then on. Open connections make way for new ones; settled
-//! connections make way for none. An open one is a stranger's, unless somebody has proven before from the same network who they are.
-//! Strangers have half of all connections, so that whoever holds those keeps out nobody who is known. When there is no room, the
-//! oldest open connection makes way of the network that has the most of them, of strangers or of known networks, whichever have more:
-//! who floods closes its own.
+//! connections make way for none. An open one is that of an unauthorized client (`stranger` in names),
+//! unless somebody has proven before from the same network who they are. Unauthorized clients have half of all connections, so that they
+//! keep out no authorized one. When there is no room, the oldest open connection makes way, from the network that has the most of them,
+//! of unauthorized clients or of known networks, whichever have more: a client that floods closes its own.
 //!
 //! One client, from however many networks, settles at most as many connections as are left to others: half of all, if it comes
-//! first. Its further ones stay open, and count as strangers.
+//! first. Its further ones stay open, and count as unauthorized.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::door::network_of;
 
-/// Strangers have at most this part of all connections.
+/// Unauthorized clients have at most this part of all connections.
 const STRANGERS_PART: usize = 2;
 
 /// The bounds of a crowd.
@@ -127,7 +127,7 @@ pub enum Settled {
     Stays,
     /// It made way for another before, and ends.
     MadeWay,
-    /// Its client has its share of all connections: this one stays open, as a stranger's.
+    /// Its client has its share of all connections: this one stays open, as that of an unauthorized client.
     TooMany,
 }
 
@@ -257,7 +257,7 @@ impl State {
         self.seats.get(&id).map(|seat| seat.network)
     }
 
-    /// Whether a connection, which is there, makes way for nobody any more. Otherwise its client has too many, and it is a stranger's.
+    /// Whether a connection, which is there, makes way for nobody any more. Otherwise its client has too many, and it counts as unauthorized.
     fn settle(&mut self, id: u64, client: Option<&str>, count_max: usize) -> bool {
         let left_count = count_max.saturating_sub(self.settled_count);
         let own_count = |client: &str| self.clients.get(client).copied().unwrap_or_default();
@@ -290,7 +290,7 @@ impl State {
         oldest.map(|(id, _)| *id)
     }
 
-    /// What makes way where there is no room at all: of strangers, unless known networks have more open connections.
+    /// The connection that makes way where there is no room at all: of unauthorized clients, unless known networks have more open ones.
     fn oldest_open(&self) -> Option<u64> {
         let known_count = self.seats.len() - self.settled_count - self.stranger_count;
         match known_count > self.stranger_count {
@@ -562,7 +562,7 @@ mod tests {
         // A flood from many addresses.
         let mut flood: Vec<Seat> = (10..=250).map(|last| enter(&crowd, at(last))).collect();
         assert_eq!(crowd.count(), 1 + BY_LOGIN.strangers_max());
-        // The known address has what is left of its own, and no stranger makes one of them end.
+        // The known address has the rest of its own, and no unauthorized client makes one of them end.
         let more = fill(&crowd, at(1), BY_LOGIN.per_network_max - 1);
         assert_eq!(more.len(), BY_LOGIN.per_network_max - 1);
         flood.extend((10..=250).map(|last| enter(&crowd, at(last))));

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::admission::{Admission, Refused};
 use crate::forward::Forward;
 
-/// The address by which it is counted what one machine takes: whoever has one IPv6 address has a whole network of 64 bits.
+/// The network by which connections of one machine are counted: a machine with one IPv6 address has a whole network of 64 bits.
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -24,7 +24,7 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// More than wait in the kernel for one listener: what is taken after so many came later.
+/// More than wait in the kernel for one listener: a connection taken after so many came later.
 const WAITING_MAX: usize = 1 << 16;
 
 /// A listener: connections wait in it until they are accepted, also while this process stands still.

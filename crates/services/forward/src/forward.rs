@@ -1,7 +1,7 @@
 //! Streams to the owners of volumes, and those that come from other nodes.
 //!
 //! Owns: opening a stream under the admission of a client's connection, admitting those of others, links with their beats.
-//! Must not know: what is spoken on streams, who owns what.
+//! Must not know: the protocols on streams, who owns what.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -317,7 +317,7 @@ impl Forward {
         }
     }
 
-    /// The link to a node, made anew where it has none that lives. One call makes it for all that wait.
+    /// The link to a node; makes one if there is none that lives. One call makes it for all that wait.
     pub async fn link(
         self: &Arc<Self>,
         node: NodeId,

@@ -26,7 +26,7 @@ pub const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
 /// Slices of one write, beside the head.
 const SLICE_COUNT_MAX: usize = 15;
 
-/// What is wrong with a stream whose bytes are too old.
+/// Why a stream ends: its bytes are too old, or a frame is too long.
 #[derive(Debug, thiserror::Error)]
 enum Stale {
     #[error("the owner of the volume gives no sign of life")]

@@ -47,7 +47,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// A change is executed at most so long after the node that the client talks to has read it, as far as it waits in that
 /// node, and at most so long after that as it waits between the nodes.
 pub const FRESH_MAX: Duration = Duration::from_secs(1);
-/// Between two signs of life, of a process to itself and of an owner to a node that passes calls on to it.
+/// Between two signs of life, of a process to itself and of an owner to a node that forwards calls to it.
 pub const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A stream of bytes between two nodes.

@@ -1,4 +1,4 @@
-//! Signs of life of an owner to a node that passes calls on to it.
+//! Signs of life of an owner to a node that forwards calls to it.
 //!
 //! Owns: beats and their echoes, how old bytes between two nodes are. Must not know: what those bytes are.
 //!
@@ -78,7 +78,7 @@ impl Beats {
     }
 }
 
-/// The owner's beats, as the node knows them that passes calls on.
+/// The owner's beats, as the forwarding node knows them.
 pub struct Link {
     clock: Arc<dyn Clock>,
     newest: Mutex<Option<(Beat, Duration)>>,

@@ -1,7 +1,7 @@
 //! Which volume has what a client names without naming its volume: a target, a bucket, an access key.
 //!
 //! Owns: the order in which this node, what it remembers, and all other nodes are asked, and when nobody has it for certain.
-//! Must not know: what is looked for, how a question looks.
+//! Must not know: the kind of thing that is sought, how a question looks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -27,14 +27,14 @@ pub enum Located {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub volume: Option<VolumeId>,
-    /// The node serves all volumes that it was asked about, and knows what is in them.
+    /// The node serves all volumes that it was asked about, and knows their contents.
     pub is_sure: bool,
 }
 
-/// What is looked for.
+/// A search for something that one of the nodes has.
 pub trait Search: Send + Sync {
     fn is_here(&self) -> bool;
-    /// Whether this node may say what is here: its lease is valid, and it has read what it serves.
+    /// Whether this node may speak for itself: its lease is valid, and it has read the volumes that it serves.
     fn is_sure_of_own(&self) -> bool;
     /// Whether this node serves the volume, which it owns.
     fn serves(&self, volume: VolumeId) -> bool;

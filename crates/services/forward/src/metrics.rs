@@ -1,4 +1,4 @@
-//! What is counted of streams to owners and of connections that ended for them.
+//! Counters of streams to owners and of connections that ended for them.
 //!
 //! Owns: the counters. Must not know: when they count.
 

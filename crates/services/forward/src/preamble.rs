@@ -24,7 +24,7 @@ pub struct Stamp {
     pub revision: u64,
 }
 
-/// What is spoken on a stream.
+/// The protocol of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Service {
     /// Signs of life of an owner.

@@ -3,7 +3,7 @@
 //! Owns: noticing that it stood still, by a clock that counts suspended time. Must not know: what follows from that.
 //!
 //! Bytes that arrived while a process stood still wait in its sockets. Their clients may have sent the same call through
-//! another node meanwhile, and newer ones after it. So whoever reads from a client asks [`Pulse::generation`] between the
+//! another node meanwhile, and newer ones after it. So each reader of a client's bytes asks [`Pulse::generation`] between the
 //! reading and the execution. The first to ask after a standstill notices it, whichever thread that is.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Pulse {
         }
     }
 
-    /// A number that changes with each standstill. Whoever has an earlier one drops what it has read.
+    /// A number that changes with each standstill. A reader with an earlier one drops the bytes that it has read.
     pub fn generation(&self) -> u64 {
         let now_us = now_us(&*self.clock);
         let last_us = self.last_us.fetch_max(now_us, Ordering::AcqRel);

@@ -99,7 +99,7 @@ async fn carry(
     }
 }
 
-/// Notes what was executed.
+/// Notes the executed calls.
 #[derive(Default)]
 struct Executed(Mutex<Vec<u8>>, Mutex<Vec<Arc<Admission>>>);
 
@@ -336,7 +336,7 @@ async fn a_stream_brings_the_news_of_its_admission() {
     assert!(connecting.await.is_ok());
 }
 
-/// What was begun under an ended term is finished before anything is executed that came with the news of its end.
+/// Calls that began under an ended term are finished before any call is executed that came with the news of its end.
 #[tokio::test]
 async fn news_are_settled_once_what_began_before_is_finished() {
     let cluster = Cluster::new().await;
@@ -356,7 +356,7 @@ async fn news_are_settled_once_what_began_before_is_finished() {
     let newer = registry.admit(stamp(3, 2), client(1));
     let mut newer = pin!(newer);
     assert!(is_pending(newer.as_mut()).await);
-    // The same of a term that goes on, whose stream brings no news: its calls may be older than those.
+    // A term that goes on, whose stream brings no news: its calls may be older than those.
     let older = registry.admit(
         Stamp {
             node: OWNER,

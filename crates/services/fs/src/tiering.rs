@@ -572,7 +572,7 @@ impl Shared {
         let free_bytes = self.usable(code).free_bytes;
         if free_bytes < moved_bytes.saturating_mul(4) {
             let why = format!(
-                "no room to part files that go to the tier from others: {moved_bytes} bytes are to be written anew, and {free_bytes} are free; delete data or add a disk"
+                "no room to part files that go to the tier from others: {moved_bytes} bytes are to be rewritten, and {free_bytes} are free; delete data or add a disk"
             );
             return Ok((false, Some(why)));
         }
@@ -838,7 +838,7 @@ impl Shared {
                     }
                 }
                 return Ok(Some(format!(
-                    "data could not be read and written anew: {error}"
+                    "data could not be read and rewritten: {error}"
                 )));
             }
         }
@@ -858,7 +858,7 @@ impl Shared {
             }
         }
         Ok((left > 0).then(|| {
-            format!("{left} segments could not all be read and written anew; they are tried again")
+            format!("{left} segments could not all be read and rewritten; they are tried again")
         }))
     }
 

@@ -1,6 +1,6 @@
 //! The folder.
 //!
-//! Owns: which file is written and for how long, what is deleted, how rows of ten seconds become those of five minutes,
+//! Owns: which file is written and for how long, which files are deleted, how rows of ten seconds become those of five minutes,
 //! how rows become an answer. Blocks.
 
 use std::fs::{File, OpenOptions};
@@ -151,7 +151,7 @@ impl Sum {
     }
 }
 
-/// What is asked.
+/// A question to the history.
 #[derive(Clone, Debug)]
 pub struct Query {
     pub series: Vec<String>,
@@ -176,7 +176,7 @@ pub struct Store {
     /// By tier and number.
     entries: Vec<Entry>,
     writers: [Option<Writer>; 2],
-    /// The series of what is pending and summed.
+    /// The series of pending and summed values.
     table: Table,
     /// Fine rows that are not written yet.
     pending: Vec<Row>,
@@ -284,7 +284,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what is pending, durably.
+    /// Writes pending rows, durably.
     pub fn flush(&mut self) -> Result<(), HistoryError> {
         if self.pending.is_empty() {
             return Ok(());
@@ -401,7 +401,7 @@ impl Store {
             .file
             .write_all(&frame)
             .and_then(|()| writer.file.sync_data());
-        // After an error nobody knows what is in the file: the next row begins another one.
+        // After an error nobody knows the content of the file: the next row begins another one.
         written.map_err(failed(&entry.path))?;
         entry.len_bytes += frame.len() as u64;
         entry.valid_len_bytes = entry.len_bytes;
@@ -435,7 +435,7 @@ impl Store {
             if let Some(open) = open.filter(|open| open.number == entry.number) {
                 return Ok(open);
             }
-            // What is torn at its end must go before anything follows.
+            // A torn row at its end must go before anything follows.
             let file = OpenOptions::new().append(true).open(&entry.path);
             let file = file.map_err(failed(&entry.path))?;
             file.set_len(entry.valid_len_bytes)
@@ -468,7 +468,7 @@ impl Store {
         Ok(Writer { file, number })
     }
 
-    /// Deletes what is older, or more, than is kept.
+    /// Deletes files that are older than the settings keep, or beyond their bytes.
     fn trim(&mut self) -> Result<(), HistoryError> {
         let settings = self.settings;
         let now_seconds = self.newest_seconds;
@@ -573,7 +573,7 @@ impl Store {
         }
     }
 
-    /// Puts together what is kept of a span, pending rows included.
+    /// Puts together the values of a span, pending rows included.
     pub fn query(&self, query: &Query, now_seconds: i64) -> Result<Answer, HistoryError> {
         let tier = self.tier_for(query.from_seconds, now_seconds);
         let base = match tier {
@@ -624,7 +624,7 @@ impl Store {
         let mut fine_from = from;
         if tier == Tier::Coarse {
             self.visit(Tier::Coarse, from, query.to_seconds, &mut show)?;
-            // What is not summed and written yet.
+            // Rows that are not summed and written yet.
             let coarse_step = self.settings.coarse_step_seconds as i64;
             fine_from = self
                 .last_coarse(now_seconds)

@@ -1,4 +1,4 @@
-//! The store against what was pushed, across restarts, torn files and clocks that step.
+//! The store against pushed values, across restarts, torn files and clocks that step.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -358,7 +358,7 @@ proptest! {
         }
     }
 
-    /// Whatever is pushed, and wherever the store is opened anew: what was flushed is answered as a plain list answers.
+    /// Whatever is pushed, and wherever the store is reopened: flushed values are answered as a plain list answers.
     #[test]
     fn the_store_answers_as_a_list_does(
         steps in proptest::collection::vec((1..40_i64, proptest::option::of(0..1000_u64), 0..20_u8), 1..120),

@@ -4,8 +4,8 @@
 //! know: how anything is changed.
 //!
 //! A change may be under way for long: its bytes come slowly, it waits for memory, or disks that it needs are away. Its client gives
-//! it up meanwhile, sends it again and then newer ones, which are answered. What was begun before those comes too late then. Only
-//! what has a change under way is kept here, and, for requests whose names are not known yet, the newest of what else was done.
+//! it up meanwhile, sends it again and then newer ones, which are answered. A change that was begun before those comes too late then. Only
+//! names with a change under way are kept here, and, for requests whose names are not known yet, the newest of what else was done.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

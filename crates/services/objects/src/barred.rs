@@ -3,7 +3,7 @@
 //! Owns: their names, for as long as the process lives. Must not know: why a volume takes no changes.
 //!
 //! A volume without room is served to be read, and takes no changes, the removal of a key included. The key is refused here all the
-//! same, also when the volume is opened anew, and removed from the volume by the first opening that can change it. There are at most as
+//! same, also when the volume is reopened, and removed from the volume by the first opening that can change it. There are at most as
 //! many names as there are keys: only a key that its volume has comes here.
 
 use std::collections::BTreeSet;

@@ -86,7 +86,7 @@ pub struct Bucket {
 pub struct ObjectInfo {
     pub ino: Ino,
     pub attr: Attr,
-    /// What was put with its bytes, if they are still those.
+    /// The record that was put with its bytes, if they are still those.
     pub record: Option<ObjectRecord>,
     /// It is a directory that was put.
     pub is_directory: bool,
@@ -156,7 +156,7 @@ fn etag_of_file(attr: &Attr) -> String {
     )
 }
 
-/// What was put.
+/// The object that was put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub etag: String,
@@ -164,7 +164,7 @@ pub struct Published {
     pub version_id: Option<String>,
 }
 
-/// What is wanted of a bucket's keys.
+/// Which of a bucket's keys are wanted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeysWanted<'a> {
     pub prefix: &'a str,
@@ -223,12 +223,12 @@ impl Bucket {
         Arc::new(self.objects.arrivals.of_object(directory, key, facet))
     }
 
-    /// The same for an object that a request names which came earlier.
+    /// The arrival of a request that came earlier, for an object that it names now.
     pub fn arrived(&self, ticket: &Ticket, key: &str) -> Arc<Arrival> {
         Arc::new(ticket.of_object(self.record.directory, key, Facet::Whole))
     }
 
-    /// Whether a change that was begun is of this object; not if the bucket was made anew since then.
+    /// Whether a change that was begun is of this object; not if the bucket was made again since then.
     pub fn is_meant_by(&self, arrival: &Arrival, key: &str) -> bool {
         arrival.is_of_object(self.record.directory, key)
     }
@@ -355,7 +355,7 @@ impl Bucket {
                     return Ok(self.published(record));
                 }
                 Err(FsError::Exists | FsError::NotSync) if attempts < ATTEMPTS_MAX => attempts += 1,
-                // What is there is no object.
+                // The file that is there is no object.
                 Err(FsError::Exists | FsError::NotSync) if condition.absent => {
                     return Err(ObjectError::Precondition);
                 }
@@ -563,7 +563,7 @@ impl Bucket {
         Ok(info)
     }
 
-    /// The latest version of an object, or another one, for who may read its file; no marker. What was put with the bytes is for
+    /// The latest version of an object, or another one, for who may read its file; no marker. The record is for
     /// whom the bytes are for.
     pub async fn readable(
         &self,
@@ -683,7 +683,7 @@ impl Bucket {
                 return Err(ObjectError::Precondition);
             }
             let Some(info) = there else {
-                // What is on its way to this key does not come after this, so that only those say so who may remove it.
+                // A change on its way to this key is void after this deletion, so only a caller who may write here may say that.
                 return self.require_write(who, &path).await;
             };
             let fs = self.objects.fs();

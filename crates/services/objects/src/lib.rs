@@ -5,7 +5,7 @@
 //! Must not know: HTTP, signatures, XML.
 //!
 //! Everything acts with the user and group of the key on the modes of the files, so that files and objects have one truth
-//! about rights. Whoever opens the volume next finds all of it.
+//! about rights. The next owner of the volume finds all of it.
 
 #![forbid(unsafe_code)]
 

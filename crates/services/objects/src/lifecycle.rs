@@ -128,7 +128,7 @@ async fn tend(objects: Weak<Objects>) {
     loop {
         let (clock, mut changed) = match objects.upgrade() {
             Some(objects) => {
-                // What is set from here on is looked at again.
+                // A rule that is set from here on is looked at again.
                 let changed = objects.changed.subscribe();
                 match objects.expire().await {
                     Ok((0, 0)) => {}
@@ -174,7 +174,7 @@ impl<T> Tolerant<T> {
     fn read<V>(&self, read: Result<V, FsError>) -> Result<Option<V>, FsError> {
         match read {
             Ok(value) => Ok(Some(value)),
-            // It went meanwhile, which whoever walks knows; or there is nothing to be read.
+            // It went meanwhile, which the walk knows; or there is nothing to be read.
             Err(error @ (FsError::Stale | FsError::NotFound)) => Err(error),
             Err(error) if is_of_volume(&error) => Err(error),
             Err(error) => {
@@ -244,7 +244,7 @@ impl Bucket {
         let mut walk = Walk::new(&tree, self.record.directory);
         walk.seek(b"", true).await?;
         while let Some(found) = walk.next().await? {
-            // What is no text is no key of S3.
+            // A name that is no text is no key of S3.
             let Ok(key) = String::from_utf8(found.key) else {
                 continue;
             };
@@ -307,7 +307,7 @@ impl Bucket {
             let Ok(key) = String::from_utf8(found.key) else {
                 continue;
             };
-            // What was replaced lies there, and markers do.
+            // Replaced versions lie there, and markers do.
             let mut has_more = found.file.kept.is_some();
             while has_more {
                 let before = gone.objects;
@@ -405,7 +405,7 @@ impl Bucket {
         }
     }
 
-    /// Whoever sends them: they are to be objects where the owner may remove objects. When an upload began never changes, so its
+    /// Of any user: they are to be objects where the owner may remove objects. When an upload began never changes, so its
     /// age can be judged before.
     async fn expire_uploads(
         &self,

@@ -7,7 +7,7 @@
 //! listing that begins at a key looks up the directories that it would have held back there: those whose name is the
 //! beginning of the key's part, followed by a byte below the slash.
 //!
-//! Names over NFS are any bytes, and paths may be long; keys are UTF-8 of at most 1,024 bytes. What is no key is passed over, a directory
+//! Names over NFS are any bytes, and paths may be long; keys are UTF-8 of at most 1,024 bytes. A name that is no key is passed over, a directory
 //! with all that is in it, so that a page never ends there nor begins there.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -65,7 +65,7 @@ pub(crate) struct Names<D, F> {
 /// The directories that are listed.
 pub(crate) trait Tree {
     type Directory: Copy + Send + Sync;
-    /// What is listed of a key.
+    /// The listed properties of a key.
     type File: Copy + Send + Sync;
     /// See [`cairn_fs::FsView::names_after`].
     fn names_after(
@@ -284,7 +284,7 @@ impl<'a, T: Tree> Walk<'a, T> {
     }
 }
 
-/// What is wanted of a listing.
+/// Which part of a listing is wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub prefix: &'a [u8],

@@ -1,4 +1,4 @@
-//! What is kept of buckets, keys, objects and uploads, and how it is written (docs/reference/formats/objects.md).
+//! Records of buckets, keys, objects and uploads, and how they are written (docs/reference/formats/objects.md).
 
 use std::collections::BTreeMap;
 
@@ -111,7 +111,7 @@ pub struct Permission {
 
 /// A pair of an access key's name and its secret, for a user of the volume.
 ///
-/// The secret itself is kept, and no digest of it: whoever checks a signature makes the same signature (AWS Signature
+/// The secret itself is kept, and no digest of it: the check of a signature makes the same signature (AWS Signature
 /// Version 4). With a master key it is wrapped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessKey {
@@ -194,7 +194,7 @@ pub struct ObjectRecord {
     /// Lengths of the parts, if it came in parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<u64>,
-    /// The number of the upload that it was completed of: whoever completes it again is told of this object.
+    /// The number of the upload that it was completed of: a client that completes it again is told of this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
     /// Its number, if the bucket kept versions when it was put.

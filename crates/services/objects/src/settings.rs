@@ -15,7 +15,7 @@ use crate::versions::Versioning;
 use crate::volume::Objects;
 
 const DAY_SECONDS: i64 = 24 * 60 * 60;
-/// What is kept of a bucket, in bytes: an extended attribute holds it.
+/// Most bytes of a bucket's record: an extended attribute holds it.
 const BUCKET_LEN_BYTES_MAX: usize = 60 << 10;
 pub const CORS_RULE_COUNT_MAX: usize = 100;
 pub const LIFECYCLE_RULE_COUNT_MAX: usize = 1000;

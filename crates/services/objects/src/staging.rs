@@ -12,7 +12,7 @@ use crate::arrivals::Arrival;
 use crate::records::ObjectError;
 use crate::volume::Objects;
 
-/// What is written at once.
+/// Bytes that are written at once.
 const STEP_LEN_BYTES: usize = TRANSFER_LEN_BYTES_MAX as usize;
 /// Up to this length the end of an object is copied out of a buffer that has grown beyond it by more than this part. The record cache
 /// keeps what was written as it is, and takes its length for what that has in memory.

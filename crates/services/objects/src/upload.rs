@@ -323,7 +323,7 @@ impl Bucket {
         Ok(Some((published, record)))
     }
 
-    /// Makes an object of parts; returns what it has beside its bytes, too. Whoever completes an upload again is told the same.
+    /// Makes an object of parts; returns what it has beside its bytes, too. A client that completes an upload again is told the same.
     pub async fn complete_upload(
         &self,
         who: &Credentials,

@@ -39,7 +39,7 @@ pub struct VersionListing {
     pub next: Option<(String, Option<String>)>,
 }
 
-/// What is wanted of versions.
+/// Which versions are wanted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VersionsWanted<'a> {
     pub prefix: &'a str,
@@ -55,7 +55,7 @@ pub struct VersionsWanted<'a> {
 
 pub(crate) struct Both<'a> {
     live: Directories<'a>,
-    /// Whoever may see a folder sees all of it.
+    /// A user who may see a folder sees all of it.
     kept: Directories<'a>,
 }
 

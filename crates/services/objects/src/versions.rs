@@ -3,7 +3,7 @@
 //! Owns: what versions are called and in which order they come, where those are that were replaced or deleted, what is the
 //! latest. Must not know: requests.
 //!
-//! The latest version is the file at the key's path, whoever put it there. What is replaced moves, in the same step, below
+//! The latest version is the file at the key's path, put there by any protocol. A replaced file moves, in the same step, below
 //! a folder that no name leads to. The directories of the bucket are there again as far as they are needed, and each key is
 //! one of them, with a file for each version: the newest comes first. Names of versions begin with a byte that no key has,
 //! so that they never meet those of keys below. There nobody can change them.
@@ -519,7 +519,7 @@ impl Bucket {
             Some(there) => self.free_name_of(there, folder).await?,
             None => None,
         };
-        // The marker comes first. What is between the two steps when the server ends is an object that is there, and a marker
+        // The marker comes first. If the server ends between the two steps, there is an object, and a marker
         // that says nothing, of a request that was not answered.
         let ino = self.place_marker(who, folder, &marker).await?;
         if there.is_some() {
@@ -942,7 +942,7 @@ impl FolderRecord {
         who.is_root() || bits & wanted == wanted
     }
 
-    /// What is noted of a folder that had `self` when `now` has the directory's name. Another owner's directory opens nothing.
+    /// The note of a folder that had `self` when `now` has the directory's name. Another owner's directory opens nothing.
     fn followed_by(self, now: Self) -> Self {
         match self.directory == now.directory || self.uid == now.uid {
             true => now,
@@ -985,7 +985,7 @@ impl Objects {
         Ok(record.is_none_or(lets))
     }
 
-    /// What is below a pair by a name, for who is let in by the directory that is there and by the one that was.
+    /// The entry below a pair by a name, for users whom both the present directory and the former one let in.
     pub(crate) async fn enter(
         &self,
         who: &Credentials,
@@ -1008,7 +1008,7 @@ impl Objects {
         let is_let = self.folder_lets(who, at, EXECUTE).await?;
         let kept = match at.kept {
             Some(dir) if is_let => directory(self.fs.child(&WHO, dir, name).await?),
-            // What is there is not touched by what was.
+            // A former folder that refuses does not hide the present one.
             Some(_) if at.live.is_none() => return Err(FsError::AccessDenied),
             _ => None,
         };
@@ -1079,7 +1079,7 @@ impl Objects {
         Ok(versions.zip(kept.map(|kept| (kept, name))))
     }
 
-    /// Removes versions of buckets whose directory is gone: nobody can ask for them any more. What is retained stays.
+    /// Removes versions of buckets whose directory is gone: nobody can ask for them any more. Retained versions stay.
     pub(crate) async fn remove_stray_versions(&self) -> Result<(), ObjectError> {
         let Some(versions) = self.versions(false).await? else {
             return Ok(());

@@ -28,7 +28,7 @@ use crate::{ACCESS_KEY_COUNT_MAX, BUCKET_COUNT_MAX};
 const FOLDER: &[u8] = b"objects";
 /// Uploads in parts.
 const STAGING: &[u8] = b"staging";
-/// What was replaced or deleted.
+/// The folder of replaced and deleted versions.
 const VERSIONS: &[u8] = b"versions";
 const OF_BUCKET: &str = "user.bucket.";
 const OF_ACCESS_KEY: &str = "user.access-key.";
@@ -265,12 +265,12 @@ impl Objects {
         Arc::new(self.arrivals.of_bucket(name, facet))
     }
 
-    /// The same of a part of an upload.
+    /// The arrival of a request for a part of an upload.
     pub fn arrive_part(&self, upload: &str, number: u32) -> Arrival {
         self.arrivals.of_part(upload, number)
     }
 
-    /// The same of a request that names later what it changes.
+    /// The ticket of a request that names later what it changes.
     pub fn ticket(&self) -> Ticket {
         self.arrivals.ticket()
     }
@@ -660,7 +660,7 @@ impl Objects {
         }
         match self.forget(&format!("{OF_ACCESS_KEY}{id}")).await {
             Ok(()) => {}
-            // The volume goes to another owner, or is opened anew: nothing of it is decided here.
+            // The volume goes to another owner, or is reopened: nothing of it is decided here.
             Err(ObjectError::Fs(FsError::Fenced)) => return Err(FsError::Fenced.into()),
             Err(ObjectError::Fs(error)) => {
                 self.barred.add(id);

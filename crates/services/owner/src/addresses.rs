@@ -198,7 +198,7 @@ pub fn address_holder(view: &MapView, address: IpAddr) -> Option<NodeId> {
     (alive.process == holder.process).then_some(holder.node)
 }
 
-/// What is to be done with an address now.
+/// The next step with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressStep {
     /// It has to go from this machine, if it is here: [`AddressDesk::note_gone`].
@@ -230,7 +230,7 @@ enum Hold {
     Leaving,
 }
 
-/// What this node has of the cluster's addresses. Does no I/O; whoever calls it takes the steps, in their order.
+/// What this node has of the cluster's addresses. Does no I/O; the caller takes the steps, in their order.
 #[derive(Debug, Default)]
 pub struct AddressDesk {
     process: Option<ProcessNonce>,

@@ -194,7 +194,7 @@ pub struct ClusterMember {
     failed: Mutex<BTreeMap<VolumeId, String>>,
     /// The file system with the cluster folder is nearly full.
     folder_is_low: AtomicBool,
-    /// Others were seen to know this process: whoever takes its place later runs beside it.
+    /// Others were seen to know this process: a process that takes its place later runs beside it.
     was_known: AtomicBool,
     /// The fewest copies with which the logs of volumes go on that were taken.
     log_copies: Mutex<BTreeMap<VolumeId, usize>>,

@@ -35,7 +35,7 @@ const GIVEN_IN_VAIN: Duration = Duration::from_secs(600);
 /// A node that is to get a volume has so long to get ready for it, before it gets it all the same: clients are served meanwhile.
 const PREPARE_MAX: Duration = Duration::from_secs(20);
 
-/// What is known of a volume that this node does not serve.
+/// The state of a volume that this node does not serve.
 #[derive(Clone, Copy)]
 struct Waiting {
     /// Since when nobody owns it.
@@ -73,10 +73,10 @@ struct Crew {
 pub(crate) struct Ownership {
     waiting: BTreeMap<VolumeId, Waiting>,
     resting: BTreeMap<VolumeId, Resting>,
-    /// What was seen last, and since when it is so.
+    /// The crew that was seen last, and since when it is so.
     crew: (Crew, Duration),
     owners: (Vec<Option<NodeId>>, Duration),
-    /// What was given away for the load's sake, and when.
+    /// Volumes that were given away for the load's sake, and when.
     given: BTreeMap<VolumeId, Duration>,
     /// Volumes of this node that another one is to get at once.
     going: BTreeMap<VolumeId, Going>,
@@ -98,7 +98,7 @@ enum Shipped {
     At(Revision),
 }
 
-/// What is to be done with a volume now.
+/// The next step with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Nothing,

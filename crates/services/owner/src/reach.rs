@@ -20,7 +20,7 @@ const TELL_AFTER: Duration = Duration::from_millis(300);
 #[derive(Default)]
 pub(crate) struct Reach {
     told: BTreeSet<NodeId>,
-    /// What is not told yet, and since when it is so.
+    /// The set of nodes that is not told yet, and since when it is so.
     changed: Option<(BTreeSet<NodeId>, Duration)>,
 }
 

@@ -20,7 +20,7 @@ use crate::member::ClusterMember;
 
 /// Nodes have so long to hear of a claim: as long as one that hears nothing may keep its lease, and some more.
 const HEARD_MAX: Duration = Duration::from_secs(10);
-/// What is told is a multiple of this.
+/// A told need is a multiple of this.
 const STEP_BYTES: u64 = 64 << 20;
 /// Less than before is told when it is less by more than one part in so many: until then others leave too much free.
 const SHARE: u64 = 16;
@@ -87,14 +87,14 @@ fn deaf(view: &MapView, own: NodeId, volume: VolumeId, bytes: u64) -> Option<Vec
     Some(named.collect())
 }
 
-/// What is told of a need.
+/// The need as it is told: rounded up.
 fn rounded(needed_bytes: u64) -> u64 {
     needed_bytes
         .checked_next_multiple_of(STEP_BYTES)
         .unwrap_or(u64::MAX)
 }
 
-/// What is told instead of what was told before, if anything.
+/// The need to tell in place of the one told before, if it changed enough.
 fn news(told_bytes: u64, needed_bytes: u64) -> Option<u64> {
     let wanted = rounded(needed_bytes);
     let is_much_less = wanted == 0 || told_bytes.saturating_sub(wanted) > told_bytes / SHARE;

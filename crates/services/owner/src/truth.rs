@@ -147,7 +147,7 @@ impl MapTruth {
                 Some(found) => maintenance_of(&found.value).map_err(MapError::HighWater)?,
                 None => Maintenance::default(),
             };
-            // The same change may be there already, of a try without an answer.
+            // An equal change may be there already, of a try without an answer.
             if there != *before && there != *now {
                 return Err(MapError::Changed {
                     key: self.map.keys().maintenance(),
@@ -174,7 +174,7 @@ impl MapTruth {
             let found = self.map.secrets_key().await?;
             let there = found.as_ref().map(|found| secrets_key_of(&found.value));
             let there = there.transpose().map_err(MapError::HighWater)?;
-            // The same change may be there already, of a try without an answer.
+            // An equal change may be there already, of a try without an answer.
             if there.as_ref() != before && there.as_ref() != Some(now) {
                 return Err(MapError::Changed {
                     key: self.map.keys().secrets_key(),
@@ -204,7 +204,7 @@ impl MapTruth {
             let names = now.keys().chain(before.keys());
             let names = names.filter(|name| now.get(name) != before.get(name));
             for name in names {
-                // The same change may be there already, of a try without an answer.
+                // An equal change may be there already, of a try without an answer.
                 if users.get(name) != before.get(name) && users.get(name) != now.get(name) {
                     return Err(MapError::Changed {
                         key: self.map.keys().users(),
@@ -1005,7 +1005,7 @@ mod tests {
             sends.volumes[0].tiering
         );
         one.change(&before, &sends).await.unwrap();
-        // Now it goes, and whoever names it late is refused.
+        // Now it goes, and a change that names it late is refused.
         other.change(&removed, &before).await.unwrap();
         let refused = one.change(&names, &before).await.unwrap_err();
         assert_eq!(refused.kind(), MapErrorKind::Changed);

@@ -23,7 +23,7 @@ const SHARE: u64 = 20;
 const PROBLEMS_MAX: usize = 3;
 const PROBLEM_LEN_BYTES_MAX: usize = 300;
 
-/// What was told of each volume, when, and in which epoch.
+/// The usage that was told of each volume, when, and in which epoch.
 #[derive(Default)]
 pub(crate) struct Told {
     usage: BTreeMap<VolumeId, (Epoch, Duration, UsageRecord)>,

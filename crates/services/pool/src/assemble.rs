@@ -14,7 +14,7 @@ use cairn_shard::DiskIdentity;
 
 use crate::truth::disks_needed;
 
-/// What was found at one data folder.
+/// The findings at one data folder.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The folder, as an absolute path.
@@ -350,7 +350,7 @@ fn open(found: &[Found], mut state: PoolState) -> Result<Plan, AssembleError> {
     })
 }
 
-/// Whether a folder is that of a disk which was removed from the pool: whoever still names it may.
+/// Whether a folder is that of a disk which was removed from the pool: the configuration may still name it.
 fn has_left(state: &PoolState, folder: &Found) -> bool {
     match &folder.content {
         Content::Disk {
@@ -522,7 +522,7 @@ mod tests {
     use cairn_formats::pool_file::{PoolClone, PoolVolume};
     use cairn_formats::testing::example_pool as example;
 
-    /// What is safer than what a pool survives by itself makes it survive more, as long as the others are more than half.
+    /// Data with more protection than the pool's own makes it survive more, as long as the others are more than half.
     #[test]
     fn the_pool_survives_what_its_safest_data_does() {
         use Protection::{Default, Mirror, None, Plus};
@@ -791,7 +791,7 @@ mod tests {
         let left = folder("/data/1", disk(77, 1, Some(now.clone())));
         let member = folder("/data/2", disk(77, 2, Some(now)));
         for version in [5, 10, 12] {
-            // Somebody names all folders that there ever were: the stranger is one, and nothing of the rest is touched.
+            // Somebody names all folders that there ever were: the foreign one is among them, and nothing of the rest is touched.
             let found = [left.clone(), refused(version), member.clone()];
             assert!(matches!(
                 plan(&found),

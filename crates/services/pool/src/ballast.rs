@@ -60,7 +60,7 @@ const COPIES_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// and this often: each try begins another file of the log.
 const COPIES_TRIES_MAX: u32 = 10;
 
-/// What was seen of the room on the disks.
+/// The observed room on the disks.
 #[derive(Debug, Default)]
 pub(crate) struct RoomSeen {
     /// Disks that are short of room, and how much they had when that was least.
@@ -149,7 +149,7 @@ fn piece_bytes(total_bytes: u64, volume_count: u64) -> u64 {
     wanted.max(part.min(PIECE_BYTES_MAX)).min(most) / align * align
 }
 
-/// What is to be free on a disk of so many bytes when a volume is opened.
+/// Bytes that have to be free on a disk of `total_bytes` when a volume is opened.
 fn opening_bytes(total_bytes: u64) -> u64 {
     (START_BYTES + VOLUME_BYTES).min(total_bytes / OPENING_PART)
 }
@@ -415,10 +415,10 @@ impl Pool {
             return;
         }
         let now = self.env.clock.monotonic();
-        // What is only read gets no copies before it is opened for changes.
+        // A read-only volume gets no copies before it is opened for changes.
         let lacks = |fs: &Fs| fs.read_only().is_none() && fs.meta().stats().is_degraded();
         let lacking: Vec<Fs> = self.serving_all().into_iter().filter(lacks).collect();
-        // What is missing because a disk is away others see to.
+        // Copies that are missing because a disk is away are not the concern of this check.
         let found_no_room = |fs: &Fs| {
             let stats = fs.meta().stats();
             stats.log_is_short || stats.ship_errors > 0

@@ -149,7 +149,7 @@ impl Pool {
             return;
         }
         let deleted = match &self.seats {
-            // What is known here may be of a while ago.
+            // The state known here may be of a while ago.
             Some(seats) => seats.deleted_in_store(store, unlisted).await,
             None => {
                 let is_noted = |id: &VolumeId| {

@@ -1,4 +1,4 @@
-//! What is left on disks of volumes that are no more, or never were whole.
+//! Files left on disks of volumes that are no more, or never were whole.
 //!
 //! Owns: which volumes' files may be deleted, when, and that clients come first.
 //! Must not know: how shards (`segment`) or the files of metadata (the host) are deleted.
@@ -17,7 +17,7 @@ use crate::pool::Pool;
 /// How often work that may take very long looks whether the pool stops.
 const STOP_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is thought of the files of a volume that were found.
+/// The verdict on the files of a volume that were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
     /// The volume is there, or may be for all we know.
@@ -55,7 +55,7 @@ impl Pool {
                     pool.env.clock.sleep(STOP_LOOK_INTERVAL).await;
                 }
             };
-            // What is left then the next start removes.
+            // The next start removes the rest.
             select(pin!(pool.remove_deleted_volumes(&state)), pin!(stopping)).await;
         };
         self.env.spawner.spawn("deleted volumes", Box::pin(task));

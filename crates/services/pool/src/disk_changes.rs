@@ -26,7 +26,7 @@ use cairn_formats::settings::MediaChoice;
 
 /// A disk that is taken back takes and gives back something so often before.
 const RETRY_PROBES: usize = 3;
-/// What was begun on it just before is waited for so often, so long.
+/// How often, with [`RETRY_PAUSE`] between, a change waits for operations that began on the disk just before.
 const RETRY_PAUSES_MAX: usize = 20;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -42,7 +42,7 @@ pub enum Joining {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
     No,
-    /// What is on the disk is made anew from the others.
+    /// The disk's data is rebuilt from the others.
     Yes,
 }
 
@@ -187,8 +187,8 @@ impl Pool {
         Ok(disk.id)
     }
 
-    /// Takes a disk back that was put out, without a restart: it must have answered all that it was ever asked, and take and give
-    /// back what it is asked to now. It is opened anew, as at a start; whoever has it open from before finds nothing there any more.
+    /// Takes a disk back that was faulted, without a restart: it must have answered all that it was ever asked, and take and give
+    /// back what it is asked to now. It is reopened, as at a start; a holder of the old one finds nothing there any more.
     /// What it missed it is given before it counts ([`Self::make_returned_good`]). Metadata that failed there stays away until the
     /// next start. In a cluster this is asked of the node that has the disk; the others hear of it as of any news of its disks.
     ///
@@ -273,7 +273,7 @@ impl Pool {
         };
         let disk = match self.watch.anew(old.disk()) {
             Some(disk) if disk.is_idle() => disk,
-            // What is under way may land at any time, on whatever is written there then.
+            // Operations under way may land at any time, on newer bytes.
             _ => return impossible(unanswered()),
         };
         let hang_after = self.watch.hang_after();
@@ -291,7 +291,7 @@ impl Pool {
             Either::Left((proven, _)) => proven.map_err(|error| failed(&error))?,
             Either::Right(_) => return impossible(no_answer_of(label, hang_after)),
         }
-        self.watch.let_go(old.disk(), "it was opened anew");
+        self.watch.let_go(old.disk(), "it was reopened");
         let mut pauses = 0;
         while !disk.is_idle() {
             pauses += 1;
@@ -334,7 +334,7 @@ impl Pool {
         join_all(each).await;
     }
 
-    /// Has volumes of this node give up what they have made anew elsewhere of what is on disks of other nodes that had failed, and are
+    /// Has volumes of this node give up the shards that they rebuilt elsewhere in place of those on disks of other nodes that had failed, and are
     /// `well` again: their nodes do not know what that is. Of its own disks a node does so when it takes one back.
     fn sweep_returned(&self, table: &Table, well: &[DiskId]) {
         let mut failed = self.failed_elsewhere.lock();
@@ -362,7 +362,7 @@ impl Pool {
         }
     }
 
-    /// Says that a disk of a node that is away is lost for good: what was on it is made anew. Its node may start with an empty folder
+    /// Says that a disk of a node that is away is lost for good: its data is rebuilt. Its node may start with an empty folder
     /// in its place.
     pub async fn replace_later(&self, words: &str) -> Result<DiskId, ChangeFailure> {
         let disk = self.find_disk(words)?;

@@ -253,7 +253,7 @@ impl Pool {
         let owner = owner_of_secrets(&state);
         let wrapped = state.secrets_key.as_ref();
         if let Some(wrapped) = wrapped.filter(|key| key.master_key != current) {
-            // All or nothing: whoever throws the earlier master key away goes by what this says.
+            // All or nothing: an operator who throws the earlier master key away relies on this answer.
             let again = keys.wrap_secrets_key_anew(owner, wrapped, &*self.env.entropy);
             state.secrets_key = Some(again.map_err(impossible)?);
             rotation.secrets = true;

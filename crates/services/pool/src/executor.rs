@@ -32,7 +32,7 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 /// The speed is that of the last such time.
 const SPEED_SPAN: Duration = Duration::from_secs(60);
 
-/// What was done since the start.
+/// Counts since the start.
 #[derive(Default)]
 struct Progress {
     is_running: bool,
@@ -77,7 +77,7 @@ pub struct Rebuild {
     /// Volumes with a shard whose new place is not durable yet, because the log has no space or its disk does not
     /// answer: nothing more of them is moved until it is.
     late_commits: Arc<Mutex<BTreeSet<VolumeId>>>,
-    /// Held shared while the new place of a shard is made durable: whoever takes a disk out of the pool waits for that.
+    /// Held shared while the new place of a shard is made durable: the removal of a disk from the pool waits for that.
     pub commits: Arc<RwLock<()>>,
 }
 
@@ -158,7 +158,7 @@ impl Pool {
         is_any_done || has_more
     }
 
-    /// What is to be done now.
+    /// The actions to take now.
     pub fn plan(&self) -> Vec<Action> {
         let (disks, now) = (self.seen_disks(), self.env.clock.monotonic());
         if !self.rebuild.planner.lock().is_due(&disks, now) {

@@ -8,7 +8,7 @@ use cairn_shard::DiskIdentity;
 
 use crate::assemble::{Content, Found};
 
-/// What is to be done with a folder that is to become a disk.
+/// The next step with a folder that is to become a disk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// It is empty.
@@ -34,7 +34,7 @@ pub fn readiness(
     allowed: Allowed,
 ) -> Result<Readiness, String> {
     let content = match content {
-        // Whoever says that it may be wiped need not know what is in it.
+        // An operator who says that it may be wiped need not know its content.
         Content::Newer { identity, .. } => Content::Disk {
             identity,
             state: None,
@@ -76,8 +76,8 @@ fn identity(content: &Content) -> Option<DiskId> {
     }
 }
 
-/// Disks that were added to a running server, by the newest pool file that was found so far, and are not among what was
-/// found: they are looked for where they were. What is found there may know of more.
+/// Disks that were added to a running server, by the newest pool file that was found so far, and are not among the
+/// findings: they are looked for where they were. Folders found there may name more.
 pub fn look_next(found: &[Found]) -> Vec<PoolDisk> {
     let states = found.iter().filter_map(|folder| match &folder.content {
         Content::Disk { state, .. } => state.as_ref(),
@@ -128,7 +128,7 @@ mod tests {
         let foreign = || Content::Foreign {
             example: "thesis.tex".to_owned(),
         };
-        // What is in it, whether it is half wiped, then: not to be wiped, to be wiped.
+        // Its content, whether it is half wiped, then: not to be wiped, to be wiped.
         type Case = (Content, bool, Option<Readiness>, Option<Readiness>);
         let ready = || Some(Readiness::Ready);
         let cases: Vec<Case> = vec![

@@ -25,7 +25,7 @@ const ERRORS_LOOKS: usize = 60;
 const RECENT_LOOKS: usize = 10;
 /// and so many on each: a single one is nothing to go by.
 const RECENT_ERRORS_MIN: u64 = 2;
-/// A disk that fails is put out after so many looks in a row: those that suffer with it have shown it by then.
+/// A disk that fails is faulted after so many looks in a row: those that suffer with it have shown it by then.
 const SETTLE_LOOKS: u32 = 3;
 /// A cause in common may pass within so many looks.
 const SHARED_LOOKS: u32 = 60;

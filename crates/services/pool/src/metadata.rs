@@ -383,7 +383,7 @@ impl Pool {
     /// So many copies of a volume's metadata are kept, those on draining disks included.
     pub(crate) fn copies_to_keep(&self, fs: &Fs, settings: &VolumeSettings) -> usize {
         if self.seats.is_some() {
-            // The list of log and state tells which disks have the copies, and those of draining ones are made anew elsewhere.
+            // The list of log and state tells which disks have the copies, and those of draining ones are made again elsewhere.
             return self.metadata_copies(settings);
         }
         let state = self.state();
@@ -533,7 +533,7 @@ impl Pool {
                 let disks = self.all_meta_disks(Some(fs.volume()));
                 self.open_closed(fs, disks, Vec::new())
             });
-            // What is in the way was logged, and the status says it.
+            // The obstacle was logged, and the status says it.
             let _ = join_all(opening).await;
         }
     }

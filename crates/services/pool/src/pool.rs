@@ -122,9 +122,9 @@ pub trait Host: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
     pub segments: SegmentSettings,
-    /// A lost disk is waited for so long before what it had is made anew.
+    /// A lost disk is waited for so long before its data is rebuilt.
     pub rebuild_delay: Duration,
-    /// Most bytes per second that are moved or made anew; 0 for no limit.
+    /// Most bytes per second that are moved or rebuilt; 0 for no limit.
     pub rebuild_bytes_per_second: u64,
     /// Most bytes per second that a scrub reads unless it is told otherwise; 0 for no limit.
     pub scrub_bytes_per_second: u64,
@@ -294,7 +294,7 @@ impl Pool {
         result
     }
 
-    /// Does without a disk from now on, until the next start. The only way in which a disk is put out.
+    /// Does without a disk from now on, until the next start. The only way in which a disk is faulted.
     pub(crate) fn put_out(&self, id: DiskId, why: String) {
         self.change_table(|table| table.put_out(id, why));
     }

@@ -11,7 +11,7 @@ use cairn_meta::MetaStore;
 
 use crate::pool::{ChangeFailure, Pool, VolumeService};
 
-/// What is told of a volume meanwhile.
+/// Why a volume is not served meanwhile, as users read it.
 const RESTORING: &str = "it is being restored from a snapshot";
 /// Who still works with the closed volume is done in so long; it is looked so often.
 const HANDLES_WAIT_MAX: Duration = Duration::from_secs(30);

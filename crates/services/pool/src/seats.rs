@@ -66,7 +66,7 @@ pub trait Seats: Send + Sync + 'static {
 pub enum Leave {
     /// All is written, so that the next owner has little to do.
     Close,
-    /// At once: somebody else may own it already. What was acknowledged is safe.
+    /// At once: another node may own it already. Acknowledged changes are safe.
     Abandon,
 }
 
@@ -226,7 +226,7 @@ impl Pool {
             self.disown(id, Leave::Abandon).await;
             let pool = Arc::clone(self);
             let task = async move {
-                // What is not listed need not be deleted.
+                // A volume that is not listed need not be deleted.
                 let seats = pool.seats.clone();
                 let is_deleted = match &seats {
                     Some(seats) => seats.is_deleted(id).await,
@@ -260,7 +260,7 @@ impl Pool {
         if !self.table().is_draining(disk) {
             return false;
         }
-        // What was on its way there when it began to drain is known then.
+        // Shards on their way there when it began to drain are known then.
         self.store.placements_done().await;
         if !self.commits_done().await {
             return false;

@@ -1,6 +1,6 @@
 //! Which disk of a node has the state of a volume's metadata: one choice for servers and for nodes of a cluster.
 //!
-//! Owns: which kinds of disks are better for state and logs, and which of them a state should move to.
+//! Owns: which device classes are better for state and logs, and which of them a state should move to.
 //! Must not know: how a state moves (`metadata`), I/O.
 
 use std::cmp::Reverse;
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// As a disk with so much room counts: a data disk that is nearly full is no better than others. Journal disks have
+    /// As a disk with so much room counts: a data disk that is nearly full is no better than others. Log devices have
     /// nothing else to do. `space` asks the host.
     pub fn with_room(self, space: impl FnOnce() -> Option<DiskSpace>) -> Self {
         match self {

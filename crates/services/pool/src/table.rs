@@ -34,11 +34,11 @@ pub struct Table {
     /// Disks on which metadata failed, and how: not used until the next start for that of the volume that is damaged
     /// there, or for any where the disk fails.
     avoided: BTreeMap<(DiskId, Option<VolumeId>), String>,
-    /// Nodes that are meant to be away: what is on their disks is not made anew meanwhile.
+    /// Nodes that are meant to be away: data of their disks is not rebuilt meanwhile.
     awaited: BTreeSet<NodeId>,
 }
 
-/// What is to be thought of a disk. One judge decides ([`crate::judge`]), and it is kept here; errors in a row (`shard`)
+/// The verdict on a disk. One judge decides ([`crate::judge`]), and it is kept here; errors in a row (`shard`)
 /// only raise a suspicion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
@@ -229,7 +229,7 @@ impl Table {
         self.there.insert(disk.id(), disk);
     }
 
-    /// Takes a disk back that was put out. It was opened anew: who holds the old one has no part in it.
+    /// Takes a disk back that was faulted. It was reopened: holders of the old one have no part in it.
     pub(crate) fn take_back(&mut self, disk: Arc<ShardDisk>) {
         self.out.remove(&disk.id());
         self.put(disk);
@@ -311,7 +311,7 @@ mod tests {
         disk.clear_suspicion();
         assert!(disk.is_avoided());
         assert_eq!(seen(&table), (Condition::Failed, false));
-        // Whoever is no member any more is not judged.
+        // A disk that is no member any more is not judged.
         assert!(table.take(id).is_some());
         table.put_out(id, "too late".to_owned());
         assert_eq!(table.why_out(id), None);

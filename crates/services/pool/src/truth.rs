@@ -337,7 +337,7 @@ pub fn disks_needed(state: &PoolState, members: usize) -> usize {
     members.saturating_sub(lost).max(1)
 }
 
-/// What is on a disk with files of ours: its identity and its pool file. An error is a disk that cannot be used.
+/// The content of a disk with files of ours: its identity and its pool file. An error is a disk that cannot be used.
 pub async fn look(disk: &Arc<dyn Disk>) -> Result<Content, String> {
     let loaded = load(disk).await.map_err(|error| error.to_string())?;
     let identity = ShardDisk::identity(disk)

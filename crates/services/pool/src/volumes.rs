@@ -170,7 +170,7 @@ impl Pool {
         let opened = match &self.seats {
             Some(seats) => {
                 let taken = seats.take(volume, settings, disks).await;
-                // Whoever owns it tries again by itself.
+                // Its owner tries again by itself.
                 taken.map_err(|why| not_open(why, false))
             }
             None => MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left)
@@ -309,7 +309,7 @@ impl Pool {
         };
         state.check_class_of(&volume)?;
         if self.seats.is_some() {
-            // Whoever takes it over first fills it.
+            // Its first owner fills it.
             state.volumes.push(volume);
             state.stage = Stage::InUse;
             self.save(&mut tried, &mut state).await?;
@@ -482,8 +482,8 @@ impl Pool {
     /// now: `before`. Another node may have changed it, also while it was being opened.
     pub(crate) async fn follow_listed(&self, before: &PoolVolume) {
         let mut followed = before.clone();
-        // What is listed may be something else by the time that it is followed, and somebody else may follow that already:
-        // whoever is the last to do something follows what is listed then.
+        // The list may change before it is followed, and another caller may follow the new one already:
+        // the last caller to act follows the list of that time.
         loop {
             let state = self.state();
             let mut listed = state.volumes.iter();
@@ -551,7 +551,7 @@ impl Pool {
             }
             Deletion::Store(store) => {
                 self.close_deleted(store, name).await;
-                // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
+                // That takes as long as it takes, and a caller that changes something else, or opens a volume again, need not wait
                 // for it: nobody gets this id any more.
                 drop(tried);
                 self.remove_files(store).await;
@@ -629,7 +629,7 @@ impl Pool {
     /// As [`Self::nodes_tolerated`], of all volumes with the default protection, and of a new one.
     pub fn nodes_tolerated_by_all(&self) -> Option<usize> {
         let state = self.state();
-        // Whoever asks for something else gets that.
+        // A caller that asks for another protection gets that.
         let is_default = |volume: &&PoolVolume| volume.settings.protection == Protection::Default;
         let volumes = state.volumes.iter().filter(is_default);
         let of_volumes = volumes.filter_map(|volume| self.nodes_tolerated(volume));

@@ -1,7 +1,7 @@
 //! What an operator should know now, as values.
 //!
 //! Owns: which warnings there are, how bad each is, in which order they are told.
-//! Must not know: how a warning reads. Whoever shows one makes its text.
+//! Must not know: how a warning reads. The place that shows one makes its text.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! One rate, with a burst above it for as long as there is credit.
 //!
-//! Owns: the arithmetic. Must not know: what is counted, who waits.
+//! Owns: the arithmetic. Must not know: the unit of the counts, who waits.
 //!
-//! Whoever comes while the bucket is not in debt may go, and is charged in full: the debt is what the next one waits for. So
+//! A request that comes while the bucket is not in debt may go, and is charged in full: the next one waits for the debt. So
 //! a request may be larger than what there ever is in the bucket, and over time exactly the rate comes out.
 
 use std::time::Duration;
@@ -114,14 +114,14 @@ impl Bucket {
         self.peak -= count;
     }
 
-    /// Charges what was lent.
+    /// Charges a lent amount.
     pub fn charge_lent(&mut self, count: f64) {
         if self.rate.has_burst() {
             self.peak -= count;
         }
     }
 
-    /// Takes another rate. What was earned stays, as far as it may be kept; and debt of a slower time is no reason to
+    /// Takes another rate. Earned credit stays, as far as it may be kept; and debt of a slower time is no reason to
     /// wait longer than it would have been at the new rate.
     pub fn set_rate(&mut self, rate: Rate, now: Duration) {
         self.refill(now);

@@ -1,6 +1,6 @@
-//! Goals of latency: whether the requests of a volume are answered as soon as its class says.
+//! Latency objectives: whether the requests of a volume are answered as soon as its class says.
 //!
-//! Owns: what is counted for a goal, in which stretches of time that is looked at, when a goal is met.
+//! Owns: which requests count for an objective, over which stretches of time, when an objective is met.
 //! Must not know: why requests are slow, and who makes way for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A goal is met while at most one of so many requests takes longer.
 pub const GOAL_ONE_LATE_OF: u64 = 100;
-/// A goal is judged by what was answered in so long.
+/// An objective is judged by the requests that were answered in so long.
 const WINDOW: Duration = Duration::from_secs(10);
 /// With fewer requests than this a window goes on, up to its longest.
 const REQUESTS_MIN: u64 = 100;

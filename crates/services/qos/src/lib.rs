@@ -1,7 +1,7 @@
 //! Classes of service: which request may begin when, so that each volume and client gets the rate of its class.
 //!
 //! Owns: rates and the credit for bursts, the order in which requests that wait may begin, what idle volumes of a class lend
-//! to others; whether goals of latency are met.
+//! to others; whether latency objectives are met.
 //! Must not know: any protocol, what a request does, where classes and credits are kept.
 //!
 //! The numbers are pure: time comes in with each call ([`Scheduler`]). Around them are a lock, futures and one task that

@@ -1,4 +1,4 @@
-//! What is limited: bytes and operations, of reads, of writes and of all.
+//! Limits: bytes and operations, of reads, of writes and of all.
 //!
 //! Owns: which operation counts for what, and which numbers a class is for a volume. Must not know: who waits.
 

@@ -5,7 +5,7 @@
 //!
 //! Clients of a volume take turns by the bytes that they got (start-time fair queuing), and so do reads and writes of one
 //! client: one of them at its limit does not hold up the other. Volumes of a class with a total take turns in the same way,
-//! in proportion to their own rates. What is left of the total goes to whoever wants more than its own rate: that is the
+//! in proportion to their own rates. The rest of the total goes to volumes that want more than their own rate: that is the
 //! lending. It is taken from the same bucket as everything else, so nothing is promised twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -109,7 +109,7 @@ struct PartBuckets {
 }
 
 impl PartBuckets {
-    /// What is to hold from now on, with the debts of what held before.
+    /// The buckets from now on, with the debts of the former ones.
     fn of(limits: &PartRates, before: Option<Self>, now: Duration) -> Self {
         let mut part = before.unwrap_or_else(|| Self {
             of: limits.of,
@@ -149,7 +149,7 @@ fn set_buckets(
     }
 }
 
-/// What was done, and how long it took to begin.
+/// Counts of operations that began, and how long they waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     read_bytes: u64,
@@ -163,7 +163,7 @@ struct Volume<W> {
     limits: Limits,
     buckets: [Option<Bucket>; DIMENSIONS.len()],
     meters: [Meter; DIMENSIONS.len()],
-    /// What was saved of its credit has been added.
+    /// Its saved credit has been added.
     has_credit: bool,
     clients: HashMap<Who, Own>,
     /// As in the limits.
@@ -194,7 +194,7 @@ pub struct LimitReport {
     pub is_bytes: bool,
     pub rate: Rate,
     pub now: f64,
-    /// What is left of the credit.
+    /// The remaining credit.
     pub credit: f64,
 }
 
@@ -231,7 +231,7 @@ pub struct Report {
 
 impl<W: Waiter> Volume<W> {
     fn new(limits: Limits, now: Duration) -> Self {
-        // Credit comes when it is known what was saved of it.
+        // Credit comes when the saved credit is known.
         let buckets = limits
             .rates
             .map(|rate| rate.map(|rate| new_bucket(rate, false, now)));
@@ -336,7 +336,7 @@ impl<W: Waiter> Volume<W> {
         self.wait_of(client, operation, now).is_zero()
     }
 
-    /// How long an operation has to wait, whoever asks: by the volume's own rates, or with its bytes lent.
+    /// How long an operation of any client has to wait: by the volume's own rates, or with its bytes lent.
     fn wait(&mut self, operation: Operation, is_lent: bool) -> Duration {
         let waits = each(&mut self.buckets, operation);
         let waits = waits.map(|(bucket, _, is_bytes)| match is_lent && is_bytes {
@@ -565,7 +565,7 @@ fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     }
 }
 
-/// Credit that is to be had at once, or only what is needed to begin.
+/// All credit at once, or only enough to begin.
 fn new_bucket(rate: Rate, has_credit: bool, now: Duration) -> Bucket {
     let part = match has_credit || !rate.has_burst() {
         true => 1.0,
@@ -777,7 +777,7 @@ impl<W: Waiter> Scheduler<W> {
             let waits = group.bucket.wait();
             let mut due = None;
             let mut best: Option<(f64, VolumeId, FlowKey)> = None;
-            // First what is a volume's own, then what others leave.
+            // First the volume's own rate, then the rest of others.
             let mut is_lent = false;
             for lent in [false, true] {
                 let members = self.volumes.iter_mut();
@@ -827,7 +827,7 @@ impl<W: Waiter> Scheduler<W> {
         Some(self.volumes.get_mut(&id)?.report(now))
     }
 
-    /// Volumes with credit of which it is not known yet what was saved.
+    /// Volumes with credit whose saved credit is not known yet.
     pub fn without_credit(&self) -> Vec<VolumeId> {
         let volumes = self.volumes.iter();
         let without = volumes.filter(|(_, volume)| {
@@ -853,7 +853,7 @@ impl<W: Waiter> Scheduler<W> {
         (!credit.is_empty()).then_some(credit)
     }
 
-    /// Adds the credit that was saved so long ago, and what was earned since; all that there can be where nothing was saved.
+    /// Adds the credit that was saved so long ago, and the credit earned since; all that there can be where nothing was saved.
     pub fn restore(&mut self, id: VolumeId, saved: &BTreeMap<String, f64>, ago: Duration) {
         let Some(volume) = self.volumes.get_mut(&id) else {
             return;

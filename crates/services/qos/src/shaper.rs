@@ -145,7 +145,7 @@ impl Gate {
         }
         let (begin, began) = oneshot::channel();
         let queued = scheduler.queue(self.volume, client, operation, Begin(begin), now);
-        // Others may wait for what is no matter of this one.
+        // Others may wait for something that does not concern this one.
         let mut granted = Vec::new();
         scheduler.pump_of(self.volume, now, &mut granted);
         drop(scheduler);
@@ -155,7 +155,7 @@ impl Gate {
         Some(Pass(began))
     }
 
-    /// Begins to time a request that may begin now; `None`: the volume has no goal of latency.
+    /// Begins to time a request that may begin now; `None`: the volume has no latency objective.
     pub fn timed(self: &Arc<Self>) -> Option<Timed> {
         self.answered.goal()?;
         Some(Timed {
@@ -207,7 +207,7 @@ impl Timed {
 pub struct Shaper {
     shared: Arc<Shared>,
     gates: RwLock<BTreeMap<VolumeId, Arc<Gate>>>,
-    /// Of volumes that have a goal of latency.
+    /// Of volumes that have a latency objective.
     windows: Mutex<BTreeMap<VolumeId, Window>>,
 }
 
@@ -305,7 +305,7 @@ impl Shaper {
         })
     }
 
-    /// How a volume stands with its goal of latency, if it has one.
+    /// A volume's state against its latency objective, if it has one.
     pub fn goal(&self, volume: VolumeId) -> Option<GoalReport> {
         let windows = self.windows.lock();
         let window = windows.get(&volume)?;

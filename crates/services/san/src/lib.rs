@@ -1,8 +1,8 @@
 //! LUNs of a volume: which there are, for whom, and where all of that is kept.
 //!
 //! Owns: names, sizes, identities, initiator groups, maps and CHAP secrets, and that they lie in the volume itself: a folder
-//! that no name leads to has a file for each LUN, and extended attributes for the rest. Whoever opens the volume next, on this
-//! node or another, finds all of it; a replica or a copy of the volume has it, too.
+//! that no name leads to has a file for each LUN, and extended attributes for the rest. The next owner of the volume, this
+//! node or another, finds all of it, and so does a copy of the volume.
 //! Must not know: any protocol, who is connected, what is in a LUN.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What is kept of LUNs, groups and initiators, and how it is written (docs/reference/formats/hidden-folder.md).
+//! Records of LUNs, groups and initiators, and how they are written (docs/reference/formats/hidden-folder.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +61,7 @@ pub struct LunRecord {
     pub maps: BTreeMap<String, u16>,
 }
 
-/// What is kept of a LUN that goes back with its bytes when the volume is restored.
+/// The part of a LUN's record that goes back with its bytes when the volume is restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindRecord {
     version: u32,
@@ -86,7 +86,7 @@ pub struct AccessRecord {
 }
 
 impl LunRecord {
-    /// What is stored of a LUN. One that a restore brought back has no access: it is offline, and nobody sees it.
+    /// The record of a LUN. One that a restore brought back has no access: it is offline, and nobody sees it.
     pub fn new(kind: KindRecord, access: Option<AccessRecord>) -> Self {
         let access = access.unwrap_or(AccessRecord {
             version: VERSION,
@@ -153,7 +153,7 @@ impl Lun {
 /// What initiators that are logged in saw since then, by their names: numbers, and the identities of the LUNs that had them.
 pub type Seen = BTreeMap<String, BTreeSet<(u16, u64)>>;
 
-/// A group of initiators that see the same LUNs.
+/// An initiator group: its members see the same LUNs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Igroup {
     pub version: u32,

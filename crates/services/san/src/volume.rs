@@ -263,13 +263,13 @@ impl San {
         self.state.read().initiators.clone()
     }
 
-    /// What is set for an initiator. An error means that something is, and cannot be read.
+    /// The settings of an initiator. An error means that there are some, and that they cannot be read.
     pub fn initiator(&self, name: &str) -> Result<Option<Initiator>, SanError> {
         let kept = self.state.read().initiators.get(name).cloned();
         kept.map(|kept| self.revealed(name, kept)).transpose()
     }
 
-    /// Takes the time that [`Self::initiator`] takes for one that something is set for: whoever measures the time of answers
+    /// Takes the time that [`Self::initiator`] takes for one with settings: a client that measures the time of answers
     /// does not learn which names are set.
     pub fn reveal_nobody(&self) {
         if let Some(nobody) = self.nobody() {
@@ -959,7 +959,7 @@ impl San {
         Ok(())
     }
 
-    /// What was kept of a LUN's reservations.
+    /// The kept reservations of a LUN.
     pub async fn reservations(&self, lun: Ino) -> Result<Option<Bytes>, SanError> {
         match self.fs.xattr(&WHO, lun, OF_RESERVATIONS).await {
             Ok(kept) => Ok(Some(kept)),

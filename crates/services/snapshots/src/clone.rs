@@ -34,7 +34,7 @@ pub async fn clone(fs: &Fs, from: &str, to: &str) -> Result<Restored, CloneFailu
     fs.take_snapshot(name.as_bytes(), label.as_bytes()).await?;
     let made = restore(fs, &name, from, to).await;
     let deleted = fs.delete_snapshot(name.as_bytes()).await;
-    // What is wrong with the volume is told; that the snapshot stays for a while is no reason to make the clone again.
+    // The caller gets the volume's error; that the snapshot stays for a while is no reason to make the clone again.
     if let Err(error) = deleted {
         tracing::warn!(volume = fs.name(), name, %error, "the snapshot of a clone stays for now");
     }

@@ -62,7 +62,7 @@ struct Reading {
     diff: SnapshotDiff,
     /// The snapshot that stands for now, if one does.
     temporary: Option<String>,
-    /// The page that was given last, and its number: whoever did not get the answer asks for it again.
+    /// The page that was given last, and its number: a client that did not get the answer asks for it again.
     page: u64,
     last: Vec<FileChange>,
     asked: Duration,

@@ -55,7 +55,7 @@ pub struct Done {
     pub deleted_for_space: Option<String>,
     /// Those of clones that were being made when the volume was closed.
     pub left_by_clones: Vec<String>,
-    /// What was not done, with its snapshot and why. The next look tries again.
+    /// Failed steps, with their snapshot and why. The next look tries again.
     pub failed: Vec<(String, SnapshotFailure)>,
 }
 

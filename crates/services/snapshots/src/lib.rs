@@ -1,7 +1,7 @@
-//! Snapshots that are taken by themselves, what is made anew from one, and clones of files and directories.
+//! Snapshots that are taken by themselves, files and directories that are restored from one, and clones of them.
 //!
 //! Owns: what a schedule says, when a snapshot is due, which are deleted because newer ones are enough, and that all of that
-//! lies in the volume itself, so that whoever opens it next goes on; what comes with a file or directory that is restored;
+//! lies in the volume itself, so that its next owner goes on; what comes with a file or directory that is restored;
 //! lists of changes while they are read.
 //! Must not know: who asks, how a snapshot is taken and its bytes are shared (`fs`), when it is looked whether one is due.
 

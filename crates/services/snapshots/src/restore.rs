@@ -1,4 +1,4 @@
-//! Files and directories of a snapshot, made anew in the volume.
+//! Files and directories of a snapshot, restored in the volume.
 //!
 //! Owns: what comes with a file or directory, in which order, what must not be there before. Must not know: how bytes are shared.
 //!
@@ -28,7 +28,7 @@ pub fn kept_name(now: Timestamp) -> String {
     when.format("before-restore-%Y-%m-%d_%H%M%S").to_string()
 }
 
-/// What was restored.
+/// Counts of restored files and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub files: u64,
@@ -291,7 +291,7 @@ impl Restoring<'_> {
         set.map(drop).map_err(at)
     }
 
-    /// What is no directory; how many bytes it has.
+    /// Restores an entry other than a directory; returns how many bytes it has.
     async fn entry(
         &self,
         source: &Attr,

@@ -23,7 +23,7 @@ pub struct Place {
     pub client_count: u32,
 }
 
-/// Watched by whoever shows progress, and told by whoever stops.
+/// The progress of a run, and the wish to stop it: the display reads it, and the caller that ends the run sets it.
 #[derive(Clone, Default)]
 pub struct Control(Arc<ControlInner>);
 

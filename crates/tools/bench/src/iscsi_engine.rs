@@ -237,7 +237,7 @@ fn parts(limits: &Limits, work: &DataWork, worker_count: u64) -> Result<u64, Eng
     }
 }
 
-/// What is looked at of a LUN before anything is written to it.
+/// Ranges of a LUN that are read before anything is written to it.
 fn probes(limits: &Limits) -> [Range<u64>; 2] {
     let len_bytes = limits.len_bytes();
     let probe = PROBE_LEN_BYTES

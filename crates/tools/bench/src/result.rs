@@ -34,7 +34,7 @@ pub struct RunResult {
     /// Absent in imported results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataPattern>,
-    /// What was done about caches before reads, in words.
+    /// How caches were treated before reads, in words.
     pub cache: String,
     /// What the user asked for, as flags and values.
     pub parameters: BTreeMap<String, String>,
@@ -147,7 +147,7 @@ pub struct WorkerResult {
     pub seconds: f64,
 }
 
-/// What was done in one interval.
+/// Counts of one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Its start, from the start of the phase.

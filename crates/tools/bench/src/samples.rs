@@ -1,4 +1,4 @@
-//! What was done over time, in a bounded number of intervals.
+//! Counts over time, in a bounded number of intervals.
 //!
 //! Owns: the width of intervals, making them wider, adding up those of several threads or clients.
 //! Must not know: what was done.

@@ -56,7 +56,7 @@ pub enum Ask {
     Reads,
 }
 
-/// What was answered, by the clock of the run.
+/// The server's answers, by the clock of the run.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub limits: Vec<(Instant, Vec<LimitNow>)>,
@@ -70,7 +70,7 @@ pub struct SeenPhase {
     pub name: String,
     /// When its clock began.
     pub begun: Instant,
-    /// What was read from where during it, files that it needed included.
+    /// The sources of reads during it, files that it needed included.
     pub reads: Option<ReadsNow>,
 }
 

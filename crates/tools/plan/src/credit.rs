@@ -13,11 +13,11 @@ pub const STEP_COUNT_MAX: usize = 100_000;
 pub struct Sample {
     pub time_s: f64,
     pub rate: Rate,
-    /// What is left in the bucket, 0 to 1.
+    /// The credit left in the bucket, 0 to 1.
     pub left: f64,
 }
 
-/// What is delivered over time to a use of `demand(time_s)`.
+/// The rate delivered over time to a use of `demand(time_s)`.
 ///
 /// In each step the bucket earns the baseline, and gives what is used: up to the burst while it has
 /// something, the baseline after that.

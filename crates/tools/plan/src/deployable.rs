@@ -400,7 +400,7 @@ impl Found<'_> {
             Elastic::Efs { .. } => rules::EFS_LEVEL,
             Elastic::S3 { .. } => rules::S3_OBJECTS,
         };
-        // What is larger than any number of bytes is no capacity.
+        // A value larger than any number of bytes is no capacity.
         self.breaks(!(1.0..=1e12).contains(&gib), rule, || {
             format!("a capacity of {} GiB, not 1 GiB or more", number(gib))
         });

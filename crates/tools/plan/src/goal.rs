@@ -85,7 +85,7 @@ pub const LATENCY_RANDOM_MS: f64 = 10.0;
 /// Years at most that a plan looks ahead.
 pub const YEARS_MAX: u32 = 10;
 
-/// What is stored at most, at the end of the growth: a zettabyte.
+/// Most bytes that are stored, at the end of the growth: a zettabyte.
 const CAPACITY_MAX_BYTES: f64 = 1e21;
 /// What all clients together read or write at most: a petabyte per second.
 const RATE_MAX_BYTES_S: f64 = 1e15;
@@ -175,7 +175,7 @@ impl Goal {
     /// Whether all numbers are such as somebody plans with. Beyond them sums lose what they are about.
     fn check_bounds(&self) -> Result<(), GoalError> {
         let bounded = |flag, given: f64, most: f64, words: &dyn Fn(f64) -> String| {
-            // What is no number is not within any bound.
+            // NaN is not within any bound.
             match given <= most {
                 true => Ok(()),
                 false => Err(GoalError::TooMuch {

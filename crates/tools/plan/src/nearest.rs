@@ -661,7 +661,7 @@ fn iops_limit(catalog: &Catalog, of: &VolumeType, instance: &str, size: Bytes) -
     most.min(by_size.floor())
 }
 
-/// What was not asked for may be added for little; what was asked for counts by how much of it is left.
+/// A goal that was not given may be added for little; a given one counts by how much of it is left.
 fn changed(given: Option<f64>, other: Option<f64>, default: Option<f64>) -> f64 {
     match (given, other) {
         (given, other) if given == other => 0.0,

@@ -613,7 +613,7 @@ mod tests {
             book.volume("st1").is_err(),
             "{name}: st1 is of another region"
         );
-        // What was read can be written and read as a price file.
+        // The offer can be written and read as a price file.
         PriceList::parse("t", &list.to_toml().unwrap()).unwrap();
     }
 

@@ -332,7 +332,7 @@ impl PriceBook {
         }
     }
 
-    /// What is priced, and when.
+    /// The sources of prices, with their dates.
     fn dates(&self) -> Vec<(&'static str, Option<&str>)> {
         let mut dates = vec![("EC2 and EBS", Some(self.date.as_str()))];
         let services = [

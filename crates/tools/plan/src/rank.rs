@@ -5,7 +5,7 @@
 //! Order: what keeps the data comes first, because surviving failures is a goal by itself: a design that
 //! survives fewer than asked for (1 unless the goal says otherwise) does not fit, however little it costs.
 //! Then designs that work today before those that need what is planned (unless the goal says otherwise),
-//! then the lower cost per month, then the higher rate. What is no longer sold never fits.
+//! then the lower cost per month, then the higher rate. A product that is no longer sold never fits.
 
 mod growth;
 mod words;
@@ -251,7 +251,7 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
         hold("clients", f64::from(most) / f64::from(clients));
     }
     if paper_server {
-        // Below, not at: the smallest step above the limit breaks it. What is larger than asked for does, too.
+        // Below, not at: the smallest step above the limit breaks it. A larger value than asked for does as well.
         let usable = it.capacity.usable_bytes.value.tib();
         let ratio = limits.capacity_below_tib / usable.max(needed.tib());
         hold("capacity", if ratio == 1.0 { 0.999 } else { ratio });
@@ -452,7 +452,7 @@ fn scores_of_part(
     Ok((scored, unpriced))
 }
 
-/// What is not there at all (a protocol, protection) counts as a hundredth of it: far, but no farther than
+/// A thing that is missing entirely (a protocol, protection) counts as a hundredth of it: far, but no farther than
 /// a rate can be.
 const RATIO_NONE: f64 = 0.01;
 
@@ -685,8 +685,8 @@ fn collision(
     designs: &[Design],
     scored: &[Scored],
 ) -> Result<Collision, RankError> {
-    // What is no longer sold is no help to whoever asks what to give up.
-    // Nor is an object store to whoever asks for files.
+    // A product that is no longer sold does not help a user who asks what to give up.
+    // Nor does an object store help a user who asks for files.
     let objects =
         |design: &Design| is_object_store(design) && !goal.protocols.contains(&Protocol::S3);
     let sold = |it: &&Scored| {

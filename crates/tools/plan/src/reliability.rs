@@ -184,7 +184,7 @@ impl Rates {
     }
 }
 
-/// What is judged.
+/// The design that is judged.
 pub struct Judged<'a> {
     pub catalog: &'a Catalog,
     pub design: &'a Design,
@@ -438,7 +438,7 @@ fn servers(
         ),
     };
     let (loss_per_year, loss_bytes_per_year, loss_words) = lost(of, loss, &when);
-    // What is lost comes back from elsewhere, as fast as it can be written.
+    // Lost data comes back from elsewhere, as fast as it can be written.
     let restore = of.usable.get() * loss.share / of.restore_bytes_s.max(1.0) / 3600.0;
     let restarts = rates.restarts.per_year * rates.restart_hours.hours;
     let stops = match local {

@@ -51,7 +51,7 @@ impl RuleId {
     }
 }
 
-/// What is not simply documented and exact.
+/// Figures that are not simply documented and exact.
 struct Uncertainty {
     rule: RuleId,
     known: Known,

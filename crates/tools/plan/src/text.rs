@@ -412,7 +412,7 @@ const EXTRAPOLATED: &str = "~";
 pub const SUMMARY_WORDS: &str = "Rates are steady; cached: reads of what a cache holds. ~ is \
      extrapolated: nobody has measured it at this size. * is what a paper measured of this very design.";
 
-/// What is written with a figure that is not arithmetic of what is documented.
+/// The mark at a figure that is not arithmetic on documented ones.
 fn marked(figure: String, known: Known) -> String {
     match known {
         Known::Extrapolated => format!("{EXTRAPOLATED}{figure}"),
@@ -514,7 +514,7 @@ fn summary_plain(report: &PlanReport, width: usize) -> String {
     text + &fold(&format!("In MB/s. {SUMMARY_WORDS}"), width)
 }
 
-/// What is other of a near-twin: often the instance alone.
+/// The difference of a near-twin: often the instance alone.
 fn differs(design: &Design, twin: &Variant) -> String {
     let words = twin.design.shape.words();
     let (Some((own, _)), Some((other, _))) = (design.shape.machine(), twin.design.shape.machine())

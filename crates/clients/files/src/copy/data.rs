@@ -327,7 +327,7 @@ mod tests {
     use super::super::local;
     use super::*;
 
-    /// What is missing was taken for a hole at the end, and the copy was filled up with zeros.
+    /// Missing data was taken for a hole at the end, and the copy was filled up with zeros.
     #[tokio::test]
     async fn a_file_that_became_shorter_is_not_copied() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! What is known about a file, whichever side it is on.
+//! The metadata of a file, on either side.
 
 use std::net::SocketAddr;
 

@@ -214,7 +214,7 @@ impl Wire {
         self.in_flight.insert(in_flight.call.xid, in_flight);
     }
 
-    /// Handles what has been received and answers whoever it is for.
+    /// Handles received bytes and gives each reply to its caller.
     ///
     /// An error means that the stream makes no sense any more.
     pub fn process(&mut self) -> Result<(), DecodeError> {

@@ -248,7 +248,7 @@ proptest! {
         }
     }
 
-    /// Names of others and what is no question make nothing longer.
+    /// Names of others and messages that are no questions make nothing longer.
     #[test]
     fn nothing_grows_that_is_no_name_of_this_server(
         flags in 0_u16..0x8000, counts in [0_u16..3, 0_u16..2, 0_u16..2, 0_u16..4],

@@ -115,7 +115,7 @@ impl OfScrub for ScrubReport {
 
 /// The answer of this node with those of all others, to a question or a change that each of them gets.
 pub(super) async fn of_all(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
-    // Whoever has none to pause may not be the only one.
+    // A node that has none to pause may not be the only one.
     let is_fine = |status: StatusCode| status.is_success() || status == StatusCode::CONFLICT;
     if !is_fine(own.status()) {
         return own;

@@ -2,7 +2,7 @@
 //!
 //! Owns: which answers that is for, what is taken from an owner's. Must not know: how an owner finds it out.
 //!
-//! What is set for a volume is in the map that all nodes have, and the node that was asked has it first, if it was set there. So
+//! Settings of a volume are in the map that all nodes have, and the node that was asked has it first, if it was set there. So
 //! its answer stays, and gets what is used from the owner's answer to the same request.
 
 use std::collections::BTreeSet;

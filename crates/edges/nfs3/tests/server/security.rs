@@ -339,7 +339,7 @@ fn exports_that_change_while_a_payload_comes_hold_for_it() {
     }
 }
 
-/// What is stale Linux gives up for ever, with what it has not written yet.
+/// Linux gives up a stale file for ever, with the data that it has not written yet.
 #[test]
 fn a_volume_that_cannot_be_opened_is_waited_for() {
     let server = Server::with(|settings| settings.connection_count_max = 4);
@@ -381,7 +381,7 @@ fn a_volume_that_cannot_be_opened_is_waited_for() {
     let listing = call_of(Procedure::ReadDir, pseudo, pseudo).unwrap();
     let text = format!("{:?}", inside.nfs(listing));
     assert!(text.contains("main"), "{text}");
-    // Who waits is no stranger, who would get half of the connections.
+    // A waiting client does not count as unauthorized: those get half of the connections.
     for mut client in [server.connect(), server.connect()] {
         assert_eq!(mounted(&mut client, "/main"), Ok(root));
     }
@@ -610,7 +610,7 @@ fn every_procedure_is_done_as_the_squashed_user() {
             how: v3::CreateHow::Exclusive(*b"verifier"),
         });
         assert_eq!(owner_of_made(call(exclusive)), want, "{case}");
-        // What is root's and root's group's stays that.
+        // Files of root and root's group keep their owner.
         for (procedure, status) in [
             (Procedure::Read, "Access"),
             (Procedure::Write, "Access"),

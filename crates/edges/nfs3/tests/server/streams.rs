@@ -280,7 +280,7 @@ fn records_may_come_in_any_pieces() {
         }
         offset += len as u64;
     }
-    // The same in small pieces, as a slow network brings them.
+    // Now in small pieces, as a slow network brings them.
     let data = pattern(99, 200_003);
     let write = client.encode(&write_call(file, 5, &data));
     for piece in write.chunks(777) {
@@ -515,7 +515,7 @@ fn a_call_sent_again_is_answered_as_the_first_time() {
     }));
     assert!(format!("{refused:?}").contains("NoEnt"));
 
-    // While the first runs: both get the same reply, whoever comes first.
+    // While the first runs: both get the same reply, in either order.
     let mkdir = second.encode(&Call::MkDir(v3::MkDirArgs {
         place: v3::DirOp {
             dir: root,
@@ -656,7 +656,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Whoever comes again and again, each time with a call that waits for the disks, must not make the server
+/// A client that comes again and again, each time with a call that waits for the disks, must not make the server
 /// hold more and more.
 #[test]
 fn what_broken_connections_left_counts_until_it_is_done() {

@@ -192,7 +192,7 @@ const KIND_COUNT: u8 = 7;
 /// A record, and what should come of it from a client that is let in.
 fn record(kind: u8, xid: u32, len_bytes: usize) -> (Vec<u8>, Came) {
     let data = payload(len_bytes);
-    // What is too long for the input buffer and has no payload to receive in place.
+    // A record that is too long for the input buffer and has no payload to receive in place.
     let ordinary = |record: Vec<u8>| match record.len() + FragmentHeader::LEN_BYTES {
         ..=INPUT_LEN_BYTES => Came::Whole(record),
         _ => Came::Skipped(Answer::Garbage(xid)),

@@ -305,7 +305,7 @@ fn calls_reach_the_version_and_the_handler_of_their_connection() {
     let unknown = Answer::Status(AcceptStatus::ProcedureUnavailable);
     assert_eq!(one.call((PROGRAM, 2, 99), &[]), unknown);
     assert_eq!(server.metric("cairn_test_requests_unknown_total"), 3);
-    // What is not served leaves the handler alone.
+    // A call that is not served leaves the handler alone.
     assert_eq!(one.call((PROGRAM, 4, COUNT), &[]), Answer::Result(6));
 }
 
@@ -368,7 +368,7 @@ fn delayed_calls_hold_up_no_others() {
     }
 }
 
-/// What is delayed when its connection is lost, or the server stops, never begins: its client asks again.
+/// A call that is delayed when its connection is lost, or the server stops, never begins: its client sends it again.
 #[test]
 fn delayed_calls_end_with_their_connection() {
     let server = Server::start();

@@ -170,7 +170,7 @@ impl Etcd {
         )
     }
 
-    /// Has etcd ask for users from now on. Whoever does this has to be one with all rights, else nobody is who mends it.
+    /// Has etcd ask for users from now on. The caller needs all rights, else nobody can mend it.
     pub async fn ask_for_users(&self) -> Result<(), CoordinatorError> {
         let what = "having etcd ask for users";
         let enabled = self.call(what, Repeat::Harmless, |mut client| async move {

@@ -157,7 +157,7 @@ impl ClusterMap {
     }
 }
 
-/// What is to be done of a change first, if it is too large for one transaction: some of the addresses go that do.
+/// The first part of a change that is too large for one transaction: some of the addresses to remove.
 fn part_of_change(
     before: &AddressPoolRecord,
     after: &AddressPoolRecord,

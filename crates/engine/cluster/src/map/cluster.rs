@@ -75,8 +75,8 @@ impl ClusterMap {
         })
     }
 
-    /// Accepts that the store was restored from a backup: nodes that saw a later state take this one from now on. What
-    /// was changed in the map since the backup is lost, so that an operator has to want this.
+    /// Accepts that the store was restored from a backup: nodes that saw a later state take this one from now on. Changes
+    /// of the map since the backup are lost, so that an operator has to want this.
     ///
     /// `above` is the highest generation that any node has seen.
     pub async fn accept_restored(

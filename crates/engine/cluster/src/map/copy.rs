@@ -292,7 +292,7 @@ async fn put(coordinator: &Arc<dyn Coordinator>, steps: Vec<Op>) -> Result<(), M
 }
 
 impl ClusterMap {
-    /// What the map was made anew of last, if it ever was.
+    /// The copy that the map was last restored from, if it ever was.
     pub async fn recovered(&self) -> Result<Option<RecoveredRecord>, MapError> {
         let found = self.read_one::<RecoveredRecord>(self.keys().recovered());
         Ok(found.await?.map(|found| found.value))

@@ -164,7 +164,7 @@ impl Follower {
         let clock = Arc::clone(&self.map.shared.env.clock);
         let mut gathered = clock.sleep(GATHER);
         loop {
-            // What is cut short here is not lost: a watcher delivers it with the next call.
+            // An event that is cut short here is not lost: a watcher delivers it with the next call.
             let event = match select(self.watcher.next(), gathered).await {
                 Either::Left((event, rest)) => {
                     gathered = rest;

@@ -4,7 +4,7 @@
 //!
 //! The node that takes them writes the group before it asks anybody, below its own lease: a group that is not there came to
 //! nothing, also because that node was lost. When all have told that theirs is durable it says so, without a lease, and from
-//! then on the group is whole, whoever is lost. It goes when all have noted that.
+//! then on the group is whole, whichever node is lost. It goes when all have noted that.
 
 use std::collections::BTreeSet;
 
@@ -92,7 +92,7 @@ impl ClusterMap {
         Ok(())
     }
 
-    /// Lets a group come to nothing, unless it is whole: whoever decided that may not have been told. Returns whether it has
+    /// Lets a group come to nothing, unless it is whole: the node that decided that may not have been told. Returns whether it has
     /// come to nothing.
     pub async fn give_up_group(&self, group: u64) -> Result<bool, MapError> {
         while let Some(found) = self.group(group).await? {

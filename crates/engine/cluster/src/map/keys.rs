@@ -205,7 +205,7 @@ impl Keys {
         self.key(format_args!("volumes/{:010}/usage", volume.0))
     }
 
-    /// What is set aside on the disks for files of the volume.
+    /// The space that is set aside on the disks for files of the volume.
     pub fn reserved(&self, volume: VolumeId) -> Key {
         self.key(format_args!("volumes/{:010}/reserved", volume.0))
     }
@@ -254,7 +254,7 @@ impl Keys {
         self.key(format_args!("classes"))
     }
 
-    /// What the map was made anew of, if it was.
+    /// The copy that the map was restored from, if it was.
     pub fn recovered(&self) -> Key {
         self.key(format_args!("recovered"))
     }
@@ -405,9 +405,9 @@ mod tests {
             ("maintenance", keys.maintenance(), By::All),
             // Wrapped with a master key that nodes have: a false one makes secrets unreadable, and opens none.
             ("secrets_key", keys.secrets_key(), By::All),
-            // Any node logs people out. What is taken out of it is good for as long as the session was to be: 12 hours at most.
+            // Any node logs people out. A session whose entry is removed works until it would have ended: 12 hours at most.
             ("logouts", keys.logouts(), By::All),
-            // What the map was made anew of: who makes it anew has all rights.
+            // The copy that the map was restored from: the node that restores it has all rights.
             ("recovered", keys.recovered(), By::Members),
             // Who may change everything over the admin API.
             ("users", keys.users(), By::Members),

@@ -409,7 +409,7 @@ impl ClusterMap {
                     .name(Named::IscsiGroup, &iscsi.value.group.to_string()),
             );
         }
-        // Whoever has a ticket that this node made is let in by it no more.
+        // Tickets that this node made let nobody in any more.
         let tokens = self.read(self.keys().tokens()).await?.entries.into_iter();
         let of_it = tokens.filter(|entry| {
             decode::<TokenRecord>(entry).is_ok_and(|token| token.value.made_by == node)
@@ -548,7 +548,7 @@ impl ClusterMap {
                     ),
                 });
             }
-            // Whoever removes the node, or has it drain, compares the second key, so that neither is done meanwhile.
+            // The removal and the drain of the node compare the second key, so that neither is done meanwhile.
             let txn = Txn {
                 when: vec![Compare::Modified(node_key.clone(), node.revision)],
                 then: vec![Op::put(

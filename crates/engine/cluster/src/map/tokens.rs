@@ -21,7 +21,7 @@ const PREFIX: &str = "cairn";
 /// Clocks of two nodes may differ by so much.
 const CLOCKS_SECONDS_MAX: i64 = 3600;
 
-/// What an operator gives to a node that is to join. Whoever has it can join once; the map only has its hash.
+/// What an operator gives to a node that is to join. Its holder can join once; the map only has its hash.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     id: u64,
@@ -123,7 +123,7 @@ impl ClusterMap {
     ) -> Result<Versioned<TokenRecord>, MapError> {
         let key = self.keys().token(&token.id());
         let record = self.read_one::<TokenRecord>(key).await?;
-        // Whoever guesses ids learns nothing from the answer.
+        // A client that guesses ids learns nothing from the answer.
         let unknown = MapError::Token("this cluster does not know it");
         let record = record.ok_or(unknown.clone())?;
         let same = record

@@ -30,7 +30,7 @@ pub trait Value: Serialize + DeserializeOwned {
     /// For messages.
     const WHAT: &'static str;
 
-    /// What is wrong with a value that was read or is about to be written.
+    /// Why a value that was read or is about to be written is refused; `None`: it is not.
     fn problem(&self) -> Option<String> {
         None
     }
@@ -405,7 +405,7 @@ impl Value for RemovedRecord {
     const WHAT: &'static str = "a removed node";
 }
 
-/// What a map was made anew of: a node with newer logs than these on its disks must not follow it.
+/// The logs of the copy that a map was restored from: a node with newer logs on its disks must not follow it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredRecord {
     pub at: Timestamp,
@@ -568,7 +568,7 @@ impl Value for UsageRecord {
     const WHAT: &'static str = "the usage of a volume";
 }
 
-/// What is set aside for files of a volume, as its owner told last. It stays when the owner goes: all nodes leave it free.
+/// The space set aside for files of a volume, as its owner told last. It stays when the owner goes: all nodes leave it free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedRecord {
     /// What these files may take yet, on all disks of the pool together.
@@ -743,7 +743,7 @@ impl VolumeLog {
         self.ensembles.last().filter(|last| last.to.is_none())
     }
 
-    /// What is wrong with this log in itself.
+    /// Why this log cannot be right in itself; `None`: it can.
     pub fn problem(&self) -> Option<String> {
         if let Some(problem) = self.state.as_ref().and_then(StateAt::problem) {
             return Some(problem);

@@ -824,7 +824,7 @@ impl ClusterMap {
                     process.lease,
                 ),
                 Op::put(mark.key.clone(), mark.value.clone()),
-                // What was read before the takeover does not count.
+                // The log as read before the takeover does not count.
                 Op::get(log_key.clone()),
             ],
             otherwise: Vec::new(),

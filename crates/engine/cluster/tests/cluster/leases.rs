@@ -39,7 +39,7 @@ impl Leased {
         }
     }
 
-    /// Lets time pass in small steps, so that whoever waits for a moment sees it.
+    /// Lets time pass in small steps, so that a task that waits for a moment sees it.
     async fn pass(&self, time: Duration) {
         let step = Duration::from_millis(100);
         let mut left = time;

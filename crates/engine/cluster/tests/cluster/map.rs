@@ -165,7 +165,7 @@ async fn a_volume_is_taken_over_by_one(world: &World) {
     };
     assert_eq!((owner.node, owner.process), (one.node, one.nonce));
 
-    // The same node after a restart, while its earlier lease still lives.
+    // That node after a restart, while its earlier lease still lives.
     let restarted = process(world, 1, 12).await;
     let owned_again = map.take_over(volume, restarted, Epoch(0)).await.unwrap();
     assert_eq!(owned_again.epoch, Epoch(2));
@@ -202,10 +202,10 @@ async fn a_volume_is_taken_over_by_one(world: &World) {
     world.coordinator.revoke_lease(two.lease).await.unwrap();
     let owned = map.take_over(volume, restarted, Epoch(40)).await.unwrap();
     assert_eq!(owned.epoch, Epoch(41), "{}", world.name);
-    // What is set aside stays so without an owner.
+    // Reserved space stays so without an owner.
     let told = map.volume(volume).await.unwrap().reserved;
     assert_eq!(told.map(|told| told.value), Some(reserved));
-    // Whoever has no lease can take over nothing.
+    // A node without a lease can take over nothing.
     map.give_up(owned).await.unwrap();
     let refused = map.take_over(volume, two, Epoch(0)).await;
     assert!(
@@ -1354,7 +1354,7 @@ async fn a_weight_is_kept_beside_what_else_is_said_of_a_node() {
     assert_eq!(found.weight, WEIGHT_NORMAL);
 }
 
-/// What is known of the cluster after a copy of it was put into an empty store.
+/// The map after a copy of it was put into an empty store.
 #[tokio::test]
 async fn a_copy_makes_the_map_again() {
     let world = World::memory();

@@ -120,7 +120,7 @@ fn run(seed: u64) -> Result<Totals, String> {
         race.step()?;
         race.look()?;
     }
-    // What is still under way arrives after all.
+    // Transactions under way arrive after all.
     race.memory.step_all();
     race.look()?;
     Ok(race.totals)

@@ -373,7 +373,7 @@ impl RemoteCopies {
         let is_whole = crc == file.crc;
         if !is_whole {
             disk.note_checksum_error();
-            tracing::warn!(volume = %self.seat.volume, disk = disk.label(), file = file.name, "damaged in a copy of the state; written anew");
+            tracing::warn!(volume = %self.seat.volume, disk = disk.label(), file = file.name, "damaged in a copy of the state; written again");
         }
         is_whole
     }

@@ -947,7 +947,7 @@ fn fill_replica(
         if is_linked && checked.contains(&file) {
             let found = checksum_of(&to).ok();
             if found != Some((file.len_bytes, file.crc)) {
-                tracing::warn!(file = %to.display(), "damaged in a copy of the state; taken anew");
+                tracing::warn!(file = %to.display(), "damaged in a copy of the state; taken again");
                 fs::remove_file(&to).map_err(|error| failed_there("removing", &to, &error))?;
                 is_linked = false;
             }

@@ -56,7 +56,7 @@ fn a_connection_that_ends_anywhere_loses_nothing_that_was_acknowledged() {
                 let bytes = ShardService::read(&*pair.local, name(segment), 0, 8192).await;
                 assert_eq!(bytes.expect("acknowledged"), fill(8192, segment as u8 + 1));
             }
-            // What was begun is gone when the other side has noticed.
+            // A begun request is gone when the other side has noticed.
             let ended = pair.ended.recv().await.expect("it ends");
             assert!(!ended.is_misbehaviour, "{ended:?}");
             let files = pair.disk.file_names();

@@ -279,7 +279,7 @@ async fn is_promise_lost() -> bool {
             let lower = Epoch(promised.0 - 1);
             let refused = append(&again, lower, shard, 7).await;
             is_lost |= !matches!(refused, Err(ShardError::Fenced { .. }));
-            // Nobody was told of a later one; whoever comes next is served.
+            // Nobody was told of a later one; the next owner is served.
             fence(&again, Epoch(6)).await.expect("a newer owner");
             append(&again, Epoch(6), shard, 8).await.expect("appended");
         }
@@ -452,7 +452,7 @@ fn a_sweep_leaves_alone_what_was_published_since_its_list() {
     }
 }
 
-/// Connections of other nodes outlive a disk that is opened anew, and so do the numbers that they were given.
+/// Connections of other nodes outlive a disk that is reopened, and so do the numbers that they were given.
 #[test]
 fn a_disk_that_is_opened_anew_gives_no_number_twice() {
     block_on(async {

@@ -226,7 +226,7 @@ fn a_damaged_footer_is_never_believed() {
     });
 }
 
-/// What its footer no longer tells is where the data ends; whoever repairs it knows.
+/// Its footer no longer tells where the data ends; the repairer knows.
 #[test]
 fn a_sealed_shard_takes_repairs_whatever_became_of_its_footer() {
     block_on(async {

@@ -70,7 +70,7 @@ impl JoinServer {
     async fn answer(&self, ask: Ask) -> Answer {
         let clock = &*self.trust.env().clock;
         if differ(clock.now(), ask.now) {
-            // Before the token: it is not used up by a clock. That this clock is another one tells a stranger nothing.
+            // Before the token: it is not used up by a clock. That this clock is another one tells an unauthorized client nothing.
             return Answer::refused(
                 "the clock of this node and that of the cluster differ by more than an hour; set it, and try again",
             );
@@ -124,7 +124,7 @@ impl Handler for JoinServer {
     fn serve(self: Arc<Self>, peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
             if let Err(problem) = self.exchange(peer, stream).await {
-                // The reasons may have words of a stranger.
+                // The reasons may have words of an unauthorized client.
                 let problem = one_line(&problem);
                 self.refusals.refused(peer.address, "joining", &problem);
             }

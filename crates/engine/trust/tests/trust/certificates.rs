@@ -1,4 +1,4 @@
-//! What strangers get to see.
+//! What unauthorized clients get to see.
 
 use rustls::pki_types::CertificateDer;
 use tokio::io::AsyncReadExt;

@@ -1,4 +1,4 @@
-//! Whoever has no right certificate reaches no handler.
+//! A client without a right certificate reaches no handler.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -81,7 +81,7 @@ async fn strangers_take_nothing_from_addresses_of_nodes() {
     );
     let address = listener.address();
     listener.set_addresses([address.ip()].into());
-    // What is half done from such an address makes way for nobody, whoever comes.
+    // A half handshake from such an address makes way for nobody.
     let mut halves = [silent(address).await, silent(address).await];
     let from_elsewhere = tokio::net::TcpSocket::new_v4().unwrap();
     from_elsewhere

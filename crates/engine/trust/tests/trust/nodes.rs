@@ -55,7 +55,7 @@ async fn a_connection_is_to_a_certain_node_or_an_error() {
     assert!(wrong.contains(&ONE.to_string()), "{wrong}");
     assert!(wrong.contains(&listener.address().to_string()), "{wrong}");
 
-    // The same ids, with a CA of their own.
+    // Equal ids, with a CA of their own.
     let other = Authority::create(CLUSTER, start()).unwrap();
     let stranger = Node::new(&other, ONE);
     let wrong = stranger.refused(listener.address(), TWO).await;

@@ -97,7 +97,7 @@ async fn a_renewal_that_fails_is_told_and_tried_again() {
     let error = one.trust.renew_if_due().expect_err("no folder");
     assert_eq!(one.trust.problem(), Some(error.to_string()));
     assert!(error.to_string().contains("node."), "{error}");
-    // What is not written is not used: after a restart it would be another one.
+    // A certificate that is not written is not used: after a restart it would be another one.
     assert_eq!(one.trust.certificate(), before);
     let connected = one
         .connect(listener.address(), TWO, Protocol::Forward)

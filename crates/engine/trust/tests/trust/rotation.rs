@@ -106,7 +106,7 @@ async fn nodes_reach_one_another_while_an_authority_takes_the_place_of_another()
         assert_eq!(node.trust.folder().certificate().unwrap(), now);
         assert!(!node.trust.folder().path().join("node.key.next").exists());
     }
-    // What was saved before is as good as ever until the old one is dropped.
+    // A folder that was saved before is as good as ever until the old CA is dropped.
     assert!(
         !reaches(&gone, &one, &at_one).await,
         "it does not know the new one"

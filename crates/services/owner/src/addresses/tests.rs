@@ -347,7 +347,7 @@ fn what_does_not_go_is_dropped_again_and_kept_until_it_has_gone() {
     desk.note_gone(mine);
     assert_eq!(steps(&mut desk, &view), [Leave(mine)]);
     assert!(desk.held().is_empty());
-    // Of another process it goes, whoever holds it.
+    // That of another process goes, under any holder.
     desk.note_taken(mine, Revision(1));
     steps(&mut desk, &view);
     let other = desk.steps((NOW, TODAY), &view, Some(process(2)));

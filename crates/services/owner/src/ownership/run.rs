@@ -131,7 +131,7 @@ impl ClusterMember {
                         tracing::warn!(volume = %id, "this node no longer owns the volume");
                         join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
                     }
-                    // One that is left for later is taken by whoever is next in line and has nothing to do.
+                    // The next idle node in line takes a volume that is left for later.
                     Step::Take if under_way(&taking, now) >= self.settings.takeovers_max => {}
                     Step::Take => {
                         taking.insert(id, now);
@@ -191,7 +191,7 @@ impl ClusterMember {
                 () = wait => {}
             }
         }
-        // What is being opened finds that there is no lease, or is left below.
+        // A volume that is being opened finds that there is no lease, or is left below.
         self.hold(None);
         while !taking.is_empty() {
             let next = pin!(opened.recv());
@@ -309,7 +309,7 @@ impl ClusterMember {
         better(view, self.own.node, &line(view, id, today, None), &needs)
     }
 
-    /// Leaves a volume to a node that can serve it better. What was acknowledged is in its log.
+    /// Leaves a volume to a node that can serve it better. Acknowledged changes are in its log.
     async fn yield_to_others(
         &self,
         pool: &Arc<Pool>,
@@ -319,7 +319,7 @@ impl ClusterMember {
     ) {
         let how = match lack.log_copies {
             0 => Leave::Close,
-            // What is still to be written finds no log.
+            // Pending writes find no log.
             _ => Leave::Abandon,
         };
         let over = select(lease.over().boxed(), self.env.clock.sleep(YIELD_CLOSE_MAX));

@@ -20,7 +20,7 @@ pub(super) fn survives(observed: &Observed, cluster: &ObservedCluster) -> NodesS
         _ => 0,
     };
     let lost = cluster.nodes.iter().filter(|node| !node.is_alive).count();
-    // What is lost already was survived. The copies of a log are those that are there.
+    // A loss that happened already was survived. The copies of a log are those that are there.
     let of_data = of_data.saturating_sub(lost);
     let of_logs = cluster.logs.iter().map(|log| log.copies).min();
     let of_logs = of_logs.map_or(of_data, |copies| copies.saturating_sub(1));

@@ -665,7 +665,7 @@ fn of_a_cluster_it_is_said_what_may_be_lost_next() {
     type Harm = fn(&mut ObservedCluster);
     // Without loss, and with service.
     type Survived = (usize, usize);
-    // What is wrong, how bad that is, how many warnings, and the nodes that may go without loss and with service.
+    // The fault, how bad it is, how many warnings, and the nodes that may go without loss and with service.
     let cases: [(&str, Harm, Health, usize, Survived); 16] = [
         ("well", |_| {}, Health::Healthy, 0, (2, 2)),
         (

@@ -68,7 +68,7 @@ struct Fate {
     spared: Vec<usize>,
 }
 
-/// Looks as often at each row of evidence. What was decided holds for the looks that follow.
+/// Looks as often at each row of evidence. A verdict holds for the looks that follow.
 fn fate(rows: &[(u32, Vec<Evidence>)], spare: usize) -> (Fate, String) {
     let count = rows[0].1.len();
     let mut histories = vec![History::default(); count];
@@ -189,7 +189,7 @@ fn what_hangs_or_is_slow_is_given_up() {
 fn what_fails_is_put_out_unless_others_fail_with_it() {
     let settle = SETTLE_LOOKS;
     let limit = ERRORS_MAX as u32 + settle - 1;
-    // What is seen, disks to spare, who is out, who is suspect, who is spared; a word of the reason.
+    // The evidence, disks to spare, who is out, who is suspect, who is spared; a word of the reason.
     type Rows = Vec<(u32, Vec<Evidence>)>;
     type Case<'a> = (&'a str, Rows, usize, [&'a [usize]; 3], &'a str);
     let cases: Vec<Case> = vec![

@@ -93,7 +93,7 @@ pub fn reckon(
 }
 
 impl Reckoning {
-    /// How much finds no room: of shards that wait, and of data that is to be written anew.
+    /// How much finds no room: of shards that wait, and of data that is to be rewritten.
     pub fn missing_bytes(&self) -> u64 {
         self.waiting_bytes + (self.rewrites_bytes - self.rewritable_bytes)
     }
@@ -113,7 +113,7 @@ impl Reckoning {
         }
         if self.rewrites_bytes > self.rewritable_bytes {
             parts.push(format!(
-                "{} of data can only be written anew for fewer disks, and {} are free there beside the reserve",
+                "{} of data can only be rewritten for fewer disks, and {} are free there beside the reserve",
                 format_size(self.rewrites_bytes),
                 format_size(self.rewritable_bytes)
             ));
@@ -172,7 +172,7 @@ mod tests {
         (0..count).map(one).collect()
     }
 
-    /// In MiB: moved or waiting, of that with room, written anew, of that with room, without room.
+    /// In MiB: moved or waiting, of that with room, rewritten, of that with room, without room.
     fn reckoned(mut room: MoveRoom, work: &[Work]) -> [u64; 5] {
         let found = reckon(&mut room, work, |work| Rewriting {
             live_bytes: 4 * work.shard_len_bytes,

@@ -1,6 +1,6 @@
-//! What has to be done with the pool's disks and what lies on them: a state machine without I/O.
+//! Plans work on the pool's disks and their data: a state machine without I/O.
 //!
-//! Owns: which shards move or are made anew and in which order, what is rewritten, what waits and for how long, whose
+//! Owns: which shards move or are rebuilt and in which order, what is rewritten, what waits and for how long, whose
 //! metadata leaves a disk, which disk nobody needs any more.
 //! Must not know: how any of it is done (`rebuild` does it), a clock, a disk.
 //!
@@ -187,13 +187,13 @@ pub struct Left {
     pub shards_missing: u64,
 }
 
-/// What was noted of moves that are followed by something else.
+/// Results of moves that another step follows.
 struct Pending {
     work: Work,
 }
 
 pub struct Planner {
-    /// A lost disk is waited for so long before what it had is made anew.
+    /// A lost disk is waited for so long before its data is rebuilt.
     rebuild_delay: Duration,
     /// Since when a disk cannot be read.
     away_since: BTreeMap<DiskId, Duration>,
@@ -220,7 +220,7 @@ pub struct Planner {
     /// Segments that are rewritten next, because a shard could not be moved, or lost bytes.
     rewrites: BTreeMap<VolumeId, (Vec<SegmentId>, Urgency)>,
     problems: BTreeSet<String>,
-    /// What is known beforehand to find no room.
+    /// Work that is known beforehand to find no room.
     lack: Option<String>,
     left: Left,
 }
@@ -328,7 +328,7 @@ impl Planner {
         self.look_at = now + (took * LOOK_PARTS).min(LOOK_PAUSE_MAX);
     }
 
-    /// What is to be done next of what the last look found, without another one. `None` if one is due: when all of it
+    /// The next actions for the findings of the last look, without another one. `None` if one is due: when all of it
     /// is done, disks are not as they were, something has to be rewritten, or the next look may be afforded.
     pub fn go_on(&mut self, disks: &[SeenDisk], now: Duration) -> Option<Vec<Action>> {
         if now >= self.look_at || self.queue.is_empty() || !self.rewrites.is_empty() {
@@ -362,7 +362,7 @@ impl Planner {
         self.under_way.insert(key, Pending { work });
     }
 
-    /// What is to be done now, in its order.
+    /// The actions to take now, in their order.
     pub fn step(&mut self, seen: &Observed) -> Vec<Action> {
         self.problems.clear();
         let standings = self.standings(&seen.disks, seen.now);
@@ -390,7 +390,7 @@ impl Planner {
         if work.is_empty() {
             self.deferred.clear();
         }
-        // What only asks for another kind of disks holds no disk back.
+        // Work that only asks for another device class holds no disk back.
         let is_all_done = work.iter().all(|work| work.is_misplaced);
         actions.extend(self.forget_actions(seen, &standings, is_all_done));
         actions.extend(self.data_actions(seen, work, rewrites));
@@ -672,7 +672,7 @@ impl Planner {
         moves
     }
 
-    /// What is done for a segment.
+    /// The action for a segment.
     fn way_of(&self, work: &Work, content: &SeenContent, free_bytes: &mut u64) -> Way {
         if !work.is_narrow {
             return Way::Move;
@@ -825,7 +825,7 @@ fn too_little_room(seen: &Observed, work: &[Work]) -> Option<String> {
         let (_, content) = volumes.find(|(it, _)| it.id == id)?;
         content.codes.get(&own).copied()
     };
-    // What is on another kind of disk than it asks for may stay there.
+    // Data on another device class than it asks for may stay there.
     let must_move = work.iter().filter(|work| !work.is_misplaced);
     let must_move: Vec<Work> = must_move.cloned().collect();
     let lack = room_for(seen, &mut seen.room.clone(), &must_move, &code_of).lack()?;

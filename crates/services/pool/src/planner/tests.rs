@@ -536,7 +536,7 @@ fn what_is_spread_waits_for_all_else_and_goes_on_while_something_moves() {
     };
     assert!(actions.iter().all(goes_to_six));
 
-    // It fails: nothing is told, nothing is written anew, and the next look is not at once.
+    // It fails: nothing is told, nothing is rewritten, and the next look is not at once.
     let later = Duration::from_secs(1);
     for error in [MoveError::Unsealed, MoveError::NoTarget] {
         planner.note(later, &actions[0], &Outcome::MoveFailed(error));

@@ -19,7 +19,7 @@ pub struct Work {
     /// Bytes of one shard.
     pub shard_len_bytes: u64,
     pub code: Code,
-    /// The kind of disks that it is to be on.
+    /// The device class that it is to be on.
     pub media: Option<Media>,
     /// The protection that it asks for, if not that of its volume.
     pub protection: Option<Protection>,
@@ -37,10 +37,10 @@ pub struct Work {
     /// some were added, or before more was asked for. Only writing it anew helps; and that comes before its shards are
     /// moved off draining disks, for it must not depend on the next ones as it did on those.
     pub is_narrow: bool,
-    /// More of its shards are on one node than have to be: it was made, or made anew, while nodes were away or had not
+    /// More of its shards are on one node than have to be: it was made, or rebuilt, while nodes were away or had not
     /// joined yet.
     pub is_crowded: bool,
-    /// It is on another kind of disks than it asks for, and has all else.
+    /// It is on another device class than it asks for, and has all else.
     pub is_misplaced: bool,
     /// It has all that it is to have, and one shard goes to this disk because that is emptier.
     pub to: Option<DiskId>,
@@ -96,7 +96,7 @@ impl Work {
         }
     }
 
-    /// What is at stake until it is done: what only moves, or gets more than it ever had, has all that it is to have.
+    /// The risk until it is done: a segment that only moves, or gets more than it ever had, has all that it is to have.
     pub fn urgency(&self) -> Urgency {
         match (self.is_short, self.spare) {
             // It does not survive the nodes that it is to survive.
@@ -107,7 +107,7 @@ impl Work {
         }
     }
 
-    /// Whether its records are written anew, because a shard cannot be moved.
+    /// Whether its records are rewritten, because a shard cannot be moved.
     pub fn is_rewritten_after(&self, error: &MoveError) -> bool {
         match error {
             // It may stay where it is.
@@ -122,7 +122,7 @@ impl Work {
     }
 }
 
-/// What is to be thought of a disk.
+/// The planner's view of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It is there and stays.
@@ -139,7 +139,7 @@ pub enum Standing {
 
 /// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
 /// could lose, by the protection that it asks for. `nodes_spare`: how many nodes a segment may lose. `crowded`: a shard of a segment whose disks are all fine
-/// that should be on another node; `misplaced`: those that should be on another kind of disk.
+/// that should be on another node; `misplaced`: those that should be on another device class.
 pub fn work_of(
     volume: VolumeId,
     segments: &[SegmentInfo],

@@ -611,7 +611,7 @@ async fn write_anew(pool: &Pool, fs: &Fs, run: u64) -> Result<(), FsError> {
             volume = fs.name(),
             segments = written.segments,
             left = written.left,
-            "segments that could not be repaired were written anew"
+            "segments that could not be repaired were rewritten"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What is told of a scrub: how far it is, and what it found.
+//! The report of a scrub: how far it is, and what it found.
 //!
 //! Must not know: how a scrub runs.
 
@@ -151,7 +151,7 @@ impl Pool {
         total_bytes
     }
 
-    /// What was found and is still there. Reads the metadata of all volumes with damage.
+    /// Damage that was found and is still there. Reads the metadata of all volumes with damage.
     pub async fn damaged_places(&self) -> DamagedPlaces {
         let (damages, more) = {
             let state = self.scrub.state.lock();

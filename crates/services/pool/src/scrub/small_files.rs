@@ -80,7 +80,7 @@ pub async fn check(pool: &Pool) {
     });
 }
 
-/// What is wrong with the pool file of a disk.
+/// Why the pool file of a disk is bad; `None`: it is good.
 async fn pool_file_problem(disk: &Arc<dyn Disk>) -> Option<String> {
     match truth::load(disk).await {
         Ok(Some(Ok(Picked { bad, .. }))) => bad.map(|bad| bad.to_string()),

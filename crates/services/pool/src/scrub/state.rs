@@ -135,7 +135,7 @@ mod tests {
     use cairn_formats::scrub_file::{SCRUB_FILE_LEN_BYTES_MAX, decode_scrub, encode_scrub};
     use cairn_formats::testing::example_pool;
 
-    /// What is read of it when it was written down.
+    /// The state as it is read back after it was written.
     fn stored(state: &ScrubState) -> Result<ScrubState, TextFileError> {
         decode_scrub(&encode_scrub(state)).map(|picked| {
             assert_eq!(picked.bad, None);
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(state, fresh);
     }
 
-    /// What was damaged is so until its place was looked at again.
+    /// A corrupt place counts as such until it was checked again.
     #[test]
     fn damage_is_forgotten_when_its_place_is_passed() {
         let mut state = ScrubState::default();

@@ -17,7 +17,7 @@ use crate::pool::{ChangeFailure, Pool};
 /// The volumes of a cluster's node are those that it keeps when they have been the same for so long.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// What is to become of the scrub now.
+/// The decision on the scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     /// It stays as it is: none is due, one that an operator began goes on, one that an operator paused does not.

@@ -32,7 +32,7 @@ impl Slot {
     }
 }
 
-/// What is under way, by age.
+/// Operations under way, by age.
 ///
 /// A tick takes the slot of the one before it that had this slot; what is still under way of that one goes to `old`.
 pub struct Ages {

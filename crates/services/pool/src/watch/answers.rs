@@ -3,7 +3,7 @@
 //! Owns: the operations under way and what they took, giving up those without an answer. Must not know: when a
 //! disk is bad ([`crate::judge`]).
 //!
-//! What is timed is single operations. Work that is made of many takes as long as it takes: each of its parts has an
+//! Single operations are timed. Work that is made of many takes as long as it takes: each of its parts has an
 //! answer in time where the disk works.
 
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Changes {
     pub errors: u64,
 }
 
-/// What is known of a disk's answers.
+/// The record of a disk's answers.
 pub struct Answers {
     clock: Arc<dyn Clock>,
     label: String,
@@ -61,12 +61,12 @@ pub struct Answers {
     work: Ages,
     ops: AtomicU64,
     nanos: AtomicU64,
-    /// Of the operations, those that failed, whoever asked for them.
+    /// Of the operations, those that failed, for any caller.
     errors: AtomicU64,
     given_up: AtomicBool,
     gone: Notify,
     why: Mutex<Option<String>>,
-    /// What is wrong although it is not put out.
+    /// Its trouble, although it is not faulted.
     trouble: Mutex<Option<String>>,
     /// How the last change that failed did.
     change_error: Mutex<Option<String>>,
@@ -76,7 +76,7 @@ pub struct Answers {
     counting: AtomicBool,
     /// The last one failed.
     probe_failed: AtomicBool,
-    /// It was opened anew after it had been put out, and has not been looked at since.
+    /// It was reopened after a fault, and has not been looked at since.
     untried: AtomicBool,
     /// When it was last said that there is no file descriptor.
     starved: Mutex<Option<Duration>>,
@@ -187,7 +187,7 @@ impl Answers {
         self.untried.store(true, Ordering::Release);
     }
 
-    /// Whether it was opened anew and not looked at since; it is now.
+    /// Whether it was reopened and not looked at since; it is now.
     pub fn take_untried(&self) -> bool {
         self.untried.swap(false, Ordering::AcqRel)
     }
@@ -263,7 +263,7 @@ impl Answers {
         *trouble = why;
     }
 
-    /// It is put out: what was wrong with it is the verdict's reason now.
+    /// It is faulted: its trouble is the verdict's reason now.
     pub fn drop_trouble(&self) {
         *self.trouble.lock() = None;
     }
@@ -291,7 +291,7 @@ impl Answers {
     pub async fn watch_change<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
         let _changing = Counted::begin(&self.changing, self.clock.monotonic());
         let result = self.watch(op).await;
-        // What is refused says nothing of the disk.
+        // A refused operation says nothing of the disk.
         let is_answer = !self.is_given_up()
             && match &result {
                 Ok(_) => {
@@ -404,7 +404,7 @@ struct UnderWay<'a> {
 }
 
 impl UnderWay<'_> {
-    /// What is dropped without one, because its disk is silent or is given up, says nothing of how the disk answers.
+    /// An operation that is dropped without one, because its disk is silent or is given up, says nothing of how the disk answers.
     fn note_answer(&self, is_error: bool) {
         let answers = self.answers;
         let now = answers.clock.monotonic();

@@ -46,7 +46,7 @@ enum Stage {
     Back { since: Duration },
 }
 
-/// What is known of a disk that was given up because it did not answer.
+/// The state of a disk that was given up because it did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comeback {
     stage: Stage,
@@ -137,7 +137,7 @@ impl Comeback {
 mod tests {
     use super::*;
 
-    /// What is done with the disk.
+    /// The next step with the disk.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         /// So many seconds pass in which it is not asked, although it could be.

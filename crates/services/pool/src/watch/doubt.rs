@@ -1,7 +1,7 @@
 //! Whether a disk is counted on, from one glance at it to the next.
 //!
 //! Owns: when a disk is doubted, and what it must do to be counted on again.
-//! Must not know: how its answers are counted; whether it is put out ([`crate::judge`]); what follows from a doubt.
+//! Must not know: how its answers are counted; whether it is faulted ([`crate::judge`]); what follows from a doubt.
 //!
 //! A doubt costs nothing but other places for new data, so it comes at once. It stays until the disk has proven itself: one that
 //! answers now and then would else count as lost and as well by turns, and take part of everything in between.
@@ -32,7 +32,7 @@ pub struct Seen {
     pub errors: u64,
 }
 
-/// What is thought of one disk.
+/// The doubts about one disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
     pub is_silent: bool,
@@ -100,13 +100,13 @@ mod tests {
 
     const GLANCE: Duration = Duration::from_millis(250);
 
-    /// What is seen at each glance, for so many glances: silent, changes that went well and that failed, reads that failed.
+    /// The evidence at each glance, for so many glances: silent, changes that went well and that failed, reads that failed.
     type Row = (u32, bool, u64, u64, u64);
 
-    /// What is seen, and what is thought after each row: silent, failing.
+    /// The evidence, and the doubts after each row: silent, failing.
     type Case<'a> = (&'a str, &'a [Row], &'a [(bool, bool)]);
 
-    /// What is thought of the disk after each row: silent, failing.
+    /// The doubts about the disk after each row: silent, failing.
     fn thought(rows: &[Row]) -> Vec<(bool, bool)> {
         let mut doubt = Doubt::default();
         let mut now = Duration::from_secs(100);

@@ -51,7 +51,7 @@ const LOOK_LATE: Duration = Duration::from_secs(5);
 /// How often what others keep in their folders is counted, which is a walk over all files.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is said of something that did not answer.
+/// The text for something that did not answer.
 pub fn no_answer(hang_after: Duration) -> String {
     format!("it did not answer within {} s", hang_after.as_secs())
 }
@@ -147,7 +147,7 @@ impl Watch {
         self.answers(disk)?.change_error()
     }
 
-    /// What is wrong with a disk: why it is not used any more, or what it is waited for.
+    /// The problem of a disk: why it is not used any more, or what it is waited for.
     pub fn problem(&self, disk: &Arc<dyn Disk>) -> Option<String> {
         self.answers(disk)?.problem()
     }
@@ -165,7 +165,7 @@ impl Watch {
         }
     }
 
-    /// The same disk once more, watched anew: who has the other one finds nothing there once that was let go. It has to prove
+    /// The disk once more, with a fresh record: holders of the other one find nothing there once that was let go. It has to prove
     /// itself before it is counted on.
     pub fn anew(&self, disk: &Arc<dyn Disk>) -> Option<Arc<dyn Disk>> {
         let found = {
@@ -200,7 +200,7 @@ pub struct Looking {
     last: Duration,
     /// Operations that began before count as begun then.
     base: Duration,
-    /// What was counted at the last look, and the history.
+    /// The counts at the last look, and the history.
     before: BTreeMap<DiskId, (Counts, History)>,
     /// When files of others were counted last.
     counted: Duration,
@@ -321,7 +321,7 @@ fn ask_given_up(pool: &Pool, disks: &[Arc<ShardDisk>]) {
     comebacks.retain(|id, _| disks.iter().any(|disk| disk.id() == *id));
     for disk in disks {
         let id = disk.id();
-        // What was on one that is being replaced goes elsewhere.
+        // Data of one that is being replaced goes elsewhere.
         let is_wanted = table.member(id).is_some_and(|member| !member.replaced);
         if table.condition(id) != Condition::Failed || !is_wanted {
             continue;
@@ -450,7 +450,7 @@ fn spare(pool: &Pool, evidence: &[Evidence]) -> usize {
         )
     };
     let lost: Vec<DiskId> = members.filter(is_lost).collect();
-    // What was on them may have been rebuilt, which is looked at only when it matters.
+    // Their data may have been rebuilt, which is looked at only when it matters.
     let is_at_stake = |seen: &Evidence| !seen.is_out && (seen.hangs || seen.is_suspect);
     let lost = match evidence.iter().any(is_at_stake) {
         true => pool.needed_count(&lost),

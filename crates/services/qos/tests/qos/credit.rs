@@ -150,7 +150,7 @@ fn credit_is_kept_over_restarts_and_earned_meanwhile() {
     }
 }
 
-/// Another class keeps what was earned, as far as it has room; it does not fill it.
+/// Another class keeps earned credit, as far as it has room; it does not fill it.
 #[test]
 fn another_class_is_no_way_to_credit() {
     let spec = |times: u32| ClassSpec {

@@ -130,7 +130,7 @@ fn networks_hold_their_clients_together() {
     near(got[other] as f64, 10.0 * 970.0 * MB as f64, 3.0);
 }
 
-/// What changes is in force at once, and what was owed stays owed: setting a limit again and again gives nothing away.
+/// A change is in force at once, and debt stays: setting a limit again and again gives nothing away.
 #[test]
 fn changes_hold_and_forgive_nothing() {
     let mut world = World::default();

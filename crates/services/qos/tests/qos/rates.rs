@@ -1,4 +1,4 @@
-//! Rates hold, whoever asks for how much; turns are fair; what is idle is lent, and once.
+//! Rates hold for any client and any amount; turns are fair; idle rate is lent, and once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -108,7 +108,7 @@ fn reads_and_writes_have_limits_of_their_own() {
     near(operations as f64, 200_000.0, 3.0);
 }
 
-/// What is idle of a class's total is lent; all together never get more; and who comes back gets its own at once.
+/// The idle part of a class's total is lent; all together never get more; and who comes back gets its own at once.
 #[test]
 fn idle_rate_is_lent_and_never_promised_twice() {
     let spec = ClassSpec {
@@ -187,7 +187,7 @@ fn those_who_gave_up_are_forgotten() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Over any time, whoever asks: no more than the rate and what may be made up for; and with enough asked, no less.
+    /// Over any time, for any clients: no more than the rate and what may be made up for; and with enough asked, no less.
     #[test]
     fn no_more_and_no_less(
         rate in MB..200 * MB,

@@ -116,7 +116,7 @@ async fn a_goal_is_missed_met_and_taken_away() {
     };
     shaper.set(goal(10));
     assert_eq!(shaper.look_at_goals(), None, "not known yet");
-    // What was not answered does not count.
+    // An unanswered request does not count.
     drop(gate.timed());
     (0..98).for_each(|_| answer(10));
     (0..2).for_each(|_| answer(11));
@@ -125,7 +125,7 @@ async fn a_goal_is_missed_met_and_taken_away() {
     let report = shaper.goal(VOLUME).unwrap();
     assert_eq!((report.answered.all, report.answered.late), (100, 2));
     assert_eq!(report.is_met(), Some(false));
-    // The same goal goes on, another one begins anew.
+    // An equal objective goes on, another one begins anew.
     shaper.set(goal(10));
     assert_eq!(shaper.goal(VOLUME), Some(report));
     shaper.set(goal(20));

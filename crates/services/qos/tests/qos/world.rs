@@ -32,7 +32,7 @@ pub struct Load {
     /// Requests that it has under way at a time.
     pub window: usize,
     under_way: usize,
-    /// What was let through.
+    /// Bytes that were let through.
     pub bytes: u64,
     pub operations: u64,
     gone: Rc<Cell<bool>>,

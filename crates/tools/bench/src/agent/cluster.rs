@@ -64,7 +64,7 @@ struct Client {
     engine: String,
     mount: Option<String>,
     notes: Vec<String>,
-    /// Operations and bytes that were told to whoever shows progress.
+    /// Operations and bytes that were told to the display of progress.
     told: (u64, u64),
     failed: Option<String>,
 }

@@ -3,7 +3,7 @@
 //! Owns: the protocol between them, starting all clients together, what happens when one is lost.
 //! Must not know: suites, how a phase is done, how a token is kept.
 //!
-//! Whoever has the token can have files written and removed with the rights of the agent's user,
+//! A holder of the token can have files written and removed with the rights of the agent's user,
 //! and nothing is encrypted: agents belong into a network of their own.
 
 mod cluster;

@@ -213,7 +213,7 @@ async fn authorize(Shared(agent): Api, request: Request, next: Next) -> Response
     }
     let message = "the token is missing or not this agent's".to_owned();
     let mut response = Refused(StatusCode::UNAUTHORIZED, message).into_response();
-    // Strangers do not keep a connection.
+    // Unauthorized clients do not keep a connection.
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -194,7 +194,7 @@ impl Worker {
                 client_count,
             } => {
                 // The others may still be at work on the same files when this client is given up;
-                // whoever is left to the coordinator removes them.
+                // a client that the coordinator still has removes them.
                 self.holds_files = client_count == 1;
                 let place = Place {
                     client,

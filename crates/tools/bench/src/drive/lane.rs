@@ -13,7 +13,7 @@ use super::tally::{Tally, Worker};
 use super::{Clock, Crew, Done, Ended, Failed, Job};
 use crate::engine::Control;
 
-/// How often what was done is shown to whoever watches.
+/// How often progress is shown to the watcher.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// What the lanes of one thread share.
@@ -88,7 +88,7 @@ impl Team {
         let mut counts = self.counts.lock();
         counts.errors_in_row = 0;
         let ns = u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX);
-        // What is answered in the ramp does not count.
+        // Requests that are answered in the ramp do not count.
         if let Some(at) = end.checked_duration_since(self.clock.start) {
             counts.tally.done(worker, (end, at), ns, done);
         }

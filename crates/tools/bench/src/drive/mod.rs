@@ -52,7 +52,7 @@ pub struct Course {
     pub in_flight_max: usize,
     /// A server that is silent for so long has failed.
     pub reply_timeout: Duration,
-    /// What is answered in this time after the start does not count.
+    /// Requests that are answered in this time after the start do not count.
     pub ramp: Duration,
     /// No request begins later than so long after the ramp; absent: jobs end by themselves.
     pub runtime: Option<Duration>,

@@ -1,4 +1,4 @@
-//! What was done and how long it took.
+//! Counts of requests and how long they took.
 //!
 //! Owns: counters, the latency histogram and the intervals of one thread, adding them up.
 //! Must not know: what a request is.

@@ -117,7 +117,7 @@ impl Job<'_> {
             Sync::AtEnd => writeln!(text, "end_fsync=1")?,
             Sync::EachRequest => writeln!(text, "sync=1")?,
         }
-        // Space is allocated by writing, and caches are dropped by whoever wants that.
+        // Space is allocated by writing, and the caller drops caches if it wants that.
         writeln!(text, "fallocate=none")?;
         writeln!(text, "invalidate=0")?;
         writeln!(text, "randseed={}", self.seed)?;

@@ -320,7 +320,7 @@ pub fn unix_now() -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// What was done between ticks, in bounded memory.
+/// Counts between ticks, in bounded memory.
 #[derive(Default)]
 struct Series {
     samples: Vec<Sample>,

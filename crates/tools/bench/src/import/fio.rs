@@ -172,7 +172,7 @@ fn phase_of(
     result
 }
 
-/// What was asked for, where the options can be told in our words.
+/// The plan of a run, where its options can be told in our words.
 fn plan(
     document: &Document,
     job: &Job,

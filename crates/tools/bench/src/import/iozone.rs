@@ -185,7 +185,7 @@ fn follow(units: &Units, line: &str, test: &mut Test) -> Result<(), ImportError>
     Ok(())
 }
 
-/// What was asked for, above the first test.
+/// Reads the parameters above the first test.
 fn head(line: &str, parameters: &mut BTreeMap<String, String>) {
     let heads = [
         ("Record Size", "record size"),

@@ -75,7 +75,7 @@ fn what_is_written_is_read_back() {
         assert_eq!(stable.len(), 10 * 4096, "{name}");
     }
     check(&fixture.run(&small(Workload::SeqRead)), 30, 30 * 4096);
-    // What is not the pattern is noticed.
+    // Other bytes than the pattern are noticed.
     let unlike = LoadSettings {
         verify: false,
         ..small(Workload::SeqWrite)

@@ -345,7 +345,7 @@ fn names_are_made_found_renamed_and_removed() {
         check(&run(Stat), 60);
         check(&run(Unlink), 60);
         assert!(fixture.server.names(dir).is_empty());
-        // What is missing is made, what is too much is removed.
+        // Missing files are made, surplus ones are removed.
         check(&run(Stat), 60);
         check(&run(Create), 60);
         assert_eq!(fixture.server.names(dir).len(), count);

@@ -233,7 +233,7 @@ impl PathEngine {
                 let written = job.parts.iter().map(part_key);
                 self.written.extend(written);
                 if work.direction == Direction::Read {
-                    // What was read would be what this wrote a moment ago.
+                    // Else reads would get the bytes that this wrote a moment ago.
                     place::drop_caches(&self.files_of(&job.parts), false);
                 }
                 Ok(None)

@@ -27,7 +27,7 @@ pub struct PathEngine {
     folder: PathBuf,
     /// Why there is none, until data is asked for: names need no fio.
     fio: Result<Fio, String>,
-    /// What was found out, by whether O_DIRECT was asked for.
+    /// The mode that works, by whether O_DIRECT was asked for.
     modes: HashMap<bool, Mode>,
     /// Parts of files that are known to be whole: file, offset, bytes.
     written: HashSet<(String, u64, u64)>,

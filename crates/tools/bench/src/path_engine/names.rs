@@ -401,7 +401,7 @@ impl Tally {
     }
 }
 
-/// What was done to names is stable when their directories are.
+/// Changes of names are stable when their directories are.
 fn sync_directories(directories: &[PathBuf]) -> io::Result<()> {
     directories
         .iter()

@@ -406,7 +406,7 @@ fn names_are_made_looked_at_and_removed() {
             (Stat, 300),
             (Rename, 300),
             (Unlink, 300),
-            // What is missing is made outside of the clock.
+            // Missing files are made outside of the clock.
             (Rename, 300),
             (Create, 300),
             (Unlink, 300),

@@ -38,7 +38,7 @@ pub fn html(results: &[RunResult]) -> String {
     summary(&mut page, &view);
     credits(&mut page, &view, &mut charts);
     passes(&mut page, &view);
-    // What is charted above is not charted again.
+    // A topic that is charted above is not charted again.
     let topics = view.topics.iter().filter(|topic| !topic.is_of_burst());
     for topic in topics.take(TOPIC_COUNT_MAX) {
         topic_section(&mut page, &view, topic, &mut charts);
@@ -377,7 +377,7 @@ fn passes(page: &mut Page, view: &View<'_>) {
     if table.is_empty() {
         return;
     }
-    page.raw("<section>\n<h2>Reads and the read cache</h2>\n<p>The same bytes, read again and again. Parts are of the bytes ");
+    page.raw("<section>\n<h2>Reads and the read cache</h2>\n<p>One set of bytes, read again and again. Parts are of the bytes ");
     page.raw("that clients read; disks may read more than that. A read cache keeps what is read a second time.</p>\n");
     page.table("Reads and the read cache", &table);
     page.element("<p>Published: ", &credit::published_gain(), "</p>\n");
@@ -391,7 +391,7 @@ fn capitalised(text: &str) -> String {
     })
 }
 
-/// What was run, with all phases and what is needed to run it again.
+/// The runs, with all phases and the values needed to run them again.
 fn runs(page: &mut Page, view: &View<'_>) {
     for (result, label) in view.results.iter().zip(&view.labels) {
         page.raw("<section>\n");

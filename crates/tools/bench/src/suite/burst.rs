@@ -238,7 +238,7 @@ fn curve(
     Some(curve)
 }
 
-/// What was done, by the clock of a curve.
+/// The samples of a run, by the clock of a curve.
 pub(crate) fn delivered(result: &RunResult, curve: &CreditCurve) -> Vec<Sample> {
     let mut samples = Vec::new();
     for stretch in curve.stretches.iter().take(STRETCHES_SHOWN) {
@@ -285,7 +285,7 @@ fn deviation(curve: &CreditCurve, samples: &[Sample]) -> Option<f64> {
     Some(100.0 * most / all)
 }
 
-/// What was delivered while there was credit, and after it; MB/s.
+/// Rates while there was credit, and after it; MB/s.
 pub(crate) struct Delivered {
     pub burst: Option<f64>,
     pub baseline: Option<f64>,

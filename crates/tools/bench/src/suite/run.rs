@@ -127,8 +127,8 @@ impl Driver for Local {
     }
 }
 
-/// Runs `plan` to its end, or until `control` says stop or nothing works any more. What was measured
-/// until then is the result, marked as partial. Fails only when nothing was measured at all.
+/// Runs `plan` to its end, or until `control` says stop or nothing works any more. The measurements
+/// until then are the result, marked as partial. Fails only when nothing was measured at all.
 pub fn run(
     plan: &Plan,
     job: &Job,
@@ -211,7 +211,7 @@ pub fn run(
 #[derive(Default)]
 struct State {
     phases: Vec<PhaseResult>,
-    /// What was done about caches: each way once.
+    /// How caches were treated: each way once.
     caches: BTreeSet<String>,
     notes: Vec<String>,
     partial: Vec<String>,

@@ -12,7 +12,7 @@ use cairn_nfs_client::{NfsUrl, UrlError};
 use crate::result::TargetInfo;
 use crate::s3_engine::{S3Url, S3UrlError};
 
-/// What is measured.
+/// The thing that is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A server, by our own client, without a mount.

@@ -28,7 +28,7 @@ pub(super) enum Value {
     Bool(bool),
     List(Vec<Value>),
     Object(Vec<(String, Value)>),
-    /// Lines with templates in them; whoever makes it has escaped the rest with [`escape_template`].
+    /// Lines with templates in them; the caller has escaped the rest with [`escape_template`].
     Heredoc(String),
 }
 

@@ -38,7 +38,7 @@ const TEMPLATE_BODY_LEN_BYTES_MAX: usize = 51_200;
 /// Networks that a volume is exported to.
 const CLIENT_NETWORK_COUNT_MAX: usize = 64;
 
-/// What is written.
+/// The kind of template that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// CloudFormation in YAML.
@@ -137,12 +137,12 @@ pub struct ClientValues {
     pub nconnect: u32,
 }
 
-/// What was made.
+/// The template that was made.
 #[derive(Clone, Debug)]
 pub struct Rendered {
     pub file_name: &'static str,
     pub content: String,
-    /// What whoever deploys it has to know.
+    /// Notices for the person who deploys it.
     pub notices: Vec<String>,
 }
 

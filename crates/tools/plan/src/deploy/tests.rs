@@ -1,4 +1,4 @@
-//! What is rendered, what is refused, and what must hold in every template.
+//! Rendered templates, refusals, and properties that must hold in every template.
 
 use super::*;
 use crate::design::{

@@ -231,7 +231,7 @@ fn push_indent(out: &mut String, depth: usize) {
     }
 }
 
-/// What is between two entries, or before the closing bracket.
+/// The text between two entries, or before the closing bracket.
 fn next_json(out: &mut String, index: usize, depth: usize) {
     if index > 0 {
         out.push(',');

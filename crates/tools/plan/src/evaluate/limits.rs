@@ -68,7 +68,7 @@ impl Limits {
                 limit.value *= factor;
                 limit.range = limit.range.map(|end| end * factor);
                 limit.known = match limit.known {
-                    // What was measured once is not known of so many.
+                    // A figure that was measured once is not known of so many.
                     Known::Measured => Known::Extrapolated,
                     known => known.max(Known::Derived),
                 };

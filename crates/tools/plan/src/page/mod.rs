@@ -70,7 +70,7 @@ fn head(page: &mut Page) {
     page.raw("</style>\n</head>\n");
 }
 
-/// What was asked for, a line each.
+/// The goals, a line each.
 fn goals(report: &PlanReport) -> Vec<(&'static str, String)> {
     let goal = &report.goal;
     let mut lines = vec![("capacity", format!("{} usable", goal.capacity_bytes))];

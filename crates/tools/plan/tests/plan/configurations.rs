@@ -53,7 +53,7 @@ fn every_configuration_gets_its_verdict() {
     assert!(names.len() >= CASE_COUNT_MIN, "{}", names.len());
 }
 
-/// What is wrong with the verdict; `None`: it is the expected one.
+/// Why the verdict is wrong; `None`: it is the expected one.
 fn verdict(catalog: &Catalog, case: &Case) -> Option<String> {
     let checked = check::check(
         catalog,

@@ -132,7 +132,7 @@ fn every_goal_gets_its_verdict() {
     assert!(names.len() >= CASE_COUNT_MIN, "{}", names.len());
 }
 
-/// What is wrong with the advice; nothing: it is the expected one.
+/// Why the advice is wrong; empty: it is the expected one.
 fn verdict(case: &Case, ranking: &Ranking) -> Vec<String> {
     let mut wrong = Vec::new();
     let first = ranking.fits.first().map(|fit| fit.evaluation.name.as_str());

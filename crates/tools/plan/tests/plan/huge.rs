@@ -290,7 +290,7 @@ fn goals_beyond_all_plans_are_refused_with_their_flag() {
             Err(GoalError::TooMuch { flag, .. }) => assert_eq!(flag, wanted),
             other => panic!("{wanted}: {other:?}"),
         }
-        // Designs are made for none of them; whoever makes some all the same ends in no panic.
+        // Designs are made for none of them; a caller that makes some all the same ends in no panic.
         let _ = candidates(&CATALOG, &goal);
         assert!(
             matches!(rank(&CATALOG, &goal), Err(RankError::Goal(_))),

@@ -819,7 +819,7 @@ proptest! {
     }
 }
 
-/// What is evaluated is finite, and within what its limits allow.
+/// Evaluated figures are finite, and within their limits.
 #[test]
 fn figures_are_finite_and_within_their_limits() {
     /// Every so many of the candidates: all families come up, and it takes no time.

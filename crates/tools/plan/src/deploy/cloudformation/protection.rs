@@ -17,7 +17,7 @@ pub(super) fn key_arn() -> Node {
     )
 }
 
-/// Whoever may use EBS in this account may use the key through it, as with the key that AWS manages: the group and the
+/// A principal that may use EBS in this account may use the key through it, as with the key that AWS manages: the group and the
 /// snapshots need it as well. It stays with the volumes.
 pub(super) fn key() -> (String, Node) {
     let statement = |name: &str, principal: Node, actions: Node| {
@@ -60,7 +60,7 @@ pub(super) fn key() -> (String, Node) {
     ("VolumeKey".to_string(), key)
 }
 
-/// What EC2 does with a key for whoever attaches a volume (EBS user guide, EBS encryption requirements).
+/// What EC2 does with a key for a principal that attaches a volume (EBS user guide, EBS encryption requirements).
 fn use_of_key() -> Vec<Node> {
     [
         "kms:CreateGrant",

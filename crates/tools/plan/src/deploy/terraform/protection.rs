@@ -8,7 +8,7 @@ use crate::deploy::alarms::{ALARMS, Alarm};
 use crate::deploy::hcl::{Body, Value, expression};
 use crate::deploy::user_data::METRICS;
 
-/// What EC2 does with a key for whoever attaches a volume (EBS user guide, EBS encryption requirements).
+/// What EC2 does with a key for a principal that attaches a volume (EBS user guide, EBS encryption requirements).
 const USE_OF_KEY: [&str; 5] = [
     "kms:CreateGrant",
     "kms:Decrypt",
@@ -18,7 +18,7 @@ const USE_OF_KEY: [&str; 5] = [
 ];
 const THROUGH_EC2: &str = "ec2.${var.region}.amazonaws.com";
 
-/// Whoever may use EBS in this account may use the key through it, as with the key that AWS manages: the group and the
+/// A principal that may use EBS in this account may use the key through it, as with the key that AWS manages: the group and the
 /// snapshots need it as well. It stays with the volumes.
 pub(super) fn key(file: &mut Body) {
     let list =
