@@ -45,7 +45,7 @@ impl Guard {
             exec sh -c "$3""#;
         let started = Command::new("sh")
             .args(["-c", script, "sh"])
-            .arg((seconds + BEFORE_ENDS_SECONDS).to_string())
+            .arg(told_max(seconds).as_secs().to_string())
             .arg(seconds.to_string())
             .arg(after)
             .stdin(Stdio::piped())
@@ -59,12 +59,20 @@ impl Guard {
         })
     }
 
-    fn stands_still(&mut self) -> Result<(), Failure> {
+    /// `waits_until`: a guard that is told later may have run its command before, and the application does not stand still.
+    fn stands_still(&mut self, waits_until: Instant) -> Result<(), Failure> {
         let told = self
             .held
             .as_mut()
             .map_or(Ok(()), |held| held.write_all(b"."));
-        told.map_err(|error| cannot("tell the shell that runs --after", &error))
+        told.map_err(|error| cannot("tell the shell that runs --after", &error))?;
+        if Instant::now() < waits_until {
+            return Ok(());
+        }
+        Err(Failure::failed(
+            "this program was paused for too long after the --before command, so the application may have resumed: no snapshot is taken",
+        )
+        .hint("try again under less load, or allow more time with --freeze-timeout"))
     }
 
     /// Has the command run, unless it did already, and waits for it.
@@ -82,6 +90,11 @@ impl Guard {
     }
 }
 
+/// How long a guard waits to be told that the application stands still.
+fn told_max(freeze_timeout_seconds: u32) -> Duration {
+    Duration::from_secs((freeze_timeout_seconds + BEFORE_ENDS_SECONDS).into())
+}
+
 fn cannot(what: &str, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot {what}: {error}"))
 }
@@ -95,6 +108,8 @@ impl FreezeArgs {
     ) -> Result<T, Failure> {
         // From before it stands still: this program may be killed at any moment.
         let after = self.after.as_deref();
+        // The guard waits for so long at least to be told that the application stands still.
+        let waits_until = Instant::now() + told_max(self.freeze_timeout);
         let mut guard = after
             .map(|after| Guard::start(after, self.freeze_timeout))
             .transpose()?;
@@ -102,7 +117,10 @@ impl FreezeArgs {
         let frozen = before.map_or(Ok(()), |command| run_before(command, self.freeze_timeout));
         // From before the guard counts: this process may stand still between two steps, and the guard goes on meanwhile.
         let stands_until = Instant::now() + Duration::from_secs(self.freeze_timeout.into());
-        let frozen = frozen.and_then(|()| guard.as_mut().map_or(Ok(()), Guard::stands_still));
+        let frozen = frozen.and_then(|()| match guard.as_mut() {
+            Some(guard) => guard.stands_still(waits_until),
+            None => Ok(()),
+        });
         let taken = frozen.and_then(|()| take());
         let is_in_time = guard.is_none() || Instant::now() < stands_until;
         let released = guard.map_or(Ok(()), Guard::release);
@@ -165,6 +183,16 @@ mod tests {
         let failed = freeze.around(|| Err::<(), _>(Failure::failed("no")), || unreachable!());
         failed.unwrap_err();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_guard_that_is_told_too_late_guards_nothing() {
+        let now = Instant::now();
+        for (waits_until, is_in_time) in [(now, false), (now + Duration::from_secs(3600), true)] {
+            let mut guard = Guard::start("true", 60).unwrap();
+            assert_eq!(guard.stands_still(waits_until).is_ok(), is_in_time);
+            guard.release().unwrap();
+        }
     }
 
     #[test]
