@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::Disk;
 use cairn_base::env::{Clock, Entropy, Env};
@@ -119,13 +118,12 @@ pub(crate) async fn open_to_read(
     settings.replay.wait(&*env.clock).await;
     let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
     let history = found.history();
-    let kept = settings.replay.keep(volume, history.memory_bytes())?;
+    let replaying = settings.replay.hold(volume, history.memory_bytes());
     let (state, applied) = choose_state_to_read(&settings, &disks, history).await?;
-    let mut entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
-    for entry in &mut entries {
-        // It stays in memory, and may be a slice of a whole log file.
-        entry.data = Bytes::copy_from_slice(&entry.data);
-    }
+    let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
+    // The log may be much longer than what of it stays in memory.
+    let staying_bytes = staying_bytes(history, &applied, &entries);
+    let kept = settings.replay.keep(volume, staying_bytes)?;
     let mut journal = JournalIndex::default();
     for entry in &entries {
         journal.insert(entry);
@@ -172,6 +170,7 @@ pub(crate) async fn open_to_read(
         replayed_entries: replay.entries,
         journal: entries,
     };
+    drop((found, replaying));
     Ok((store, recovered))
 }
 
@@ -659,6 +658,15 @@ fn journal_of(
     Ok(journal.finish())
 }
 
+/// Bytes of memory that what a log has beside a state takes, at the most: records that the state does not have yet, and bytes of
+/// files that are in the log alone.
+fn staying_bytes(history: &History, applied: &AppliedRecord, journal: &[JournalEntry]) -> u64 {
+    let of_files = journal.iter().map(|entry| entry.data.len() as u64);
+    let staying = history.memory_bytes_after(applied.position) + of_files.sum::<u64>();
+    // The newest records have bytes of files as well.
+    staying.min(history.memory_bytes())
+}
+
 fn replayed(recovered: &History) -> impl Iterator<Item = &LogRecord> {
     let skipped = usize::from(planted::is(Bug::LogLastRecordNotReplayed));
     let count = recovered.records.len().saturating_sub(skipped);
@@ -927,6 +935,7 @@ impl Start {
 mod tests {
     use super::*;
     use crate::state::{Pair, ShipResult, StateCursor, StateFuture, StateKey, Turn};
+    use bytes::Bytes;
 
     /// A state whose disk is full.
     struct FullState;
@@ -1023,5 +1032,50 @@ mod tests {
         for applied in applied {
             assert!(recovered.continues(&applied), "{applied:?}");
         }
+    }
+
+    /// A log that is long because of what the state has already, or of what files have already, leaves little in memory.
+    #[test]
+    fn what_a_state_has_does_not_stay_in_memory() {
+        let record = |first: u64, last: u64, len_bytes: usize| LogRecord {
+            first: LogPosition(first),
+            last: LogPosition(last),
+            epoch: Epoch(1),
+            term: 1,
+            payload: Bytes::from(vec![0; len_bytes]),
+        };
+        let history = History {
+            records: vec![record(1, 2, 5000), record(3, 3, 700), record(4, 6, 300)],
+            end: LogPosition(6),
+            ..History::empty()
+        };
+        let entry = |len_bytes: usize| JournalEntry {
+            position: LogPosition(1),
+            ino: cairn_base::Ino(1),
+            offset: 0,
+            data: Bytes::from(vec![0; len_bytes]),
+            encryption: None,
+            size_bytes: len_bytes as u64,
+            mtime: cairn_base::Timestamp::default(),
+            ctime: cairn_base::Timestamp::default(),
+            mode: 0,
+        };
+        let staying = |position: u64, journal: &[JournalEntry]| {
+            let applied = AppliedRecord {
+                position: LogPosition(position),
+                ..AppliedRecord::default()
+            };
+            staying_bytes(&history, &applied, journal)
+        };
+        assert_eq!(staying(6, &[]), 0);
+        let newest = staying(3, &[]);
+        assert!((300..700).contains(&newest), "{newest}");
+        assert_eq!(staying(3, &[entry(20), entry(30)]), newest + 50);
+        // A record counts until the state has all of it.
+        assert_eq!(staying(4, &[]), newest);
+        let whole = history.memory_bytes();
+        assert!(whole > 6000, "{whole}");
+        assert_eq!(staying(0, &[]), whole);
+        assert_eq!(staying(0, &[entry(1000)]), whole);
     }
 }

@@ -134,9 +134,14 @@ impl History {
 
     /// Bytes of memory that its records have.
     pub fn memory_bytes(&self) -> u64 {
-        let each = self.records.iter().map(|record| record.payload.len());
-        each.map(|len_bytes| len_bytes as u64 + RECORD_MEMORY_BYTES)
-            .sum()
+        self.memory_bytes_after(LogPosition(0))
+    }
+
+    /// Bytes of memory that its records have which end after a position.
+    pub fn memory_bytes_after(&self, position: LogPosition) -> u64 {
+        let after = self.records.iter().filter(|record| record.last > position);
+        let each = after.map(|record| record.payload.len() as u64 + RECORD_MEMORY_BYTES);
+        each.sum()
     }
 
     /// Whether a state that came so far is part of this history, and the log goes on from it.
