@@ -6,7 +6,8 @@
 //! strangers and the network of a request without a signature. Each group takes another place only while enough are free for others,
 //! so a wider group leaves places that a narrower one did not: any number of keys of one user leave some to other users, and any
 //! number of users of one volume leave some to other volumes. Among clients that wait, the one whose groups hold the fewest places
-//! comes first, and then the one that came first. Strangers have less than are free, all together: addresses cost nothing.
+//! comes first, and then the one that came first. Strangers have less than are free, all together, and never the last one: addresses
+//! cost nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -66,7 +67,7 @@ struct Share {
 
 impl Group {
     /// A key leaves one place more than its user, so that another key of the user comes in; the user leaves one for another user
-    /// and one for a stranger; the volume leaves one for another volume.
+    /// and one for a stranger; the volume leaves one for another volume, which no stranger takes.
     fn share(&self) -> Share {
         let (part, left_count) = match self {
             Self::Key(_) => (3, 4),
@@ -167,7 +168,9 @@ impl State {
             let is_within = held < free_count.saturating_mul(share.part);
             held == 0 || is_within && free_count > share.left_count
         };
-        free_count > 0 && groups.iter().all(has_room)
+        let is_last = free_count == 1 && self.held_count > 0;
+        let is_kept = is_last && groups.contains(&Group::Strangers);
+        free_count > 0 && !is_kept && groups.iter().all(has_room)
     }
 
     /// How much the groups of a holder have, the widest first: the least comes first.
@@ -300,12 +303,15 @@ mod tests {
             let by_one: Vec<Holder> = keys(1).collect();
             let with_strangers: Vec<Holder> = keys(1).chain(strangers()).collect();
             let by_all: Vec<Holder> = (1..50).flat_map(keys).collect();
+            let all_with_strangers: Vec<Holder> =
+                by_all.iter().cloned().chain(strangers()).collect();
             for (name, hogs, other) in [
                 ("another key", &by_one[..1], key(1, 1, "other")),
                 ("another user", &by_one[..], key(1, 99, "other")),
                 ("a stranger", &by_one[..], address(99)),
                 ("beside strangers", &with_strangers[..], key(1, 99, "other")),
                 ("another volume", &by_all[..], key(2, 1, "other")),
+                ("with both", &all_with_strangers[..], key(2, 1, "other")),
             ] {
                 let holders: Vec<Holder> = hogs.iter().cloned().chain([other]).collect();
                 let got = given(count, &holders);
