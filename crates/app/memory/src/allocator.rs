@@ -9,20 +9,29 @@
 const MEMORY_KEPT_MS: libc::c_long = 30_000;
 /// `mi_option_purge_delay` of mimalloc 3; the binding names no such constant.
 const OPTION_PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+/// Below this limit, in bytes, freed memory is not kept at all: under load it would be a third of the limit at times.
+const KEPT_FROM_BYTES: u64 = 512 << 20;
 /// Below this limit, in bytes, a page of 2 MiB for each few KiB in use is too much.
 const HUGE_PAGES_FROM_BYTES: u64 = 1 << 30;
 
 /// Sets both allocators up. To be called once, before there are other threads.
 pub fn prepare() {
-    // SAFETY: sets a number; an option that mimalloc does not know is ignored. MIMALLOC_PURGE_DELAY in
-    // the environment goes first.
-    unsafe { libmimalloc_sys::mi_option_set_default(OPTION_PURGE_DELAY, MEMORY_KEPT_MS) };
+    keep_for(MEMORY_KEPT_MS);
     c_library::prepare();
 }
 
-/// Sets the process up for a memory limit: with a small one, the system makes no large pages of parts that are used. To be
-/// called before most memory is taken; programs that are started later inherit it.
+/// How long mimalloc keeps freed memory, in milliseconds. MIMALLOC_PURGE_DELAY in the environment goes first.
+fn keep_for(milliseconds: libc::c_long) {
+    // SAFETY: sets a number; an option that mimalloc does not know is ignored.
+    unsafe { libmimalloc_sys::mi_option_set_default(OPTION_PURGE_DELAY, milliseconds) };
+}
+
+/// Sets the process up for a memory limit: with a small one, freed memory goes back at once, and the system makes no large pages
+/// of parts that are used. To be called before most memory is taken; programs that are started later inherit the latter.
 pub fn keep_to(limit_bytes: u64) {
+    if limit_bytes < KEPT_FROM_BYTES {
+        keep_for(0);
+    }
     if limit_bytes < HUGE_PAGES_FROM_BYTES {
         let (yes, unused): (libc::c_ulong, libc::c_ulong) = (1, 0);
         // SAFETY: changes how the kernel backs memory that is touched from now on; the other arguments have to be 0. A

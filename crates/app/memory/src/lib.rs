@@ -1,7 +1,7 @@
 //! The memory limit of a process: what it has, what has it, and what gives way near the limit.
 //!
 //! Owns: the decision ([`Governor`]), what is counted of parts ([`Meters`]), how the process is measured ([`resident_bytes`]), the
-//! settings of both allocators ([`allocator`]).
+//! settings of both allocators ([`allocator`]), the program's own code ([`code`]).
 //! Must not know: caches, volumes, protocols. The owner of a part registers how it is read, and carries out the decisions.
 //!
 //! Parts of the limit that are handed out at the start (`cairn_config::MemoryBudget`) bound what is asked of the allocators, not
@@ -19,6 +19,7 @@
 //! ```
 
 pub mod allocator;
+pub mod code;
 mod divide;
 mod governor;
 mod meters;

@@ -9,7 +9,8 @@ use cairn_config::MemoryBudget;
 use cairn_disk::ReadBuffers;
 use cairn_fs::DirtyBudget;
 use cairn_memory::{
-    Governor, Meters, Orders, Seen, Share, TICK, allocator, divide, resident_bytes, with_other,
+    Governor, Meters, Orders, Seen, Share, TICK, allocator, code, divide, resident_bytes,
+    with_other,
 };
 use cairn_meta::MetaCache;
 use cairn_pool::health::observed::MemoryUse;
@@ -228,6 +229,7 @@ pub fn tend(memory: &Arc<Memory>) -> std::io::Result<()> {
             drop(memory);
             if give_back {
                 allocator::give_back();
+                code::let_go();
             }
             std::thread::sleep(TICK);
         }
