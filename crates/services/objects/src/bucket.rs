@@ -177,7 +177,7 @@ pub struct KeysWanted<'a> {
 }
 
 /// The directory of a key, and its place there.
-struct Place {
+struct KeyLocation {
     dir: Ino,
     path: KeyPath,
 }
@@ -443,10 +443,14 @@ impl Bucket {
     }
 
     /// The directory of a key, if it is there.
-    async fn place(&self, who: &Credentials, key: &str) -> Result<Option<Place>, ObjectError> {
+    async fn place(
+        &self,
+        who: &Credentials,
+        key: &str,
+    ) -> Result<Option<KeyLocation>, ObjectError> {
         let path = KeyPath::parse(key.as_bytes())?;
         let dir = self.directory_of(who, &path).await?;
-        Ok(dir.map(|dir| Place { dir, path }))
+        Ok(dir.map(|dir| KeyLocation { dir, path }))
     }
 
     pub(crate) async fn directory_of(
@@ -671,7 +675,7 @@ impl Bucket {
         let _turn = self.turn(key, !condition.is_free()).await;
         let mut attempts = 0;
         loop {
-            let Some(Place { dir, path }) = self.place(who, key).await? else {
+            let Some(KeyLocation { dir, path }) = self.place(who, key).await? else {
                 let path = KeyPath::parse(key.as_bytes())?;
                 return match condition.holds(None) {
                     true => self.require_write(who, &path).await,

@@ -90,7 +90,7 @@ pub(crate) trait Tree {
 
 /// An object on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found<F> {
+pub(crate) struct FoundObject<F> {
     pub key: Vec<u8>,
     pub file: F,
 }
@@ -211,7 +211,7 @@ impl<'a, T: Tree> Walk<'a, T> {
         }
     }
 
-    pub async fn next(&mut self) -> Result<Option<Found<T::File>>, FsError> {
+    pub async fn next(&mut self) -> Result<Option<FoundObject<T::File>>, FsError> {
         loop {
             let Some(level) = self.levels.last_mut() else {
                 return Ok(None);
@@ -219,7 +219,7 @@ impl<'a, T: Tree> Walk<'a, T> {
             if std::mem::take(&mut level.is_new)
                 && let Some(file) = self.tree.own(level.dir).await?
             {
-                return Ok(Some(Found {
+                return Ok(Some(FoundObject {
                     key: level.path.clone(),
                     file,
                 }));
@@ -278,7 +278,7 @@ impl<'a, T: Tree> Walk<'a, T> {
             {
                 let mut key = level.path.clone();
                 key.extend_from_slice(&name);
-                return Ok(Some(Found { key, file }));
+                return Ok(Some(FoundObject { key, file }));
             }
         }
     }
@@ -301,7 +301,7 @@ pub(crate) async fn page<T: Tree>(
     tree: &T,
     root: T::Directory,
     wanted: Wanted<'_>,
-) -> Result<(Vec<Listed<Found<T::File>>>, bool), FsError> {
+) -> Result<(Vec<Listed<FoundObject<T::File>>>, bool), FsError> {
     let Wanted {
         prefix,
         delimiter,
