@@ -45,12 +45,12 @@ impl fmt::Debug for dyn Claims {
 
 /// A [`Load`] that many change.
 #[derive(Debug, Default)]
-struct Held {
+struct LoadCounters {
     data_bytes: AtomicI64,
     run_count: AtomicI64,
 }
 
-impl Held {
+impl LoadCounters {
     fn add(&self, delta: Load) {
         self.data_bytes
             .fetch_add(delta.data_bytes, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Held {
 /// What all volumes that share it may hold together, in bytes of memory.
 #[derive(Debug)]
 pub struct DirtyBudget {
-    held: Held,
+    held: LoadCounters,
     /// What is set aside for files of the volumes, in bytes on disks ([`crate::reserve`]).
     reserved_bytes: AtomicU64,
     /// The same of volumes that others serve on these disks. They change it.
@@ -98,7 +98,7 @@ pub struct DirtyBudget {
 impl DirtyBudget {
     pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
-            held: Held::default(),
+            held: LoadCounters::default(),
             reserved_bytes: AtomicU64::new(0),
             elsewhere_bytes: AtomicU64::new(0),
             unflushed_bytes: AtomicU64::new(0),
@@ -190,7 +190,7 @@ enum Counted {
 
 /// What one volume holds of a budget; gives it back when it is dropped.
 pub(crate) struct DirtyAccount {
-    held: Held,
+    held: LoadCounters,
     budget: Arc<DirtyBudget>,
     /// What of the budget's is set aside for files of this volume.
     reserved_bytes: AtomicU64,
@@ -211,7 +211,7 @@ impl DirtyAccount {
     pub fn new(budget: Arc<DirtyBudget>) -> Self {
         budget.account_count.fetch_add(1, Ordering::Relaxed);
         Self {
-            held: Held::default(),
+            held: LoadCounters::default(),
             budget,
             reserved_bytes: AtomicU64::new(0),
             counted: Mutex::new(Counted::All),

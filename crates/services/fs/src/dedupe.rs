@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::types::FsError;
-use crate::volume::{Policy, Shared, meta_error};
+use crate::volume::{Policy, VolumeCore, meta_error};
 
 /// Shorter records are written as they come: who shares one needs a key, and an extent that is as long.
 pub(crate) const DEDUPE_LEN_BYTES_MIN: u64 = 4096;
@@ -276,7 +276,7 @@ impl Deduping {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// The hash of bytes that are a record which may be shared: one that begins where records of the file do.
     pub(crate) fn hash_of(&self, start: u64, parts: &[Bytes], policy: &Policy) -> Option<Hash> {
         let len_bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();

@@ -23,12 +23,12 @@ use tokio::sync::watch;
 use crate::budget::NO_SPACE_PATIENCE;
 use crate::dedupe::{Dedupe, Hash, Known, are_same_bytes};
 use crate::dirty::{Load, Run};
-use crate::extents::{Ahead, Change, Extent, Place};
+use crate::extents::{Ahead, Change, Extent, ExtentContent};
 use crate::inode::{Flight, FlightResult, Inode, State};
 use crate::share::Sharers;
 use crate::storing::{Records, Stored};
 use crate::types::FsError;
-use crate::volume::{Policy, Shared, segment_error};
+use crate::volume::{Policy, VolumeCore, segment_error};
 
 /// What one flight takes at most.
 pub(crate) const FLIGHT_BYTES_MAX: u64 = 4 << 20;
@@ -107,7 +107,7 @@ struct Piece {
 /// A cut, and where its bytes are.
 struct Placed<'a> {
     cut: &'a Cut,
-    place: Place,
+    place: ExtentContent,
     source: Option<Source>,
 }
 
@@ -126,8 +126,8 @@ impl Cut {
 impl Placed<'_> {
     fn record(&self) -> Option<&Arc<RecordPointer>> {
         match &self.place {
-            Place::Record(record, _) => Some(record),
-            Place::Inline(_) => None,
+            ExtentContent::Record(record, _) => Some(record),
+            ExtentContent::Inline(_) => None,
         }
     }
 
@@ -140,7 +140,7 @@ impl Placed<'_> {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Takes a flight from the dirty data of a file; `None` if there is nothing to take, or, without `all`, little.
     pub(crate) fn take_flight(
         &self,
@@ -382,7 +382,7 @@ impl Shared {
             let source = *source;
             let record = match source {
                 None => {
-                    let place = Place::Inline(cut.copied());
+                    let place = ExtentContent::Inline(cut.copied());
                     placed.push(Placed { cut, place, source });
                     continue;
                 }
@@ -396,7 +396,7 @@ impl Shared {
                     there?
                 }
             };
-            let place = Place::Record(record, 0);
+            let place = ExtentContent::Record(record, 0);
             placed.push(Placed { cut, place, source });
         }
         Some(placed)

@@ -37,7 +37,7 @@ use crate::quota::owner_of;
 use crate::room::METADATA_BYTES;
 use crate::types::*;
 use crate::unnamed::{Expected, Keeping as Kept, Placing};
-use crate::volume::{Fs, ROOT, Shared, meta_error};
+use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
 use crate::xattr::{XattrValues, check_xattr};
 
 /// Attributes of the hidden folder that say below which directories contents are kept.
@@ -313,7 +313,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn is_in_change(&self, state: &State) -> bool {
         self.env.clock.monotonic() < state.change_until
     }

@@ -19,7 +19,7 @@ use crate::namespace::{
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
 use crate::quota::owner_of;
 use crate::types::*;
-use crate::volume::{Fs, ROOT, Shared};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// The directories that a name goes from and comes to, which may be one.
 type Both = (Wcc, Wcc);
@@ -85,7 +85,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn rename(
         self: &Arc<Self>,
         who: &Credentials,

@@ -16,7 +16,7 @@ use crate::extents::{Extent, RecordExtent};
 use crate::rewrite::REWRITE_SEGMENTS_MAX;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, ROOT, Shared, meta_error, parse_extent, segment_error};
+use crate::volume::{Fs, ROOT, VolumeCore, meta_error, parse_extent, segment_error};
 
 /// Extents that one step looks at.
 const STEP_EXTENTS_MAX: usize = 256;
@@ -282,7 +282,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn extents_after(
         &self,
         after: Option<ExtentAt>,

@@ -28,9 +28,9 @@ use crate::extents::{Ahead, Change, ExtentMap, RecordExtent};
 use crate::flight::Source;
 use crate::inode::State;
 use crate::share::Sharers;
-use crate::storing::{Asked, Records, Stored};
+use crate::storing::{Records, StorageRequirement, Stored};
 use crate::types::FsError;
-use crate::volume::{Policy, Shared, meta_error, segment_error};
+use crate::volume::{Policy, VolumeCore, meta_error, segment_error};
 
 /// Extents and bytes that are converted together.
 const STEP_EXTENTS_MAX: usize = 2048;
@@ -108,7 +108,7 @@ impl Made {
     fn add(
         &mut self,
         record: EncodedRecord,
-        asked: Asked,
+        asked: StorageRequirement,
         hash: Option<Hash>,
         parts: Vec<Bytes>,
     ) -> Source {
@@ -183,7 +183,7 @@ fn cut(start: u64, parts: Vec<Bytes>, size: u64) -> Vec<(Range<u64>, Vec<Bytes>)
     cuts
 }
 
-impl Shared {
+impl VolumeCore {
     /// Makes some extents what the policies of their files ask for, and waits until that is durable.
     pub(super) async fn convert(self: &Arc<Self>, step: Step) -> Result<Converted, FsError> {
         let mut done = Converted::default();

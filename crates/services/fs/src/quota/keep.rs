@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_meta::{Batch, GraceRecord, Key, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
 
 use super::Domain;
-use crate::volume::{Fs, Shared};
+use crate::volume::{Fs, VolumeCore};
 
 /// How often usage is compared with soft and advisory limits.
 const KEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const OF_DEFAULT_MAX: usize = 100_000;
 
 /// What was told of a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct QuotaNotices {
     advisory: bool,
     soft: bool,
     hard: bool,
@@ -137,7 +137,7 @@ impl super::Quotas {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     pub(crate) async fn run_quotas(self: Arc<Self>) {
         loop {
             let mut interval = IDLE_INTERVAL;
@@ -266,7 +266,7 @@ impl Shared {
         } else if refusals > told.refusals && told.refusals == 0 {
             what("a quota refused something");
         }
-        *told = Told {
+        *told = QuotaNotices {
             advisory: passed.advisory,
             soft: passed.soft,
             hard: passed.hard,
