@@ -13,7 +13,7 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_config::Config;
 use cairn_formats::pool_file::Stage;
-use cairn_pool::assemble::{Content, Found, Plan, plan};
+use cairn_pool::assemble::{Content, FoundFolder, Plan, plan};
 use cairn_pool::joining::{is_disk, look_next};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
 use cairn_segment::SegmentSettings;
@@ -197,8 +197,8 @@ async fn look_once(
     Ok(folders.len() > before)
 }
 
-fn found(folders: &[Folder]) -> Vec<Found> {
-    let each = folders.iter().map(|folder| Found {
+fn found(folders: &[Folder]) -> Vec<FoundFolder> {
+    let each = folders.iter().map(|folder| FoundFolder {
         label: folder.label(),
         content: folder.content.clone(),
     });

@@ -19,7 +19,7 @@ use cairn_fs::{
 };
 use cairn_keys::{MasterKey, MasterKeys};
 use cairn_meta::{MetaCache, MetaSettings};
-use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, newest, plan};
+use cairn_pool::assemble::{Content, FoundFolder, Plan, newest, plan};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
 use cairn_pool::truth::{PoolFiles, look};
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, PoolState, VolumeService};
