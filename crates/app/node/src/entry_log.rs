@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::folder::make_below_disk;
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// Below the folder of a log in a data folder. Three levels, as those of the history.
 const BELOW: &str = "log/v1";
@@ -325,7 +325,7 @@ impl<E: Entry> EntryLog<E> {
         look(&self.0.lock())
     }
 
-    fn folders(&self, inner: &Inner, with_leaving: bool) -> Vec<PathBuf> {
+    fn folders(&self, inner: &NodeCore, with_leaving: bool) -> Vec<PathBuf> {
         let name = self.0.lock().kind.name;
         let folders = inner.working_folders(with_leaving).into_iter();
         folders
@@ -334,7 +334,7 @@ impl<E: Entry> EntryLog<E> {
     }
 
     /// Reads what is kept on the disks of this server. One that hangs is not waited for longer than it may hang.
-    pub async fn load(&self, inner: &Inner) {
+    pub async fn load(&self, inner: &NodeCore) {
         let kind = self.0.lock().kind;
         let folders = self.folders(inner, true);
         let reading = folders.iter().map(|folder| {
@@ -363,7 +363,7 @@ impl<E: Entry> EntryLog<E> {
 
     /// Adds entries, which get their ids; they are durable when it is done. Fails when no disk has them in time: they are
     /// kept in memory nevertheless, and written with the next ones. A disk with little room gets none.
-    pub async fn append(&self, inner: &Inner, entries: Vec<E>) -> Result<(), String> {
+    pub async fn append(&self, inner: &NodeCore, entries: Vec<E>) -> Result<(), String> {
         let mut folders = self.folders(inner, false);
         let is_any = !folders.is_empty();
         folders.retain(|folder| inner.has_room_at(folder));

@@ -12,7 +12,7 @@ use cairn_owner::{ClusterMember, elsewhere};
 use cairn_pool::VolumeService;
 use parking_lot::Mutex;
 
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// How often what volumes need is compared with what is told of them. Bytes that a LUN gives back are garbage for longer.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ impl Claims for Others {
 }
 
 /// Leaves free what others have set aside, from before this node serves its first volume until it ends.
-pub(crate) fn tend(inner: &Arc<Inner>, member: &Arc<ClusterMember>) {
+pub(crate) fn tend(inner: &Arc<NodeCore>, member: &Arc<ClusterMember>) {
     inner.dirty.set_claims(Arc::new(Others(Arc::clone(member))));
     let alone = Arc::new(Mutex::new(()));
     heed(inner, member, &alone);
@@ -62,7 +62,7 @@ pub(crate) fn tend(inner: &Arc<Inner>, member: &Arc<ClusterMember>) {
 }
 
 /// `alone`: held meanwhile, so that what others are told to be heeded is never of a later view than what is.
-fn heed(inner: &Inner, member: &ClusterMember, alone: &Mutex<()>) {
+fn heed(inner: &NodeCore, member: &ClusterMember, alone: &Mutex<()>) {
     let _alone = alone.lock();
     let services = inner.pool.services();
     let is_here =
@@ -75,7 +75,7 @@ fn heed(inner: &Inner, member: &ClusterMember, alone: &Mutex<()>) {
     member.note_reserved_seen(found.seen);
 }
 
-async fn tell(inner: &Inner, member: &ClusterMember) {
+async fn tell(inner: &NodeCore, member: &ClusterMember) {
     for (volume, service) in inner.pool.services() {
         let VolumeService::Serving(fs) = service else {
             continue;

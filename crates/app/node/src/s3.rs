@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::certificate::of_files;
 use crate::control::{Controller, no_room, refusal};
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// The S3 server, running or waiting for the first bucket or access key.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl S3Server {
     /// others pass on in any case, and is needed when any of them is.
     pub fn tend(
         self: &Arc<Self>,
-        inner: &Arc<Inner>,
+        inner: &Arc<NodeCore>,
         shared: Arc<Shared>,
         bound: Option<TcpListener>,
     ) {
@@ -123,7 +123,7 @@ impl S3Server {
 /// How often other nodes are asked whether they have buckets, until one has.
 const NEEDED_INTERVAL: Duration = Duration::from_secs(5);
 /// The certificate of HTTPS, if there is to be one.
-fn certificate(inner: &Arc<Inner>) -> Result<Option<Arc<Certificate>>, String> {
+fn certificate(inner: &Arc<NodeCore>) -> Result<Option<Arc<Certificate>>, String> {
     let paths = inner.config.s3_certificate.clone();
     let found = paths
         .map(|paths| of_files(&inner.env, "S3", paths))
@@ -132,7 +132,7 @@ fn certificate(inner: &Arc<Inner>) -> Result<Option<Arc<Certificate>>, String> {
 }
 
 /// What the server is made with.
-pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
+pub fn shared(inner: &Arc<NodeCore>) -> Result<Arc<Shared>, String> {
     let held = usize::try_from(inner.budget.s3_bytes()).unwrap_or(usize::MAX);
     let settings = cairn_s3::Settings {
         threads: inner.config.threads,

@@ -17,7 +17,7 @@ use cairn_san::{Chap, Lun, LunChange, LunSpec, SanError};
 use parking_lot::Mutex;
 
 use crate::control::{Controller, no_room, refusal};
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// The iSCSI server, running or waiting for the first LUN.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl IscsiServer {
     /// others pass on in any case.
     pub fn tend(
         self: &Arc<Self>,
-        inner: &Arc<Inner>,
+        inner: &Arc<NodeCore>,
         shared: Arc<Shared>,
         bound: Vec<TcpListener>,
     ) {
@@ -101,7 +101,7 @@ impl IscsiServer {
 }
 
 /// Where hosts are told to find this server: as it was set, else where it listens.
-fn portals(inner: &Inner, bound: &[TcpListener]) -> Vec<SocketAddr> {
+fn portals(inner: &NodeCore, bound: &[TcpListener]) -> Vec<SocketAddr> {
     let told = &inner.config.iscsi_portals;
     match told.is_empty() {
         true => bound
@@ -113,7 +113,7 @@ fn portals(inner: &Inner, bound: &[TcpListener]) -> Vec<SocketAddr> {
 }
 
 /// What the server is made with.
-pub fn shared(inner: &Arc<Inner>, bound: &[TcpListener]) -> Arc<Shared> {
+pub fn shared(inner: &Arc<NodeCore>, bound: &[TcpListener]) -> Arc<Shared> {
     let held = usize::try_from(inner.budget.iscsi_bytes()).unwrap_or(usize::MAX);
     // Of the same memory: what was read stays until the initiator has taken it.
     let unsent = held / 8;
