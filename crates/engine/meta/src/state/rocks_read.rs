@@ -79,7 +79,7 @@ impl RocksReader {
             reader: self,
             iterator,
             snapshot,
-            place: Place::Before,
+            place: CursorPosition::Before,
             at: from.to_vec(),
             to: to.to_vec(),
         }
@@ -249,7 +249,7 @@ impl StateCursor for PassingCursor<'_> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CursorPosition {
     Before,
     On,
     End,
@@ -260,7 +260,7 @@ pub(super) struct RocksCursor<'a> {
     // Goes before the snapshot that it reads.
     iterator: DBRawIterator<'a>,
     snapshot: Snapshot<'a>,
-    place: Place,
+    place: CursorPosition,
     /// The next entry has this key or a later one; while the cursor is on an entry, its key.
     at: Vec<u8>,
     to: Vec<u8>,
@@ -301,26 +301,26 @@ impl RocksCursor<'_> {
 impl StateCursor for RocksCursor<'_> {
     fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
         match self.place {
-            Place::Before => self.iterator.seek(&self.at),
-            Place::On => {
+            CursorPosition::Before => self.iterator.seek(&self.at),
+            CursorPosition::On => {
                 // From here on, the keys after it.
                 self.at.push(0);
                 self.iterator.next();
             }
-            Place::End => return Ok(None),
+            CursorPosition::End => return Ok(None),
         }
         // If that fails, the next call looks there again.
-        self.place = Place::Before;
+        self.place = CursorPosition::Before;
         self.find()?;
         match self.iterator.item() {
             Some((key, value)) => {
-                self.place = Place::On;
+                self.place = CursorPosition::On;
                 self.at.clear();
                 self.at.extend_from_slice(key);
                 Ok(Some((key, value)))
             }
             None => {
-                self.place = Place::End;
+                self.place = CursorPosition::End;
                 Ok(None)
             }
         }
