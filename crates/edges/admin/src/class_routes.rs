@@ -5,13 +5,13 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::{ClassName, PartLimit, VolumePart, WordError};
 
-use super::{Api, Given, InPath, Named, Shared, to_the_end};
+use super::{Api, Given, InPath, Named, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::classes::{ClassControl, ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::control::ControlError;
 use crate::query::Query;
 
-fn control(shared: &Shared) -> Result<&dyn ClassControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn ClassControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no classes");
     shared.control.classes().ok_or_else(absent)
 }

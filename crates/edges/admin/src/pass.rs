@@ -285,7 +285,7 @@ struct Came {
 pub(crate) struct AcceptedIn(pub u64);
 
 /// What of a request goes to another node.
-struct Asked {
+struct ForwardedRequest {
     /// Of a change: what it is admitted under here.
     admission: Option<Arc<Admission>>,
     method: Method,
@@ -296,7 +296,7 @@ struct Asked {
     body: Bytes,
 }
 
-impl Asked {
+impl ForwardedRequest {
     async fn of(
         &self,
         forward: &Arc<Forward>,
@@ -439,7 +439,7 @@ pub(crate) async fn ask_numbers<T: DeserializeOwned>(
     uri: Uri,
     max: Duration,
 ) -> (Vec<(String, T)>, Vec<SilentNode>) {
-    let question = Asked {
+    let question = ForwardedRequest {
         admission: None,
         method: Method::GET,
         uri,
@@ -472,7 +472,7 @@ pub async fn ask_group(
     let body = serde_json::to_vec(ask).map_err(|error| failed(error.to_string()))?;
     let admission = forward.registry().admit_own().await;
     let admission = admission.map_err(|why| failed(format!("it is not asked: {why}")))?;
-    let asked = Asked {
+    let asked = ForwardedRequest {
         admission: Some(admission),
         method: Method::POST,
         uri: Uri::from_static(groups::PATH),
@@ -502,7 +502,12 @@ pub async fn ask_group(
     }
 }
 
-fn silent(forward: &Arc<Forward>, asked: &Asked, node: NodeId, error: &io::Error) -> Response {
+fn silent(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    node: NodeId,
+    error: &io::Error,
+) -> Response {
     let name = forward.nodes().name(node);
     // A change may have been made, with its answer lost.
     let hint = match asked.method.is_safe() {
@@ -578,7 +583,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         }
     };
     let is_guarded = is_guarded(&parts.method, parts.uri.path());
-    let asked = Asked {
+    let asked = ForwardedRequest {
         admission,
         method: parts.method.clone(),
         uri: parts.uri.clone(),
@@ -647,7 +652,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
 }
 
 /// The answer of the node that has what is named; `absent` if none has.
-async fn found(forward: &Arc<Forward>, asked: &Asked, absent: Response) -> Response {
+async fn found(forward: &Arc<Forward>, asked: &ForwardedRequest, absent: Response) -> Response {
     let mut unsure = None;
     for node in owners(forward) {
         match asked.of(forward, node, ANSWER_MAX).await {
@@ -661,7 +666,7 @@ async fn found(forward: &Arc<Forward>, asked: &Asked, absent: Response) -> Respo
 }
 
 /// A list with what all nodes have. Without one of them it would look as if that had nothing.
-async fn all_of(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
+async fn all_of(forward: &Arc<Forward>, asked: &ForwardedRequest, own: Response) -> Response {
     let answers = owners(forward).into_iter().map(|node| async move {
         let list = async {
             let answer = asked.of(forward, node, LIST_MAX).await?;
@@ -697,7 +702,7 @@ async fn all_of(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Respons
 /// The page of a log with what all nodes have. Who does not answer is named: what the others know is worth seeing without it.
 async fn log_of_all<P: LogPage>(
     forward: &Arc<Forward>,
-    asked: &Asked,
+    asked: &ForwardedRequest,
     keys: &[&'static str],
     own: Response,
 ) -> Response {

@@ -72,7 +72,7 @@ pub struct AdminSettings {
     pub audit: bool,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct ServerCore {
     control: Arc<dyn Control>,
     /// Of the cluster that the node is in.
     pub forward: Option<Arc<Forward>>,
@@ -135,7 +135,7 @@ impl Budget {
     }
 }
 
-impl Shared {
+impl ServerCore {
     /// Only in a cluster one node of several can be meant.
     pub fn check_node(&self, part: &Part) -> Result<(), ControlError> {
         if part.node.is_some() && self.forward.is_none() {
@@ -203,11 +203,11 @@ impl Shared {
     }
 }
 
-pub(crate) type Api = State<Arc<Shared>>;
+pub(crate) type Api = State<Arc<ServerCore>>;
 
 /// The API over one listener.
 pub struct AdminServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     stopping: watch::Sender<bool>,
 }
 
@@ -223,7 +223,7 @@ impl AdminServer {
     ) -> Self {
         let stopping = watch::Sender::new(false);
         let now = env.clock.monotonic();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerCore {
             control,
             forward,
             sessions: Sessions::new(&token),
@@ -385,7 +385,7 @@ async fn ended(connection: impl Future<Output = hyper::Result<()>>, _guest: Arc<
     }
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<ServerCore>) -> Router {
     let token = middleware::from_fn_with_state(Arc::clone(&shared), caller::authorize);
     let note = middleware::from_fn_with_state(Arc::clone(&shared), audit::note);
     let pass = middleware::from_fn_with_state(Arc::clone(&shared), pass::pass);
