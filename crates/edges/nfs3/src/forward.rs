@@ -30,7 +30,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::forward_metrics::{ForwardMetrics, Held, PassedCounts};
+use crate::forward_metrics::{ForwardMetrics, PassedCounts, WaitingCall};
 
 /// A call is held for so long for an owner that answers it.
 const HOLD_MAX: Duration = Duration::from_secs(30);
@@ -210,7 +210,7 @@ impl Routes {
                 // The client asks another node sooner if this one does not keep it.
                 Place::Nowhere if self.exports.is_ending() => return Answer::Later,
                 Place::Nowhere => {
-                    held.get_or_insert_with(|| Held::new(counts, begun));
+                    held.get_or_insert_with(|| WaitingCall::new(counts, begun));
                     // An error means that the server ends.
                     if changed.changed().await.is_err() {
                         return Answer::Later;
@@ -223,24 +223,24 @@ impl Routes {
             let asked = async {
                 let served = self.forward.until_served(volume, owner, admission).await;
                 if let Err(ConnectError::Ended(_)) = served {
-                    return Asked::TooLate;
+                    return OwnerReply::TooLate;
                 }
                 if served.is_err() {
-                    return Asked::NoAnswer;
+                    return OwnerReply::NoAnswer;
                 }
                 let stream = match self.stream(owner, admission).await {
                     Ok(stream) => stream,
-                    Err(ConnectError::Ended(_)) => return Asked::TooLate,
-                    Err(_) => return Asked::NoAnswer,
+                    Err(ConnectError::Ended(_)) => return OwnerReply::TooLate,
+                    Err(_) => return OwnerReply::NoAnswer,
                 };
                 // Last: from here on it is on its way, and its bytes bear the time.
                 if is_change && !admission.is_fresh(call.read_at) {
-                    return Asked::TooLate;
+                    return OwnerReply::TooLate;
                 }
                 asked_at = Instant::now();
                 match stream.ask(call).await {
-                    Some(record) => Asked::Answered(record),
-                    None => Asked::NoAnswer,
+                    Some(record) => OwnerReply::Answered(record),
+                    None => OwnerReply::NoAnswer,
                 }
             };
             let mut asked = Box::pin(asked);
@@ -251,14 +251,14 @@ impl Routes {
                     // One that hangs is not waited for once another owns the volume.
                     Ok(()) = changed.changed() => {
                         if self.exports.current().place(volume) != place {
-                            break Asked::NoAnswer;
+                            break OwnerReply::NoAnswer;
                         }
                     }
                 }
             };
             drop(asked);
             match reply {
-                Asked::Answered(record) if !is_from_none(&record) => {
+                OwnerReply::Answered(record) if !is_from_none(&record) => {
                     // It did not wait while the owner that answers did its work.
                     if let Some(held) = held {
                         held.end_at(asked_at);
@@ -266,10 +266,10 @@ impl Routes {
                     counts.note_answered(asked_at.elapsed());
                     return Answer::Record(record);
                 }
-                Asked::TooLate => return Answer::ConnectAgain,
-                Asked::Answered(_) | Asked::NoAnswer => {}
+                OwnerReply::TooLate => return Answer::ConnectAgain,
+                OwnerReply::Answered(_) | OwnerReply::NoAnswer => {}
             }
-            held.get_or_insert_with(|| Held::new(counts, begun));
+            held.get_or_insert_with(|| WaitingCall::new(counts, begun));
             if self.exports.is_ending() {
                 return Answer::Later;
             }
@@ -314,7 +314,7 @@ impl Routes {
 }
 
 /// What came of asking one owner.
-enum Asked {
+enum OwnerReply {
     Answered(Bytes),
     /// It does not answer, or not in time.
     NoAnswer,

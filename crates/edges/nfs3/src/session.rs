@@ -25,7 +25,7 @@ const FILEID_SHOWN_MAX: u64 = u64::MAX >> FILEID_SHOWN_SHIFT;
 const WRITE_BITS: u32 = 0o222;
 
 /// What a handle names in a volume that is here.
-pub struct Place {
+pub struct ResolvedHandle {
     pub grant: usize,
     pub snapshot: Option<FsView>,
     pub ino: Ino,
@@ -97,20 +97,20 @@ impl Session {
     }
 
     /// Where an object is in a volume that is here; else the volume that is elsewhere, or none for the pseudo root.
-    pub fn place(&self, object: Object) -> Result<Place, Option<VolumeId>> {
+    pub fn place(&self, object: Object) -> Result<ResolvedHandle, Option<VolumeId>> {
         match object {
             Object::Inode {
                 grant,
                 snapshot,
                 ino,
-            } => Ok(Place {
+            } => Ok(ResolvedHandle {
                 grant,
                 snapshot,
                 ino,
                 lists_snapshots: false,
             }),
             // Read as the directory is now, and nothing can be changed there.
-            Object::Snapshots { grant, dir } => Ok(Place {
+            Object::Snapshots { grant, dir } => Ok(ResolvedHandle {
                 grant,
                 snapshot: Some(FsView::clone(&self.exports.grants()[grant].fs)),
                 ino: dir,
