@@ -21,7 +21,7 @@ use cairn_base::{NodeId, VolumeId};
 use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{CallHeader, FragmentHeader, Writer};
-use cairn_exports::{Exports, Place};
+use cairn_exports::{Exports, VolumeLocation};
 use cairn_forward::{Admission, ConnectError, Forward, Service, Stream};
 use cairn_rpc_server::intake::RECORD_LEN_BYTES_MAX;
 use cairn_rpc_server::{Peer, Reply, ReplyFuture};
@@ -204,12 +204,12 @@ impl Routes {
             changed.borrow_and_update();
             let place = self.exports.current().place(volume);
             let owner = match place {
-                Place::On(owner) => owner,
+                VolumeLocation::On(owner) => owner,
                 // It came here meanwhile: the server of this node answers as the owner.
-                Place::Here => self.forward.own(),
+                VolumeLocation::Here => self.forward.own(),
                 // The client asks another node sooner if this one does not keep it.
-                Place::Nowhere if self.exports.is_ending() => return Answer::Later,
-                Place::Nowhere => {
+                VolumeLocation::Nowhere if self.exports.is_ending() => return Answer::Later,
+                VolumeLocation::Nowhere => {
                     held.get_or_insert_with(|| WaitingCall::new(counts, begun));
                     // An error means that the server ends.
                     if changed.changed().await.is_err() {
@@ -217,7 +217,7 @@ impl Routes {
                     }
                     continue;
                 }
-                Place::Gone => return Answer::Later,
+                VolumeLocation::Gone => return Answer::Later,
             };
             let mut asked_at = Instant::now();
             let asked = async {
