@@ -22,7 +22,7 @@ use crate::lane::{Broken, Lane, Pdu, Window};
 use crate::link::{Entry, Link};
 use crate::login::{Answer, Login};
 use crate::pass::{self, Handover, Route};
-use crate::portal::{Permit, Shared};
+use crate::portal::{Permit, PortalCore};
 use crate::session::{self, Joining, WINDOW_COUNT};
 use crate::target::{PORT_GROUP, Session};
 
@@ -45,7 +45,7 @@ enum Entered {
 }
 
 struct Entering {
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     lane: Lane,
     login: Login,
     text: Vec<u8>,
@@ -61,7 +61,7 @@ struct Entering {
 
 /// Serves a connection until it ends.
 pub async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     link: Link,
     peer: SocketAddr,
     entry: Entry,
@@ -152,16 +152,16 @@ async fn turn_away(joining: Joining) -> Result<(), Broken> {
 }
 
 /// Says how a connection of a session ended.
-pub(crate) fn note_end(shared: &Shared, peer: SocketAddr, ended: Result<(), Broken>) {
+pub(crate) fn note_end(shared: &PortalCore, peer: SocketAddr, ended: Result<(), Broken>) {
     note(shared, &shared.broken_logged, peer, ended);
 }
 
 /// Says how a connection ended that has not logged in.
-fn note_stranger(shared: &Shared, peer: SocketAddr, ended: Result<(), Broken>) {
+fn note_stranger(shared: &PortalCore, peer: SocketAddr, ended: Result<(), Broken>) {
     note(shared, &shared.strangers_logged, peer, ended);
 }
 
-fn note(shared: &Shared, limit: &LogLimit, peer: SocketAddr, ended: Result<(), Broken>) {
+fn note(shared: &PortalCore, limit: &LogLimit, peer: SocketAddr, ended: Result<(), Broken>) {
     match ended {
         Ok(()) => {}
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
@@ -177,7 +177,7 @@ fn note(shared: &Shared, limit: &LogLimit, peer: SocketAddr, ended: Result<(), B
 /// Where the login goes whose first request this is. `came`: where it came in, and the target port group of that if another
 /// node said so.
 async fn route(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     admission: Option<Arc<Admission>>,
     came: (SocketAddr, Option<u16>),
     status_number: u32,

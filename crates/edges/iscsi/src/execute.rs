@@ -43,7 +43,7 @@ const NON_OPTIMISED: u8 = 0x1;
 const UNAVAILABLE: u8 = 0x3;
 
 /// What all logical units of a session have in common.
-pub struct Place {
+pub struct SessionContext {
     pub target_name: String,
     /// The target port group through which it is asked, and the one port in it.
     pub group: u16,
@@ -62,7 +62,7 @@ pub struct Place {
     pub units: BTreeMap<u16, Arc<Unit>>,
 }
 
-impl Place {
+impl SessionContext {
     /// All target port groups, and the state of each (SPC-4, section 5.15.2.4).
     fn port_groups(&self) -> Vec<(u16, u8)> {
         let Some(cluster) = &self.cluster else {
@@ -352,7 +352,7 @@ pub(crate) fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
 pub async fn execute(
     unit: &Arc<Unit>,
     nexus: &Nexus,
-    place: &Place,
+    place: &SessionContext,
     task: &TaskGuard,
     checked: Checked,
     data: Bytes,
@@ -482,7 +482,7 @@ pub(crate) struct Work<'a> {
     pub unit: &'a Arc<Unit>,
     pub lun: Arc<Lun>,
     pub nexus: &'a Nexus,
-    pub place: &'a Place,
+    pub place: &'a SessionContext,
     pub task: &'a TaskGuard,
 }
 
@@ -854,7 +854,11 @@ impl Work<'_> {
 }
 
 /// REPORT LUNS, which any LUN answers, there or not.
-pub fn report_luns(place: &Place, select: u8, allocation: u32) -> Result<Outcome, Refused> {
+pub fn report_luns(
+    place: &SessionContext,
+    select: u8,
+    allocation: u32,
+) -> Result<Outcome, Refused> {
     if allocation < 16 {
         return Err(Sense::cdb_field(6, None).into());
     }
@@ -868,7 +872,7 @@ pub fn report_luns(place: &Place, select: u8, allocation: u32) -> Result<Outcome
 }
 
 /// The answer where there is no logical unit.
-pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
+pub fn without_unit(place: &SessionContext, cdb: &[u8; 16]) -> Outcome {
     let absent = Sense::illegal(code::LUN_NOT_SUPPORTED);
     match scsi::parse(cdb) {
         Ok(Command::Inquiry {

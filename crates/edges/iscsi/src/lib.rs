@@ -26,6 +26,6 @@ mod unit;
 pub use cairn_codec_iscsi::is_iscsi_name;
 pub use metrics::IscsiCollector;
 pub use pass::{Cluster, NodePortals, Passed};
-pub use portal::{Running, Settings, Shared};
+pub use portal::{PortalCore, Running, Settings};
 pub use session::WINDOW_COUNT;
 pub use target::{Session, Target, Targets};

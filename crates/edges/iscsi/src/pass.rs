@@ -35,7 +35,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::connection::LOGIN_HEADER_LEN_BYTES;
 use crate::link::{Entry, FreeLink};
-use crate::portal::{Accepted, Shared};
+use crate::portal::{Accepted, PortalCore};
 use crate::target::Targets;
 
 /// For one question and its answer, the connection to the other node included.
@@ -265,7 +265,7 @@ pub(crate) enum Route {
 
 /// Where a login goes. `first` is its request, `keys` its text, `local` the address that the initiator reached.
 pub(crate) async fn route(
-    shared: &Shared,
+    shared: &PortalCore,
     cluster: &Cluster,
     admission: &Arc<Admission>,
     keys: &Keys,
@@ -349,7 +349,7 @@ pub(crate) fn whole_request(header: &[u8; LOGIN_HEADER_LEN_BYTES], text: &[u8]) 
 
 /// Passes a connection on until either side ends it, or the volume has another owner.
 pub(crate) async fn pass(
-    shared: &Shared,
+    shared: &PortalCore,
     cluster: &Cluster,
     admission: &Admission,
     mut client: TcpStream,
@@ -425,7 +425,7 @@ async fn copy(
 /// Serves what other nodes ask, with the threads of this node's server.
 #[derive(Clone)]
 pub struct Passed {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PortalCore>,
     pub(crate) lanes: Vec<mpsc::UnboundedSender<Accepted>>,
     pub(crate) next: Arc<AtomicUsize>,
 }

@@ -74,7 +74,7 @@ impl Default for Settings {
 }
 
 /// What all connections share.
-pub struct Shared {
+pub struct PortalCore {
     pub targets: Arc<Targets>,
     pub settings: Settings,
     /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
@@ -101,7 +101,7 @@ pub struct Shared {
     pub(crate) broken_logged: LogLimit,
 }
 
-impl Shared {
+impl PortalCore {
     pub fn new(
         targets: Arc<Targets>,
         settings: Settings,
@@ -170,12 +170,12 @@ impl Shared {
 
 /// The right to be one of the connections that the limits allow.
 pub(crate) struct Permit {
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     seat: Seat,
 }
 
 impl Permit {
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<PortalCore> {
         &self.shared
     }
 
@@ -222,7 +222,7 @@ pub struct Running {
 
 impl Running {
     /// Starts the threads. Without a listener only what other nodes pass on is served.
-    pub fn start(shared: Arc<Shared>, listeners: Vec<TcpListener>) -> std::io::Result<Self> {
+    pub fn start(shared: Arc<PortalCore>, listeners: Vec<TcpListener>) -> std::io::Result<Self> {
         for listener in &listeners {
             listener.set_nonblocking(true)?;
             let socket = socket2::SockRef::from(listener);
@@ -288,7 +288,7 @@ impl Running {
 }
 
 async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
     accepting: Option<(Vec<TcpListener>, Vec<mpsc::UnboundedSender<Accepted>>)>,
     mut stopped: watch::Receiver<bool>,
@@ -344,7 +344,7 @@ async fn run(
 
 /// Deals connections to the threads in turn.
 async fn accept(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     listener: TcpListener,
     lanes: Vec<mpsc::UnboundedSender<Accepted>>,
 ) {

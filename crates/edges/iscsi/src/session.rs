@@ -29,7 +29,7 @@ use cairn_forward::Admission;
 
 use crate::lane::{Broken, FreeLane, Lane, Pdu, Window};
 use crate::login::Login;
-use crate::portal::Shared;
+use crate::portal::PortalCore;
 use crate::target::{Session, View};
 use crate::tasks::{Active, Delayed, Incoming, Running, Start};
 use crate::unit::Nexus;
@@ -91,7 +91,7 @@ pub(crate) struct Begun {
 impl Begun {
     /// Ends the session that this one takes the place of.
     pub async fn begin(
-        shared: &Arc<Shared>,
+        shared: &Arc<PortalCore>,
         login: &mut Login,
         peer: std::net::SocketAddr,
         told: Told,
@@ -139,7 +139,7 @@ enum Taken {
 }
 
 pub(crate) struct SessionTask {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<PortalCore>,
     session: Arc<Session>,
     pub nexus: Nexus,
     /// `None` in a discovery session.
@@ -179,7 +179,7 @@ pub(crate) struct SessionTask {
 
 /// Serves a session, which begins with one connection, until it ends.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     begun: Begun,
     lane: Lane,
     login: Login,
