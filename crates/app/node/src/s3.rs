@@ -17,7 +17,7 @@ use cairn_objects::{
     ObjectError, Objects, Permission, Versioning,
 };
 use cairn_pool::ChangeFailure;
-use cairn_s3::{Certificate, Passed, Running, Shared};
+use cairn_s3::{Certificate, Passed, Running, ServerCore};
 use parking_lot::Mutex;
 
 use crate::certificate::of_files;
@@ -34,7 +34,7 @@ impl S3Server {
     pub fn tend(
         self: &Arc<Self>,
         inner: &Arc<NodeCore>,
-        shared: Arc<Shared>,
+        shared: Arc<ServerCore>,
         bound: Option<TcpListener>,
     ) {
         let server = Arc::clone(self);
@@ -86,7 +86,7 @@ impl S3Server {
     }
 
     /// Begins to serve, unless it does already.
-    fn start(&self, shared: Arc<Shared>) -> Option<Passed> {
+    fn start(&self, shared: Arc<ServerCore>) -> Option<Passed> {
         let mut running = self.0.lock();
         if running.is_none() {
             match Running::start(shared) {
@@ -132,7 +132,7 @@ fn certificate(inner: &Arc<NodeCore>) -> Result<Option<Arc<Certificate>>, String
 }
 
 /// What the server is made with.
-pub fn shared(inner: &Arc<NodeCore>) -> Result<Arc<Shared>, String> {
+pub fn shared(inner: &Arc<NodeCore>) -> Result<Arc<ServerCore>, String> {
     let held = usize::try_from(inner.budget.s3_bytes()).unwrap_or(usize::MAX);
     let settings = cairn_s3::Settings {
         threads: inner.config.threads,
@@ -150,7 +150,7 @@ pub fn shared(inner: &Arc<NodeCore>) -> Result<Arc<Shared>, String> {
     let member = cluster.map(|cluster| Arc::clone(&cluster.member));
     let forward = cluster.map(|cluster| Arc::clone(&cluster.forward));
     let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
-    Ok(Shared::new(
+    Ok(ServerCore::new(
         Arc::clone(&inner.stores),
         settings,
         forward,

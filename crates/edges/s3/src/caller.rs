@@ -28,11 +28,11 @@ use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
 use crate::operations::{self, At, POST_OBJECT, Row};
 use crate::places::Holder;
 use crate::refused;
-use crate::server::Shared;
+use crate::server::ServerCore;
 use crate::service::Service;
 
 /// Looks up secrets for signatures.
-pub struct Keys(pub Arc<Shared>);
+pub struct Keys(pub Arc<ServerCore>);
 
 #[async_trait::async_trait]
 impl S3Auth for Keys {
@@ -51,7 +51,7 @@ impl S3Auth for Keys {
 }
 
 /// Says who asks, and looks whether they may, before an operation begins: with the request goes a [`Caller`].
-pub struct Access(pub Arc<Shared>);
+pub struct Access(pub Arc<ServerCore>);
 
 #[async_trait::async_trait]
 impl S3Access for Access {

@@ -38,7 +38,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use crate::audit::key_of;
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 /// The longest frame: a key or the name of a bucket, and the volumes of a node.
 const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
@@ -166,7 +166,7 @@ pub(crate) fn known() -> Known {
 
 impl Named {
     /// What a request names; `None`: nothing that is of one volume.
-    pub fn of(shared: &Shared, request: &Request<Incoming>) -> Option<Self> {
+    pub fn of(shared: &ServerCore, request: &Request<Incoming>) -> Option<Self> {
         let headers = request.headers();
         let authorization = headers.get(AUTHORIZATION);
         let authorization = authorization.and_then(|value| value.to_str().ok());
@@ -179,7 +179,7 @@ impl Named {
     }
 
     /// Of the volumes that are served here.
-    pub fn here(&self, shared: &Shared) -> Option<VolumeId> {
+    pub fn here(&self, shared: &ServerCore) -> Option<VolumeId> {
         let stores = &shared.stores;
         match self {
             Self::Key(id) => {
@@ -193,7 +193,7 @@ impl Named {
 
 /// The search for what a request names.
 struct Searched<'a> {
-    shared: &'a Shared,
+    shared: &'a ServerCore,
     forward: &'a Arc<Forward>,
     admission: &'a Arc<Admission>,
     named: &'a Named,
@@ -288,7 +288,7 @@ pub(crate) enum Routed {
 
 /// Has the request answered by the node that has its volume.
 pub(crate) async fn route(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerCore>,
     links: &Links,
     admission: &Arc<Admission>,
     request: Request<Incoming>,
@@ -373,7 +373,7 @@ fn drop_of_connection(headers: &mut HeaderMap) {
 
 /// Asks the owner; an error if it did not answer, whatever it did.
 async fn pass(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerCore>,
     forward: &Forward,
     mut link: Link,
     links: &Links,
@@ -501,7 +501,7 @@ mod tests {
         forward.learn(terms).await;
         let admission = forward.registry().admit_own().await.unwrap();
         let settings = Settings::default();
-        let shared = Shared::new(stores, settings, Some(forward.clone()), may_answer);
+        let shared = ServerCore::new(stores, settings, Some(forward.clone()), may_answer);
         let named = Named::Key("AKID".to_owned());
         let search = Searched {
             shared: &shared,

@@ -44,7 +44,7 @@ use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::operations;
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
-use crate::places::{Holder, Place, Places};
+use crate::places::{BufferSlot, Holder, Places};
 use crate::ranges::Whole;
 use crate::refused;
 use crate::service::Service;
@@ -120,7 +120,7 @@ impl Default for Settings {
 }
 
 /// What all connections share.
-pub struct Shared {
+pub struct ServerCore {
     pub stores: Arc<Stores>,
     pub settings: Settings,
     pub(crate) hosts: Hosts,
@@ -141,7 +141,7 @@ pub struct Shared {
     pub(crate) passed: AtomicU64,
 }
 
-impl Shared {
+impl ServerCore {
     pub fn new(
         stores: Arc<Stores>,
         settings: Settings,
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// A place for a request without a rate: a document, or parts that become one object.
-    pub(crate) async fn place(&self, holder: Holder) -> Option<Place> {
+    pub(crate) async fn place(&self, holder: Holder) -> Option<BufferSlot> {
         self.transfers.take(holder).await
     }
 
@@ -253,7 +253,7 @@ impl Shared {
 
 /// An object on its way, and its place among them.
 pub struct Transfer {
-    _place: Option<Place>,
+    _place: Option<BufferSlot>,
     permit: Permit,
     gate: Arc<Gate>,
     client: Client,
@@ -311,7 +311,7 @@ impl Transfer {
 /// What serves connections.
 #[derive(Clone)]
 struct Serving {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     service: S3Service,
     stopping: watch::Receiver<bool>,
     /// Streams of other nodes.
@@ -330,7 +330,7 @@ pub struct Running {
 
 impl Running {
     /// Begins to serve: what other nodes pass on, and clients wherever it is told to [listen](Self::listen).
-    pub fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+    pub fn start(shared: Arc<ServerCore>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(shared.settings.threads.max(1))
             .thread_name("s3")
@@ -705,7 +705,7 @@ async fn answer_here(
     let region = &shared.settings.region;
     let asked = cors::asked(shared, &request);
     let shown = website::answer(shared, &serving.service, &request).await;
-    let mut response = match (asked.as_ref().and_then(cors::Asked::preflight), shown) {
+    let mut response = match (asked.as_ref().and_then(cors::CorsRequest::preflight), shown) {
         (Some(answer), _) => answer,
         (None, Some(answer)) => answer?,
         (None, None) => match signed::check(request.uri(), request.headers(), region) {

@@ -132,7 +132,7 @@ impl Reading {
     fn headers(&self, input: GetObjectInput) -> GetObjectOutput {
         let info = &self.info;
         let sums = checksum(info, input.checksum_mode.as_ref(), &self.part);
-        let locked = locks::Told::of(info);
+        let locked = locks::LockHeaders::of(info);
         GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(number(self.part.range.end - self.part.range.start)),
