@@ -10,8 +10,8 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, NodeId};
 use cairn_shard::{Copied, HiddenId, ShardError, ShardService, ShardWrite};
 use cairn_wire::{
-    Fault, Hello, Limits, Message, PAYLOAD_LEN_BYTES_MAX, PROTOCOL_VERSION, Place, Reply, Request,
-    Welcome,
+    Fault, Hello, Limits, Message, PAYLOAD_LEN_BYTES_MAX, PROTOCOL_VERSION, Reply, Request,
+    ShardRange, Welcome,
 };
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -598,8 +598,8 @@ fn done((): ()) -> Reply {
 }
 
 /// The parts of a payload at their places. The message was refused if they were not of its length.
-fn writes(places: &[Place], mut payload: Bytes) -> Vec<ShardWrite> {
-    let take = |place: &Place| {
+fn writes(places: &[ShardRange], mut payload: Bytes) -> Vec<ShardWrite> {
+    let take = |place: &ShardRange| {
         let len_bytes = (place.len_bytes as usize).min(payload.len());
         ShardWrite {
             offset: place.offset,
@@ -612,7 +612,7 @@ fn writes(places: &[Place], mut payload: Bytes) -> Vec<ShardWrite> {
 fn range(
     disk: &dyn ShardService,
     shard: cairn_shard::ShardName,
-    place: Place,
+    place: ShardRange,
 ) -> Result<std::ops::Range<u64>, ShardError> {
     convert::range(place).ok_or_else(|| ShardError::BadRange {
         disk: disk.label().to_owned(),
