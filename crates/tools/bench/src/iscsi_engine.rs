@@ -17,7 +17,7 @@ use cairn_iscsi_client::{Error, IscsiUrl, Limits, Session, SessionSettings};
 use crate::data::share::File;
 use crate::data::{Ground, Object, PassError, Passes, REPLY_TIMEOUT, Space, Spec, Workers, check};
 use crate::drive::{Connector, Course, DriveError, Failed};
-use crate::engine::{Control, Engine, EngineError, Place, at_target};
+use crate::engine::{ClientRank, Control, Engine, EngineError, at_target};
 use crate::plan::{DataPattern, DataWork, Direction, Fsync, Layout, Phase, Work};
 use crate::result::PhaseResult;
 
@@ -157,7 +157,7 @@ impl IscsiEngine {
         phase: &Phase,
         work: &DataWork,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let limits = self.limits()?;
@@ -288,7 +288,7 @@ impl Engine for IscsiEngine {
         &mut self,
         phase: &Phase,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         check(phase, place)?;
