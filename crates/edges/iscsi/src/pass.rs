@@ -20,8 +20,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use cairn_base::{LogLimit, NodeId, VolumeId};
 use cairn_codec_iscsi::{
-    Ask, Caller, Elsewhere, Found, Frame, FrameError, KEYS_LEN_BYTES_MAX, Keys, Proof, Secret,
-    decode_frame, encode_frame, frame_len_bytes, login_status,
+    Ask, Caller, Elsewhere, Frame, FrameError, KEYS_LEN_BYTES_MAX, Keys, LocateAnswer, Proof,
+    Secret, decode_frame, encode_frame, frame_len_bytes, login_status,
 };
 use cairn_forward::{
     Admission, Forward, Incoming, Located, Remembered, Search, Service, Stream, locate,
@@ -188,13 +188,17 @@ impl Search for Searched<'_> {
         self.targets.known.note(name, volume, Duration::ZERO);
     }
 
-    async fn ask(&self, node: NodeId, volumes: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
+    async fn ask(
+        &self,
+        node: NodeId,
+        volumes: Vec<VolumeId>,
+    ) -> io::Result<cairn_forward::LocateAnswer> {
         let question = Ask::Find {
             target: self.name.to_owned(),
             volumes,
         };
-        let (found, _) = ask::<Found>(self.cluster, self.admission, node, &question).await?;
-        Ok(cairn_forward::Found {
+        let (found, _) = ask::<LocateAnswer>(self.cluster, self.admission, node, &question).await?;
+        Ok(cairn_forward::LocateAnswer {
             volume: found.volume,
             is_sure: found.is_sure,
         })
@@ -202,9 +206,9 @@ impl Search for Searched<'_> {
 }
 
 /// What this node answers who looks for a target. A volume that it owns and has not opened yet may have it.
-fn found(targets: &Targets, name: &str, volumes: &[VolumeId]) -> Found {
+fn found(targets: &Targets, name: &str, volumes: &[VolumeId]) -> LocateAnswer {
     let is_read = |volume: &VolumeId| targets.of_volume(*volume).is_some();
-    Found {
+    LocateAnswer {
         volume: targets.named(name).map(|target| target.volume),
         is_sure: !targets.is_starting() && volumes.iter().all(is_read),
     }

@@ -67,7 +67,7 @@ pub(crate) enum Named {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Ask {
-    /// Answered with [`Found`].
+    /// Answered with [`LocateAnswer`].
     Find {
         named: Named,
         /// What the node owns, as whoever asks has it: it may have one of them no more, or not yet.
@@ -81,7 +81,7 @@ pub(crate) enum Ask {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Found {
+pub(crate) struct LocateAnswer {
     pub volume: Option<VolumeId>,
     /// All volumes that were asked about are served, and read.
     pub is_sure: bool,
@@ -221,13 +221,17 @@ impl Search for Searched<'_> {
         self.shared.known.note(self.named.clone(), volume, now);
     }
 
-    async fn ask(&self, node: NodeId, volumes: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
+    async fn ask(
+        &self,
+        node: NodeId,
+        volumes: Vec<VolumeId>,
+    ) -> io::Result<cairn_forward::LocateAnswer> {
         let question = Ask::Find {
             named: self.named.clone(),
             volumes,
         };
-        let (found, _) = ask::<Found>(self.forward, self.admission, node, &question).await?;
-        Ok(cairn_forward::Found {
+        let (found, _) = ask::<LocateAnswer>(self.forward, self.admission, node, &question).await?;
+        Ok(cairn_forward::LocateAnswer {
             volume: found.volume,
             is_sure: found.is_sure,
         })

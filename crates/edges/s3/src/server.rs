@@ -43,7 +43,7 @@ use crate::ids::Ids;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::operations;
-use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
+use crate::pass::{self, Ask, Known, Links, LocateAnswer, Named, Routed};
 use crate::places::{BufferSlot, Holder, Places};
 use crate::ranges::Whole;
 use crate::refused;
@@ -459,7 +459,7 @@ async fn passed(serving: Serving, incoming: cairn_forward::Incoming) {
     let answered = match question {
         Ask::Find { named, volumes } => {
             let is_read = |volume: &VolumeId| shared.stores.of_volume(*volume).is_some();
-            let found = Found {
+            let found = LocateAnswer {
                 volume: named.here(shared),
                 is_sure: volumes.iter().all(is_read),
             };
