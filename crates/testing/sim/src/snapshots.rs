@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::client;
 use crate::judge::Judge;
 use crate::model::{Mark, Model};
-use crate::tree::{Found, FoundKind, FoundNode};
+use crate::tree::{FoundKind, FoundNode, FoundTree};
 use crate::world::{VOLUME, World, read_everything};
 
 /// At a time.
@@ -39,9 +39,9 @@ const FREED_LOOK_PAUSE: Duration = Duration::from_millis(500);
 enum Known {
     /// Whether it was taken is not known yet, nor what it has: a moment since the mark.
     MayBeThere(Mark),
-    Has(Found),
+    Has(FoundTree),
     /// Whether it was deleted is not known yet.
-    MayBeGone(Found),
+    MayBeGone(FoundTree),
 }
 
 /// All snapshots of the volume, by name.
@@ -55,7 +55,7 @@ pub(crate) struct Snapshots {
 }
 
 /// What the snapshots of a volume hold; none where it could not be read.
-pub(crate) type Read = BTreeMap<Vec<u8>, Found>;
+pub(crate) type Read = BTreeMap<Vec<u8>, FoundTree>;
 
 /// Reads all of them.
 pub(crate) async fn read_all(fs: &Fs, is_unreadable_allowed: bool) -> Result<Read, String> {
@@ -127,8 +127,8 @@ fn shown(name: &[u8]) -> String {
 }
 
 /// That a snapshot has what it had before, where both could be read.
-fn same(had: &Found, has: &Found) -> Result<(), String> {
-    let names = |found: &Found| found.nodes.keys().copied().collect::<Vec<u64>>();
+fn same(had: &FoundTree, has: &FoundTree) -> Result<(), String> {
+    let names = |found: &FoundTree| found.nodes.keys().copied().collect::<Vec<u64>>();
     if names(had) != names(has) {
         let (had, has) = (names(had), names(has));
         return Err(format!("has inodes {has:?}, had {had:?}"));
@@ -393,7 +393,7 @@ async fn check_diffs(fs: &Fs, known: &BTreeMap<Vec<u8>, Known>) -> Result<(), St
     Ok(())
 }
 
-fn check_diff(before: &Found, after: &Found, changes: &[FileChange]) -> Result<(), String> {
+fn check_diff(before: &FoundTree, after: &FoundTree, changes: &[FileChange]) -> Result<(), String> {
     let told = |ino: u64, is_it: fn(&ChangeKind) -> bool| {
         let mut of = changes.iter().filter(|change| change.ino.0 == ino);
         of.any(|change| is_it(&change.change))

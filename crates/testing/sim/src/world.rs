@@ -28,12 +28,12 @@ use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::MemDisk;
 
 use crate::check;
-use crate::object_store::Seen;
+use crate::object_store::LifeStore;
 use crate::pool::{Disks, PoolFile};
 use crate::read_cache::FlakyCache;
 use crate::scenario::{Dedupes, Shape, TierTrouble};
 use crate::snapshots::{Read, read_all};
-use crate::tree::{Found, FoundKind, FoundNode};
+use crate::tree::{FoundKind, FoundNode, FoundTree};
 
 /// The first volume that a pool makes.
 pub const VOLUME: VolumeId = VolumeId(1);
@@ -168,7 +168,7 @@ pub struct SimHost {
     pub shape: Shape,
     /// Steps of moves of shards so far.
     pub move_steps: Arc<AtomicU64>,
-    pub(crate) store: Option<Arc<Seen>>,
+    pub(crate) store: Option<Arc<LifeStore>>,
 }
 
 impl Host for SimHost {
@@ -191,7 +191,7 @@ impl Host for SimHost {
         tier: &PoolTier,
     ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
         let none = || Err(format!("there is no object store {}", tier.url));
-        let opened = self.store.as_ref().map_or_else(none, Seen::open);
+        let opened = self.store.as_ref().map_or_else(none, LifeStore::open);
         Box::pin(std::future::ready(opened))
     }
 
@@ -273,7 +273,7 @@ pub(crate) async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result
 
 impl World {
     /// All that is there, with what each snapshot has; all numbers are counted again.
-    pub(crate) async fn read_and_count(&self, env: &Env) -> Result<(Found, Read), String> {
+    pub(crate) async fn read_and_count(&self, env: &Env) -> Result<(FoundTree, Read), String> {
         let found = read_everything(&self.fs, false).await?;
         let of_snapshots = read_all(&self.fs, false).await?;
         check::recount(env, self.fs.meta()).await?;
@@ -361,8 +361,11 @@ impl World {
 }
 
 /// Reads everything that has a name. `is_unreadable_allowed`: bytes that give an I/O error are left out.
-pub async fn read_everything(fs: &FsView, is_unreadable_allowed: bool) -> Result<Found, String> {
-    let mut found = Found::default();
+pub async fn read_everything(
+    fs: &FsView,
+    is_unreadable_allowed: bool,
+) -> Result<FoundTree, String> {
+    let mut found = FoundTree::default();
     let mut todo = vec![ROOT_INO];
     while let Some(ino) = todo.pop() {
         if found.nodes.contains_key(&ino.0) {
