@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::convert;
 use crate::frames::send_small;
 use crate::link::{Link, NoReply};
-use crate::peer::{Shared, unexpected};
+use crate::peer::{PeerCore, unexpected};
 use crate::serve::NUMBER_OF_NONE;
 
 /// Most bytes that one request reads; a larger read has several under way.
@@ -40,7 +40,7 @@ const _: () = assert!(WRITE_LEN_BYTES_MAX <= PAYLOAD_LEN_BYTES_MAX);
 
 /// The shards of a disk that another node serves.
 pub struct RemoteDisk {
-    peer: Arc<Shared>,
+    peer: Arc<PeerCore>,
     id: DiskId,
     label: String,
     health: Health,
@@ -48,7 +48,7 @@ pub struct RemoteDisk {
 }
 
 impl RemoteDisk {
-    pub(crate) fn new(peer: Arc<Shared>, report: DiskReport) -> Self {
+    pub(crate) fn new(peer: Arc<PeerCore>, report: DiskReport) -> Self {
         let disk = Self {
             id: report.disk,
             label: convert::label(&peer.label, &report.label),

@@ -299,7 +299,7 @@ impl Server {
             };
             match frame.message {
                 Message::Request { disk, request } => {
-                    let asked = Asked {
+                    let asked = ReceivedRequest {
                         header: frame.header,
                         payload: frame.payload,
                         disk,
@@ -352,7 +352,7 @@ impl Server {
     fn begin(
         self: &Arc<Self>,
         session: &Arc<Session>,
-        asked: Asked,
+        asked: ReceivedRequest,
         breaker: &Arc<Breaker>,
     ) -> Result<(), End> {
         let Some(disk) = self.served.disk(asked.disk) else {
@@ -397,7 +397,7 @@ impl Server {
         &self,
         session: &Session,
         disk: Arc<dyn ShardService>,
-        asked: Asked,
+        asked: ReceivedRequest,
     ) -> Result<(Reply, Bytes), ShardError> {
         let payload = asked.payload;
         let own = |hidden: cairn_wire::Hidden| session.own(asked.disk, hidden);
@@ -574,7 +574,7 @@ impl Server {
     }
 }
 
-struct Asked {
+struct ReceivedRequest {
     header: cairn_wire::Header,
     payload: Bytes,
     disk: DiskId,
