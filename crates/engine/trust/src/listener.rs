@@ -72,11 +72,11 @@ pub trait Handler: Send + Sync + 'static {
 
 /// Accepts connections until it is closed or dropped; connections end with it.
 pub struct Listener {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerCore>,
     address: SocketAddr,
 }
 
-struct Shared {
+struct ListenerCore {
     trust: Arc<Trust>,
     settings: ListenerSettings,
     handlers: RwLock<[Option<Arc<dyn Handler>>; Protocol::ALL.len()]>,
@@ -109,7 +109,7 @@ impl Listener {
         let listener = TcpListener::bind(address).await.map_err(told)?;
         let address = listener.local_addr()?;
         let clock = &trust.env().clock;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ListenerCore {
             handlers: RwLock::default(),
             halves: Arc::new(Halves {
                 count_max: settings.handshake_count_max,
@@ -204,7 +204,7 @@ struct Admitted {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Shared {
+impl ListenerCore {
     async fn accept_all(self: Arc<Self>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
         let stopped = stop.wait_for(|stop| *stop);
         let accepting = async {
