@@ -36,7 +36,7 @@ use crate::intake::{Gate, Intake, Space, Step, Verdict};
 use crate::parked::{Late, Parked, Parking, Waiting};
 use crate::program::{Answered, Delay, ReplyFuture, Started};
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 /// After so many rounds other connections of the thread get their turn.
 const ROUND_COUNT_MAX: usize = 16;
@@ -69,7 +69,7 @@ enum Broken {
 pub async fn serve(
     stream: Carrier,
     admission: Option<Arc<Admission>>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     dispatcher: Dispatcher,
     busy_poll: Arc<BusyPoll>,
     mut stop: watch::Receiver<bool>,
@@ -188,7 +188,7 @@ impl Future for Running {
 
 /// This connection's part of the bytes held by all; given back when dropped.
 struct HeldBytes {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     held_bytes: usize,
 }
 
@@ -217,7 +217,7 @@ impl Drop for HeldBytes {
 
 /// The calls of a connection that were begun, and their replies up to the socket.
 struct Calls {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     dispatcher: Dispatcher,
     rights: Rights,
     /// Calls begun since the busy poll was told.
@@ -617,7 +617,7 @@ impl Connection {
 }
 
 impl Calls {
-    fn new(shared: Arc<Shared>, dispatcher: Dispatcher) -> Self {
+    fn new(shared: Arc<ServerCore>, dispatcher: Dispatcher) -> Self {
         let parking = Parking::new(&shared);
         Self {
             shared,

@@ -14,7 +14,7 @@ use std::time::Instant;
 use crate::connection::Done;
 use crate::dispatch::Dispatched;
 use crate::program::Delay;
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 /// Calls and replies of one connection that are delayed. More are not read.
 const CONNECTION_COUNT_MAX: usize = 4096;
@@ -95,13 +95,13 @@ impl Future for Late {
 
 /// This connection's part of what is delayed; given back when dropped.
 pub struct Parking {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     count: usize,
     held_bytes: usize,
 }
 
 impl Parking {
-    pub fn new(shared: &Arc<Shared>) -> Self {
+    pub fn new(shared: &Arc<ServerCore>) -> Self {
         Self {
             shared: Arc::clone(shared),
             count: 0,
