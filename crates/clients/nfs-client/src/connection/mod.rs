@@ -102,10 +102,10 @@ pub(crate) struct Call {
 #[derive(Clone)]
 pub(crate) struct Connection {
     calls: mpsc::Sender<Call>,
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionCore>,
 }
 
-struct Shared {
+struct ConnectionCore {
     /// The machine's credential, encoded; empty for AUTH_NONE.
     auth_body: Vec<u8>,
     xid_next: AtomicU32,
@@ -140,7 +140,7 @@ impl Connection {
         tokio::spawn(driver::run(address, stream, queue, settings));
         Ok(Self {
             calls,
-            shared: Arc::new(Shared {
+            shared: Arc::new(ConnectionCore {
                 auth_body,
                 xid_next: AtomicU32::new(socket::random_u32()),
                 waiting_count: AtomicUsize::new(0),
