@@ -20,7 +20,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::hook::{Hook, HookError, Told, Verb};
+use crate::hook::{Hook, HookAddress, HookError, Verb};
 use crate::interface::{Interface, InterfaceError};
 
 /// How long an address stays where it is not renewed.
@@ -118,7 +118,7 @@ enum KeeperError {
 }
 
 /// An address that is here.
-struct Held {
+struct HeldAddress {
     wanted: Wanted,
     /// `None`: the hook put it somewhere.
     interface: Option<Interface>,
@@ -159,7 +159,7 @@ impl Announcements {
 
 #[derive(Default)]
 struct Slot {
-    held: Option<Held>,
+    held: Option<HeldAddress>,
     retry_at: Option<Instant>,
     going: Option<Going>,
 }
@@ -316,7 +316,7 @@ impl Keeper {
                 let (name, address) = (&wanted.name, wanted.address);
                 let on = interface.as_ref().map_or("by the hook", |it| &it.name);
                 tracing::info!(of = purpose.word(), name, %address, on, "this node has an address");
-                empty.insert(Held {
+                empty.insert(HeldAddress {
                     wanted: wanted.clone(),
                     interface,
                     announces,
@@ -397,7 +397,7 @@ impl Keeper {
     fn note_staying(
         &self,
         purpose: Purpose,
-        held: &Held,
+        held: &HeldAddress,
         going: &mut Option<Going>,
         error: &KeeperError,
     ) {
@@ -414,7 +414,7 @@ impl Keeper {
         self.problems.lock().insert(purpose, problem);
     }
 
-    async fn release(&self, purpose: Purpose, held: &mut Held) -> Result<(), KeeperError> {
+    async fn release(&self, purpose: Purpose, held: &mut HeldAddress) -> Result<(), KeeperError> {
         // First: nobody is to be answered by who does not have it.
         if let Some(listener) = held.listener.take() {
             listener.close().await;
@@ -443,8 +443,8 @@ impl Keeper {
 }
 
 /// What a hook is told.
-fn told(purpose: Purpose, wanted: &Wanted) -> Told<'_> {
-    Told {
+fn told(purpose: Purpose, wanted: &Wanted) -> HookAddress<'_> {
+    HookAddress {
         of: purpose.word(),
         name: &wanted.name,
         address: wanted.text(),
