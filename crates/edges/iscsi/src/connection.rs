@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::LogLimit;
-use cairn_base::busy_poll::{BusyPoll, Told};
+use cairn_base::busy_poll::{BusyPoll, ConnectionRequests};
 use cairn_codec_iscsi::{
     Elsewhere, HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Reply, Request,
     login_status,
@@ -339,7 +339,7 @@ impl Entering {
         if !self.lane.settle(Some(&self.login.initiator)) {
             return Ok(Some(Entered::Gone));
         }
-        let told = Told::new(Arc::clone(&self.busy_poll));
+        let told = ConnectionRequests::new(Arc::clone(&self.busy_poll));
         let peer = self.lane.peer;
         let live = session::Begun::begin(&self.shared, &mut self.login, peer, told).await;
         // Before digests are on.

@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::busy_poll::Told;
+use cairn_base::busy_poll::ConnectionRequests;
 use cairn_codec_iscsi::{
     CONNECTION_COUNT_MAX, KEYS_LEN_BYTES_MAX, Keys, Negotiated, Numbers, RejectReason, Reply,
     Request, UNTAGGED, login_status, serial_before,
@@ -85,7 +85,7 @@ pub(crate) struct Begun {
     view: Option<View>,
     joins: mpsc::Receiver<Joining>,
     ended: watch::Sender<()>,
-    told: Told,
+    told: ConnectionRequests,
 }
 
 impl Begun {
@@ -94,7 +94,7 @@ impl Begun {
         shared: &Arc<PortalCore>,
         login: &mut Login,
         peer: std::net::SocketAddr,
-        told: Told,
+        told: ConnectionRequests,
     ) -> Self {
         let targets = &shared.targets;
         let (ended, wait) = watch::channel(());
@@ -173,7 +173,7 @@ pub(crate) struct SessionTask {
     pub transfer_tag_next: u32,
     /// Commands begun since the thread's busy poll was told.
     pub begun_count: u64,
-    told: Told,
+    told: ConnectionRequests,
     is_ending: bool,
 }
 

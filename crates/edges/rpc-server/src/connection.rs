@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use cairn_base::busy_poll::{BusyPoll, Told};
+use cairn_base::busy_poll::{BusyPoll, ConnectionRequests};
 use cairn_codec_rpc::{CallHeader, DecodeError};
 use cairn_forward::{Admission, Stream};
 use futures_util::stream::FuturesUnordered;
@@ -309,7 +309,7 @@ struct Connection {
     admission: Option<Arc<Admission>>,
     intake: Intake<Reply, LargeCall>,
     calls: Calls,
-    told: Told,
+    told: ConnectionRequests,
     held: HeldBytes,
     /// The client sends no more.
     ended: bool,
@@ -365,7 +365,7 @@ impl Connection {
             admission,
             intake: Intake::default(),
             calls,
-            told: Told::new(busy_poll),
+            told: ConnectionRequests::new(busy_poll),
             held,
             ended: false,
             stopping: false,
