@@ -14,7 +14,9 @@ use cairn_fs::{
 };
 
 use crate::arrivals::{Arrival, Facet, Ticket};
-use crate::listing::{self, Entry, Listed, ListedObject, Listing, Named, Names, Tree, Wanted};
+use crate::listing::{
+    self, Entry, ListRequest, Listed, ListedObject, Listing, NameTarget, Names, Tree,
+};
 use crate::path::KeyPath;
 use crate::records::{BucketRecord, ObjectError, ObjectRecord, decode, encode};
 use crate::staging::Staged;
@@ -793,7 +795,7 @@ impl Bucket {
                 next: None,
             });
         }
-        let wanted = Wanted {
+        let wanted = ListRequest {
             prefix: prefix.as_bytes(),
             delimiter: delimiter.as_bytes(),
             after,
@@ -879,9 +881,9 @@ impl Tree for Directories<'_> {
         };
         let entries = page.entries.into_iter().map(|entry| Entry {
             named: match entry.kind {
-                FileKind::Directory => Named::Directory(entry.ino),
-                FileKind::Regular => Named::File(entry.ino),
-                _ => Named::Nothing,
+                FileKind::Directory => NameTarget::Directory(entry.ino),
+                FileKind::Regular => NameTarget::File(entry.ino),
+                _ => NameTarget::Nothing,
             },
             name: entry.name,
         });
