@@ -433,7 +433,7 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
 }
 
 /// What one read takes, of what it was asked for.
-struct Wanted {
+struct BoundedRead {
     sources: Vec<Source>,
     len_bytes: u64,
     /// Bytes of records that it brings into memory; 0 if it is of one part.
@@ -441,10 +441,10 @@ struct Wanted {
 }
 
 /// The first of the parts of a read: those that may be in memory at once.
-fn within_limits(mut sources: Vec<Source>) -> Wanted {
+fn within_limits(mut sources: Vec<Source>) -> BoundedRead {
     if let [source] = sources.as_slice() {
         let len_bytes = source.len_bytes();
-        return Wanted {
+        return BoundedRead {
             sources,
             len_bytes,
             held_bytes: 0,
@@ -477,7 +477,7 @@ fn within_limits(mut sources: Vec<Source>) -> Wanted {
         count += 1;
     }
     sources.truncate(count);
-    Wanted {
+    BoundedRead {
         sources,
         len_bytes,
         held_bytes,

@@ -16,7 +16,7 @@ use cairn_meta::{
 use crate::branches::of_volume;
 use crate::extents::ExtentMap;
 use crate::inode::{Guard, Inode, Locked, State};
-use crate::keep::{Changed, Keep, Wanted, is_silly};
+use crate::keep::{Changed, Keep, KeepRequest, is_silly};
 use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
 use crate::quota::{owner_of, usage_of};
 use crate::room::METADATA_BYTES;
@@ -796,7 +796,7 @@ impl VolumeCore {
 
             self.require_serving()?;
             let ask = || {
-                Ok(Changed::Keep(Wanted {
+                Ok(Changed::Keep(KeepRequest {
                     inode: child.clone(),
                     dir,
                     name: name.to_vec(),

@@ -12,7 +12,7 @@ use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
 
 use crate::hidden::HIDDEN;
 use crate::inode::{Inode, Locked};
-use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
+use crate::keep::{Changed, Keep, KeepRequest, Prepared, Ready, is_silly};
 use crate::namespace::{
     DirChange, NAME_ATTEMPTS_MAX, Unchanged, check_name, check_new_name, is_dot,
 };
@@ -336,7 +336,7 @@ impl VolumeCore {
         &self,
         m: &Move<'a>,
         locked: &mut Locked<'_>,
-    ) -> Result<Result<Option<(&'a Prepared, Ready, Ino)>, Wanted>, FsError> {
+    ) -> Result<Result<Option<(&'a Prepared, Ready, Ino)>, KeepRequest>, FsError> {
         let of = match m.is_removed {
             true => Some((m.moved, m.from_dir, m.from_name)),
             false => m.replaced.map(|replaced| (replaced, m.to_dir, m.to_name)),
@@ -345,7 +345,7 @@ impl VolumeCore {
             return Ok(Ok(None));
         };
         let ask = || {
-            Ok(Err(Wanted {
+            Ok(Err(KeepRequest {
                 inode: inode.clone(),
                 dir,
                 name: name.to_vec(),

@@ -34,7 +34,7 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::dedupe::{Hash, Known};
+use crate::dedupe::{Hash, KnownRecord};
 use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, Extent, ExtentMap, RecordExtent};
 use crate::gc_policy::narrow;
@@ -936,7 +936,7 @@ impl VolumeCore {
             if let Some(hash) = pointing.hashes.get(&copy.location)
                 && pointing.to == To::Disks
             {
-                let known = Known {
+                let known = KnownRecord {
                     location: copy.location,
                     ino,
                     start: old.start,

@@ -22,7 +22,7 @@ use cairn_segment::{
 use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::dedupe::{DEDUPE_LEN_BYTES_MIN, Dedupe, Hash, Known};
+use crate::dedupe::{DEDUPE_LEN_BYTES_MIN, Dedupe, Hash, KnownRecord};
 use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, ExtentMap, RecordExtent};
 use crate::flight::Source;
@@ -121,7 +121,7 @@ impl Made {
 }
 
 /// A piece, and the record that has its bytes.
-struct Placed {
+struct StoredPiece {
     range: Range<u64>,
     hash: Option<Hash>,
     source: Source,
@@ -131,7 +131,7 @@ struct Placed {
 /// A victim, and what its bytes are in now.
 struct Pointed {
     victim: Victim,
-    placed: Vec<Placed>,
+    placed: Vec<StoredPiece>,
 }
 
 /// Whether a record with this codec is what a policy asks for, as far as that can be told without its bytes.
@@ -362,7 +362,7 @@ impl VolumeCore {
     fn remember_whole(&self, victim: &Victim, is_whole: bool, hash: Option<Hash>) {
         let record = &victim.extent.record;
         if let Some(hash) = hash.filter(|_| is_whole) {
-            let known = Known {
+            let known = KnownRecord {
                 location: record.location,
                 ino: victim.ino,
                 start: victim.extent.start,
@@ -395,7 +395,7 @@ impl VolumeCore {
             let Some(record) = record else {
                 return Err(victim);
             };
-            placed.push(Placed {
+            placed.push(StoredPiece {
                 range: piece.range,
                 hash: piece.hash,
                 source: piece.source,
@@ -506,7 +506,7 @@ impl VolumeCore {
     fn remember_placed(&self, ino: Ino, pointed: &[Pointed]) {
         for placed in pointed.iter().flat_map(|pointed| &pointed.placed) {
             if let Some(hash) = &placed.hash {
-                let known = Known {
+                let known = KnownRecord {
                     location: placed.record.location,
                     ino,
                     start: placed.range.start,
