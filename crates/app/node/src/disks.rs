@@ -15,7 +15,7 @@ use cairn_config::Config;
 use cairn_formats::pool_file::Stage;
 use cairn_pool::assemble::{Content, FoundFolder, Plan, plan};
 use cairn_pool::joining::{is_disk, look_next};
-use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
+use cairn_pool::open::{Member, OpenSettings, OpenedPool, form, new_state, open_members};
 use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardSettings};
 use futures_util::future::try_join_all;
@@ -30,7 +30,7 @@ const SPARES_MAX: usize = 64;
 
 /// The disks of a pool, open.
 pub struct PoolDisks {
-    pub opened: Opened,
+    pub opened: OpenedPool,
     /// Where the folders are that the configuration names.
     pub named: Vec<PathBuf>,
 }
@@ -88,7 +88,7 @@ async fn open_folders(
     config: &Config,
     folders: Vec<Folder>,
     known: Known<'_>,
-) -> Result<Opened, NodeError> {
+) -> Result<OpenedPool, NodeError> {
     let (state, present, unformatted, missing) = match plan(&found(&folders))? {
         Plan::Create => {
             require_new(&folders, config, known)?;

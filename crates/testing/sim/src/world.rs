@@ -20,7 +20,7 @@ use cairn_fs::{
 use cairn_keys::{MasterKey, MasterKeys};
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::assemble::{Content, FoundFolder, Plan, newest, plan};
-use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
+use cairn_pool::open::{Member, OpenSettings, OpenedPool, form, new_state, open_members};
 use cairn_pool::truth::{PoolFiles, look};
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, PoolState, VolumeService};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
@@ -233,7 +233,11 @@ fn open_settings(shape: &Shape) -> OpenSettings {
 }
 
 /// Opens the pool that is on these disks, as a server does.
-pub(crate) async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+pub(crate) async fn open_pool(
+    env: &Env,
+    shape: &Shape,
+    disks: &Disks,
+) -> Result<OpenedPool, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let (found, disks) = look_at(disks).await;
     let (state, present, missing) = match plan(&found).map_err(|error| text(&error))? {
@@ -261,7 +265,11 @@ pub(crate) async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result
 }
 
 /// Makes a pool of all disks.
-pub(crate) async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+pub(crate) async fn form_pool(
+    env: &Env,
+    shape: &Shape,
+    disks: &Disks,
+) -> Result<OpenedPool, String> {
     let disks = disks.there.iter().map(|disk| disk.clone() as Arc<dyn Disk>);
     let disks: Vec<Arc<dyn Disk>> = disks.collect();
     let state = new_state(env, &disks);

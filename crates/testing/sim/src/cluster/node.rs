@@ -20,7 +20,7 @@ use cairn_fs::{Fs, FsSettings};
 use cairn_meta::MetaSettings;
 use cairn_owner::{ClusterMember, MapTruth, MemberSettings};
 use cairn_pool::assemble::Missing;
-use cairn_pool::open::Opened;
+use cairn_pool::open::OpenedPool;
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeService};
 use cairn_remote::{Connection, Identity, ServeSettings, Served, Server};
 use cairn_segment::SegmentSettings;
@@ -284,7 +284,7 @@ impl Start {
 }
 
 /// As `cairn-node` does it: the cluster's state is the pool's; members that this node did not find are missing.
-fn keep_members(opened: &mut Opened, state: PoolState, own: NodeId) {
+fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
     let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
     opened.disks.retain(|disk| is_member(disk.id()));
     opened.missing.retain(|missing| is_member(missing.disk.id));
