@@ -35,7 +35,7 @@ const VERSION: u32 = 1;
 
 /// Credit as it is kept (docs/reference/formats/hidden-folder.md).
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct StoredCredit {
     version: u32,
     /// When, in seconds since 1970 UTC.
     at_seconds: i64,
@@ -79,16 +79,18 @@ async fn read(inner: &NodeCore, fs: &Fs) {
             return;
         }
     };
-    let kept = kept.and_then(|bytes| match serde_json::from_slice::<Kept>(&bytes) {
-        Ok(kept) if kept.version == VERSION => Some(kept),
-        _ => {
-            tracing::warn!(
-                volume = fs.name(),
-                "the stored credit of the volume is not readable: it starts again"
-            );
-            None
-        }
-    });
+    let kept = kept.and_then(
+        |bytes| match serde_json::from_slice::<StoredCredit>(&bytes) {
+            Ok(kept) if kept.version == VERSION => Some(kept),
+            _ => {
+                tracing::warn!(
+                    volume = fs.name(),
+                    "the stored credit of the volume is not readable: it starts again"
+                );
+                None
+            }
+        },
+    );
     let now = inner.env.clock.now().seconds;
     let (credit, ago) = match kept {
         Some(kept) => {
@@ -138,7 +140,7 @@ async fn write(
     credit: &BTreeMap<&'static str, f64>,
 ) -> Result<(), FsError> {
     let credit = credit.iter();
-    let kept = Kept {
+    let kept = StoredCredit {
         version: VERSION,
         at_seconds: inner.env.clock.now().seconds,
         credit: credit
@@ -270,7 +272,7 @@ mod tests {
     #[test]
     fn kept_credit_is_read() {
         let stored = br#"{"version":1,"at_seconds":7,"credit":{"throughput":5000000000.0}}"#;
-        let kept: Kept = serde_json::from_slice(stored).unwrap();
+        let kept: StoredCredit = serde_json::from_slice(stored).unwrap();
         assert_eq!((kept.at_seconds, kept.credit["throughput"]), (7, 5e9));
         assert_eq!(serde_json::to_vec(&kept).unwrap(), stored);
     }

@@ -82,7 +82,7 @@ struct Copy {
 }
 
 /// What is kept of a log, and where.
-pub struct Kept<E> {
+pub struct LogState<E> {
     kind: &'static LogKind,
     entries: VecDeque<(E, usize)>,
     lines_len_bytes: usize,
@@ -92,9 +92,9 @@ pub struct Kept<E> {
 }
 
 /// A log of one server.
-pub struct EntryLog<E>(Mutex<Kept<E>>);
+pub struct EntryLog<E>(Mutex<LogState<E>>);
 
-impl<E: Entry> Kept<E> {
+impl<E: Entry> LogState<E> {
     fn new(kind: &'static LogKind) -> Self {
         Self {
             kind,
@@ -317,11 +317,11 @@ fn together<E: Entry>(files: impl Iterator<Item = Vec<E>>) -> Vec<E> {
 
 impl<E: Entry> EntryLog<E> {
     pub fn new(kind: &'static LogKind) -> Self {
-        Self(Mutex::new(Kept::new(kind)))
+        Self(Mutex::new(LogState::new(kind)))
     }
 
     /// Looks at what is kept.
-    pub fn look<T>(&self, look: impl FnOnce(&Kept<E>) -> T) -> T {
+    pub fn look<T>(&self, look: impl FnOnce(&LogState<E>) -> T) -> T {
         look(&self.0.lock())
     }
 
@@ -424,11 +424,11 @@ mod tests {
     const LINES_LEN_BYTES_MAX: usize = AUDIT.lines_len_bytes_max;
     const FILE_LEN_BYTES_MAX: u64 = AUDIT.file_len_bytes_max();
 
-    fn state() -> Kept<AuditEntry> {
-        Kept::new(&AUDIT)
+    fn state() -> LogState<AuditEntry> {
+        LogState::new(&AUDIT)
     }
 
-    fn last(state: &mut Kept<AuditEntry>, folders: &[PathBuf]) -> Vec<bool> {
+    fn last(state: &mut LogState<AuditEntry>, folders: &[PathBuf]) -> Vec<bool> {
         let (entry, _) = state.entries.back().unwrap();
         let line = entry.to_line().into_bytes();
         wait(state.write(&line, folders))

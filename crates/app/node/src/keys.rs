@@ -46,7 +46,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// The master keys that there are.
 pub(crate) struct KeyHolder {
     source: Option<KeySource>,
-    known: Mutex<Known>,
+    known: Mutex<LoadedKeys>,
     /// Held while they are read, so that a command runs once at a time.
     reading: Arc<tokio::sync::Mutex<()>>,
     read_at: Mutex<Option<Instant>>,
@@ -55,7 +55,7 @@ pub(crate) struct KeyHolder {
 }
 
 #[derive(Default)]
-struct Known {
+struct LoadedKeys {
     keys: MasterKeys,
     /// Why they could not be read when they were last.
     problem: Option<String>,

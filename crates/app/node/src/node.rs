@@ -742,7 +742,7 @@ pub(crate) mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::disks::Known;
+    use crate::disks::DiskHints;
     use crate::lock_wait::open_pool_in_time;
 
     /// Three disks in a folder.
@@ -761,7 +761,7 @@ pub(crate) mod tests {
         };
         let config = settings.resolve(1).unwrap();
         // What an earlier one of this process leaves in the background may take a moment to end.
-        let pool = open_pool_in_time(&env, &config, Known::default())
+        let pool = open_pool_in_time(&env, &config, DiskHints::default())
             .await
             .unwrap();
         let keys = KeyHolder::new(None);

@@ -18,9 +18,9 @@ use crate::node::NodeCore;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The nodes of the cluster.
-struct Others(Arc<ClusterMember>);
+struct ClusterClaims(Arc<ClusterMember>);
 
-impl Claims for Others {
+impl Claims for ClusterClaims {
     fn claim(&self, volume: VolumeId, bytes: u64) -> BoxFuture<Result<(), FsError>> {
         let member = Arc::clone(&self.0);
         Box::pin(async move {
@@ -32,7 +32,9 @@ impl Claims for Others {
 
 /// Leaves free what others have set aside, from before this node serves its first volume until it ends.
 pub(crate) fn tend(inner: &Arc<NodeCore>, member: &Arc<ClusterMember>) {
-    inner.dirty.set_claims(Arc::new(Others(Arc::clone(member))));
+    inner
+        .dirty
+        .set_claims(Arc::new(ClusterClaims(Arc::clone(member))));
     let alone = Arc::new(Mutex::new(()));
     heed(inner, member, &alone);
     let mut views = member.views();

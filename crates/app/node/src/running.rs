@@ -33,7 +33,7 @@ use crate::certificate::{self, AdminCertificate};
 use crate::classes;
 use crate::cluster::{self, ClusterNode};
 use crate::control::Controller;
-use crate::disks::{Known, PoolDisks, descriptors_max};
+use crate::disks::{DiskHints, PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
 use crate::keys::KeyHolder;
@@ -511,7 +511,7 @@ fn open_pool(
     let state_folder = state_folder::find(config.state_dir.as_deref());
     // In a cluster the disks have no secret that a node makes with its pool: file handles are signed with a key of the folder.
     let keys_problem = keys.problem().filter(|_| place.is_none());
-    let known = Known {
+    let known = DiskHints {
         disks: &known,
         state_folder: state_folder.as_deref(),
         keys_problem: keys_problem.as_deref(),

@@ -44,9 +44,9 @@ pub fn troubles(inner: &NodeCore) -> Vec<(String, Option<String>)> {
     tiers.collect()
 }
 
-struct Opened(Arc<ObjectTier>);
+struct OpenTier(Arc<ObjectTier>);
 
-impl HostTier for Opened {
+impl HostTier for OpenTier {
     fn store(&self) -> Arc<dyn TierStore> {
         Arc::clone(&self.0) as _
     }
@@ -95,7 +95,7 @@ pub fn open(
             place.display()
         ));
     }
-    Ok(Arc::new(Opened(Arc::new(opened))))
+    Ok(Arc::new(OpenTier(Arc::new(opened))))
 }
 
 /// What bytes cost at an address in a month, in US cents, and when that price was taken.
