@@ -14,5 +14,5 @@ mod netlink;
 pub use hook::{HOOK_MAX, Hook, HookAddress, HookError, Verb};
 pub use interface::{Interface, InterfaceError};
 pub use keeper::{
-    KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted,
+    KEPT_SECONDS, Keeper, Listening, Listens, PlacedAddress, Purpose, RENEWED_EVERY, WantedAddress,
 };

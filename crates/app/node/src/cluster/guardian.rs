@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use cairn_base::backoff::Backoff;
 use cairn_cluster::{Coordinator, Etcd, EtcdSettings, EtcdTls, LeaseId};
-use cairn_floating::{Placed, Purpose};
+use cairn_floating::{PlacedAddress, Purpose};
 use cairn_owner::ClusterMember;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
@@ -60,8 +60,8 @@ struct ToldAddress {
     interface: String,
 }
 
-impl From<Placed> for ToldAddress {
-    fn from(placed: Placed) -> Self {
+impl From<PlacedAddress> for ToldAddress {
+    fn from(placed: PlacedAddress) -> Self {
         Self {
             address: placed.address,
             prefix_len: placed.prefix_len,
@@ -73,7 +73,7 @@ impl From<Placed> for ToldAddress {
 impl ToldAddress {
     /// The kernel removes by itself what is left.
     fn remove(&self) {
-        let placed = Placed {
+        let placed = PlacedAddress {
             address: self.address,
             prefix_len: self.prefix_len,
             interface: self.interface.clone(),
@@ -118,7 +118,7 @@ pub(super) async fn keep(
     program: &Path,
     member: Arc<ClusterMember>,
     etcd: Etcd,
-    mut addresses: watch::Receiver<BTreeMap<Purpose, Placed>>,
+    mut addresses: watch::Receiver<BTreeMap<Purpose, PlacedAddress>>,
 ) {
     let mut pauses = START_AGAIN;
     loop {
@@ -161,7 +161,7 @@ async fn tell(
     stdin: &mut ChildStdin,
     member: &ClusterMember,
     etcd: &Etcd,
-    addresses: &mut watch::Receiver<BTreeMap<Purpose, Placed>>,
+    addresses: &mut watch::Receiver<BTreeMap<Purpose, PlacedAddress>>,
 ) -> std::io::Error {
     let mut views = member.views();
     let mut before = None;
@@ -169,7 +169,7 @@ async fn tell(
         views.borrow_and_update();
         let process = member.process();
         let (endpoints, tls) = etcd.access();
-        let placed: Vec<Placed> = addresses.borrow_and_update().values().cloned().collect();
+        let placed: Vec<PlacedAddress> = addresses.borrow_and_update().values().cloned().collect();
         let now = GuardianState {
             addresses: placed.into_iter().map(ToldAddress::from).collect(),
             lease: process.map(|process| process.lease.0),

@@ -33,7 +33,7 @@ use cairn_cluster::map::{
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::{Config, MemoryBudget};
-use cairn_floating::{Placed, Purpose};
+use cairn_floating::{PlacedAddress, Purpose};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
 use cairn_forward::Forward;
 use cairn_keys::{KeyError, MasterKeys};
@@ -612,7 +612,7 @@ impl ClusterNode {
     pub fn guard_lease(
         &self,
         program: PathBuf,
-        addresses: watch::Receiver<BTreeMap<Purpose, Placed>>,
+        addresses: watch::Receiver<BTreeMap<Purpose, PlacedAddress>>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (member, etcd) = (Arc::clone(&self.member), self.etcd.etcd.clone());
         async move { guardian::keep(&program, member, etcd, addresses).await }
