@@ -90,7 +90,7 @@ impl RocksReader {
     pub fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> PassingCursor<'a> {
         PassingCursor {
             reader: self,
-            part: Part::default(),
+            part: EntryBatch::default(),
             next: 0,
             at: from.to_vec(),
             to: to.to_vec(),
@@ -158,13 +158,13 @@ impl RocksReader {
 
 /// Entries one after the other.
 #[derive(Default)]
-struct Part {
+struct EntryBatch {
     bytes: Vec<u8>,
     /// Where each key and its value end.
     ends: Vec<(usize, usize)>,
 }
 
-impl Part {
+impl EntryBatch {
     fn push(&mut self, key: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();
@@ -188,7 +188,7 @@ impl Part {
 /// See [`RocksReader::passing_cursor`].
 pub(super) struct PassingCursor<'a> {
     reader: &'a RocksReader,
-    part: Part,
+    part: EntryBatch,
     /// In the part.
     next: usize,
     /// Where the next part begins.
@@ -207,7 +207,7 @@ impl PassingCursor<'_> {
             options.set_readahead_size(PASS_BYTES);
             let mut iterator = db.raw_iterator_opt(options);
             iterator.seek(from);
-            let mut part = Part::default();
+            let mut part = EntryBatch::default();
             while let Some((key, value)) = iterator.item() {
                 part.push(key, value);
                 if part.bytes.len() >= PASS_BYTES {
