@@ -625,7 +625,7 @@ fn range(
 
 /// Requests and bytes under way for one disk.
 #[derive(Clone, Copy, Default)]
-struct UnderWay {
+struct DiskLoad {
     requests: u32,
     credits: u64,
 }
@@ -634,7 +634,7 @@ struct UnderWay {
 struct Session {
     /// `None`: nothing is sent any more.
     queue: Mutex<Option<mpsc::UnboundedSender<Outgoing>>>,
-    under_way: Arc<Mutex<BTreeMap<DiskId, UnderWay>>>,
+    under_way: Arc<Mutex<BTreeMap<DiskId, DiskLoad>>>,
     hidden: Mutex<BTreeMap<(DiskId, HiddenId), Epoch>>,
     /// A state is on its way; another one would only wait behind it.
     is_saying: Arc<AtomicBool>,
@@ -653,7 +653,7 @@ impl Drop for Saying {
 
 /// Counts a request until its reply is about to be written.
 struct Usage {
-    under_way: Arc<Mutex<BTreeMap<DiskId, UnderWay>>>,
+    under_way: Arc<Mutex<BTreeMap<DiskId, DiskLoad>>>,
     idle: Arc<tokio::sync::Notify>,
     disk: DiskId,
     credits: u64,
