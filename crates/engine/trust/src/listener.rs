@@ -84,7 +84,7 @@ struct ListenerCore {
     strangers: Arc<Strangers>,
     /// Those of them that come from addresses of nodes.
     neighbours: Arc<Strangers>,
-    known: RwLock<Known>,
+    known: RwLock<NodeAddresses>,
     connections: Arc<Semaphore>,
     joins: Arc<Semaphore>,
     refusals: LogLimit,
@@ -374,14 +374,14 @@ impl ListenerCore {
 
 /// Where nodes connect from.
 #[derive(Default)]
-struct Known {
+struct NodeAddresses {
     /// As the map has it.
     addresses: BTreeSet<IpAddr>,
     /// Where each was when it showed its certificate last: the map may have a name, or a machine several addresses.
     seen: BTreeMap<NodeId, IpAddr>,
 }
 
-impl Known {
+impl NodeAddresses {
     fn has(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.addresses.contains(&address) || self.seen.values().any(|seen| *seen == address)
@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn nodes_are_known_by_the_map_and_by_where_they_were_seen() {
-        let mut known = Known::default();
+        let mut known = NodeAddresses::default();
         let of = |address: &str| address.parse::<IpAddr>().unwrap();
         known.addresses.insert(of("10.0.0.1"));
         known.saw(NodeId(2), of("::ffff:10.0.0.2"));
