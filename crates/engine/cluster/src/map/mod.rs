@@ -33,7 +33,7 @@ use crate::coordinator::{
 use crate::settle::{Mark, Settled, Unsettled, transact_settled};
 pub use follow::{Follower, MapView};
 pub use high_water::{HighWater, HighWaterStore};
-pub use keys::{Keys, Named};
+pub use keys::{Keys, NameKind};
 pub use nodes::{MEMBER_RESTART_MAX, Machine};
 pub use rotation::{RotationNote, RotationOwn, RotationPhase, RotationRecord, RotationStep};
 pub use tokens::JoinToken;
