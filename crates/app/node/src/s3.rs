@@ -17,7 +17,7 @@ use cairn_objects::{
     ObjectError, Objects, Permission, Versioning,
 };
 use cairn_pool::ChangeFailure;
-use cairn_s3::{Certificate, Passed, Running, ServerCore};
+use cairn_s3::{Certificate, PeerServer, Running, ServerCore};
 use parking_lot::Mutex;
 
 use crate::certificate::of_files;
@@ -86,7 +86,7 @@ impl S3Server {
     }
 
     /// Begins to serve, unless it does already.
-    fn start(&self, shared: Arc<ServerCore>) -> Option<Passed> {
+    fn start(&self, shared: Arc<ServerCore>) -> Option<PeerServer> {
         let mut running = self.0.lock();
         if running.is_none() {
             match Running::start(shared) {

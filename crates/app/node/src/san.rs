@@ -11,7 +11,7 @@ use cairn_admin::san::{
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_ISCSI_DEFAULT, VolumeName};
-use cairn_iscsi::{Passed, PortalCore, Running, Target};
+use cairn_iscsi::{PeerServer, PortalCore, Running, Target};
 use cairn_pool::ChangeFailure;
 use cairn_san::{Chap, Lun, LunChange, LunSpec, SanError};
 use parking_lot::Mutex;
@@ -70,7 +70,7 @@ impl IscsiServer {
         inner.env.spawner.spawn("iscsi start", Box::pin(task));
     }
 
-    fn start(&self, shared: Arc<PortalCore>, listeners: Vec<TcpListener>) -> Option<Passed> {
+    fn start(&self, shared: Arc<PortalCore>, listeners: Vec<TcpListener>) -> Option<PeerServer> {
         let addresses: Vec<String> = listeners
             .iter()
             .filter_map(|listener| listener.local_addr().ok())

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use crate::api::ErrorKind;
 use crate::control::{Answer, ControlError};
-use crate::entries::{ENTRY_LIMIT_MAX, Entry, Part};
+use crate::entries::{ENTRY_LIMIT_MAX, Entry, LogRange};
 use crate::failures::{FAILURES_EVERY, Noted};
 use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
@@ -134,7 +134,7 @@ pub struct AuditQuery {
     pub method: Option<String>,
     /// Only refused and failed requests, or only the others.
     pub refused: Option<bool>,
-    pub part: Part,
+    pub part: LogRange,
 }
 
 impl AuditQuery {
@@ -156,7 +156,7 @@ impl AuditQuery {
             path: text("path"),
             method: text("method").map(|method| method.to_ascii_uppercase()),
             refused,
-            part: Part::of(query, now_seconds)?,
+            part: LogRange::of(query, now_seconds)?,
         })
     }
 
@@ -349,9 +349,9 @@ pub(crate) async fn recall(shared: &ServerCore) {
     let Some(audit) = shared.audit_control() else {
         return;
     };
-    let part = Part {
+    let part = LogRange {
         limit: ENTRY_LIMIT_MAX,
-        ..Part::default()
+        ..LogRange::default()
     };
     let query = AuditQuery {
         path: Some(LOG_INS.to_owned()),
@@ -452,10 +452,10 @@ mod tests {
             let page = |before: Option<u64>| {
                 let pages = (0..3).map(|node| {
                     let kept: Vec<AuditEntry> = ids(node).map(entry).rev().collect();
-                    let part = Part {
+                    let part = LogRange {
                         before,
                         limit,
-                        ..Part::default()
+                        ..LogRange::default()
                     };
                     let query = AuditQuery {
                         part,
@@ -529,7 +529,7 @@ mod tests {
             path: Some("/a&b=\u{e9}".to_owned()),
             method: None,
             refused: Some(true),
-            part: Part {
+            part: LogRange {
                 node: Some("node two".to_owned()),
                 from_seconds: Some(5),
                 to_seconds: None,

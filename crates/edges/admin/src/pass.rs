@@ -38,7 +38,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::{AuditPage, AuditQuery};
 use crate::control::ControlError;
-use crate::entries::Part;
+use crate::entries::LogRange;
 use crate::events::{EventPage, EventQuery};
 use crate::groups::{self, GroupAsk, GroupDone};
 use crate::joined::{LogPage, SilentNode, joined};
@@ -161,9 +161,9 @@ pub(crate) struct OfANode;
 
 /// Serves what other nodes pass on.
 #[derive(Clone)]
-pub struct Passed(Router);
+pub struct PeerServer(Router);
 
-impl Passed {
+impl PeerServer {
     /// `router` asks for no token.
     pub(crate) fn new(router: Router) -> Self {
         Self(router.layer(axum::middleware::map_request(mark)))
@@ -187,7 +187,7 @@ impl Passed {
     }
 }
 
-impl Serve for Passed {
+impl Serve for PeerServer {
     fn serve(self: Arc<Self>, incoming: Incoming) -> BoxFuture<()> {
         let Incoming { stream, admission } = incoming;
         let held = Arc::clone(&admission);
@@ -204,7 +204,7 @@ impl Serve for Passed {
     }
 }
 
-impl ServeReads for Passed {
+impl ServeReads for PeerServer {
     fn serve(self: Arc<Self>, stream: Box<dyn Stream>) -> BoxFuture<()> {
         let router = self.0.clone();
         let router = router.layer(axum::middleware::from_fn(only_reads));
@@ -709,7 +709,7 @@ async fn log_of_all<P: LogPage>(
     let part = Query::parse(asked.uri.query(), keys)
         .ok()
         // The time matters to nodes, each by its own clock.
-        .and_then(|query| Part::of(&query, 0).ok())
+        .and_then(|query| LogRange::of(&query, 0).ok())
         .unwrap_or_default();
     let is_wanted = |node: &NodeId| {
         let name = part.node.as_ref();

@@ -27,18 +27,18 @@ use tokio::sync::{Semaphore, watch};
 
 use self::caller::{Caller, Encrypted, Peer};
 pub(crate) use self::requests::read_body;
-use self::requests::{Given, InPath, Named, force_of, refuse, switch_of, to_the_end};
+use self::requests::{Given, InPath, VolumeInPath, force_of, refuse, switch_of, to_the_end};
 pub use self::route_table::openapi_json;
 use self::route_table::{observed, open, secured};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
-use crate::entries::Part;
+use crate::entries::LogRange;
 use crate::failures::Failures;
 use crate::lobby::{CONNECTIONS_MAX, Guest, Lobby};
 use crate::pages;
-use crate::pass::{self, AcceptedIn, Passed};
+use crate::pass::{self, AcceptedIn, PeerServer};
 use crate::passwords::Passwords;
 use crate::patience::patient;
 use crate::session::{Session, Sessions};
@@ -137,7 +137,7 @@ impl Budget {
 
 impl ServerCore {
     /// Only in a cluster one node of several can be meant.
-    pub fn check_node(&self, part: &Part) -> Result<(), ControlError> {
+    pub fn check_node(&self, part: &LogRange) -> Result<(), ControlError> {
         if part.node.is_some() && self.forward.is_none() {
             let message = "this server is not in a cluster: leave out node";
             return Err(ControlError::new(ErrorKind::Invalid, message));
@@ -247,13 +247,13 @@ impl AdminServer {
     }
 
     /// What serves the requests that other nodes pass on.
-    pub fn passed(&self) -> Passed {
+    pub fn passed(&self) -> PeerServer {
         let (secured, _) = secured().split_for_parts();
         let all = secured.merge(snapshot_routes::for_nodes());
         let shared = Arc::clone(&self.shared);
         let guard = middleware::from_fn_with_state(shared, pass::admit_guarded);
         let all = all.layer(guard);
-        Passed::new(all.with_state(Arc::clone(&self.shared)))
+        PeerServer::new(all.with_state(Arc::clone(&self.shared)))
     }
 
     /// Serves until `stop` is ready, then finishes what is under way: HTTPS alone with a `certificate`, else HTTP.

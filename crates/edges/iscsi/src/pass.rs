@@ -428,13 +428,13 @@ async fn copy(
 
 /// Serves what other nodes ask, with the threads of this node's server.
 #[derive(Clone)]
-pub struct Passed {
+pub struct PeerServer {
     pub(crate) shared: Arc<PortalCore>,
     pub(crate) lanes: Vec<mpsc::UnboundedSender<Accepted>>,
     pub(crate) next: Arc<AtomicUsize>,
 }
 
-impl Passed {
+impl PeerServer {
     /// Serves one stream of another node to its end.
     pub async fn serve(&self, incoming: Incoming) {
         let Incoming {

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::connection;
 use crate::link::{Entry, FreeLink};
-use crate::pass::Passed;
+use crate::pass::PeerServer;
 use crate::target::{PORT_GROUP, Targets};
 
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
@@ -216,7 +216,7 @@ pub(crate) struct Accepted {
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
 pub struct Running {
     stop: watch::Sender<bool>,
-    passed: Passed,
+    passed: PeerServer,
     threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
 }
 
@@ -237,7 +237,7 @@ impl Running {
             lanes.push(sender);
             receivers.push(receiver);
         }
-        let passed = Passed {
+        let passed = PeerServer {
             shared: Arc::clone(&shared),
             lanes: lanes.clone(),
             next: Arc::default(),
@@ -268,7 +268,7 @@ impl Running {
     }
 
     /// What serves the connections that other nodes pass on.
-    pub fn passed(&self) -> Passed {
+    pub fn passed(&self) -> PeerServer {
         self.passed.clone()
     }
 

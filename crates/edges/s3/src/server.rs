@@ -380,9 +380,9 @@ impl Running {
     }
 
     /// What serves requests that other nodes pass on.
-    pub fn passed(&self) -> Option<Passed> {
+    pub fn passed(&self) -> Option<PeerServer> {
         let runtime = self.runtime.as_ref()?;
-        Some(Passed {
+        Some(PeerServer {
             serving: self.serving.clone(),
             runtime: runtime.handle().clone(),
         })
@@ -426,12 +426,12 @@ fn bounds() -> Arc<StaticConfigProvider> {
 
 /// Serves requests that other nodes pass on, with the threads of this node's server.
 #[derive(Clone)]
-pub struct Passed {
+pub struct PeerServer {
     serving: Serving,
     runtime: tokio::runtime::Handle,
 }
 
-impl Passed {
+impl PeerServer {
     /// Serves one stream of another node to its end.
     pub async fn serve(&self, incoming: cairn_forward::Incoming) {
         let serving = self.serving.clone();
