@@ -209,14 +209,14 @@ pub(crate) fn threshold_sets(bytes: u64) -> u32 {
 
 /// What a command is, checked as far as it can be before its data comes.
 #[derive(Clone, Copy, Debug)]
-pub struct Checked {
+pub struct CheckedCommand {
     pub command: Command,
     /// Bytes that the initiator sends with it.
     pub out_len_bytes: u64,
 }
 
 /// Checks a command. The attention that waits for the nexus is told first.
-pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outcome> {
+pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<CheckedCommand, Outcome> {
     let parsed = scsi::parse(cdb);
     let ignores = scsi::ignores_attention(cdb);
     if !ignores && let Some(attention) = unit.take_attention(nexus) {
@@ -303,14 +303,14 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
         Command::PersistentOut(command) => out = list(command.list_len_bytes)?,
         _ => {}
     }
-    Ok(Checked {
+    Ok(CheckedCommand {
         command,
         out_len_bytes: out,
     })
 }
 
 /// What a command counts for the limits of its volume; `None`: nothing. `out_len_bytes`: what comes with it.
-pub fn counted(unit: &Unit, checked: &Checked, out_len_bytes: u64) -> Option<Operation> {
+pub fn counted(unit: &Unit, checked: &CheckedCommand, out_len_bytes: u64) -> Option<Operation> {
     match &checked.command {
         Command::Read { blocks, .. } => {
             let block = u64::from(unit.lun().block_len_bytes);
@@ -323,7 +323,11 @@ pub fn counted(unit: &Unit, checked: &Checked, out_len_bytes: u64) -> Option<Ope
 
 /// A write of which less comes than it is about is one of the whole blocks that come, and the initiator is told (RFC 7143, section
 /// 11.4.5.1); of other commands less is no use.
-pub fn shortened(unit: &Unit, checked: Checked, len_bytes: u64) -> Option<(Checked, u64)> {
+pub fn shortened(
+    unit: &Unit,
+    checked: CheckedCommand,
+    len_bytes: u64,
+) -> Option<(CheckedCommand, u64)> {
     let block = u64::from(unit.lun().block_len_bytes);
     let count = len_bytes / block.max(1);
     let command = match checked.command {
@@ -337,7 +341,7 @@ pub fn shortened(unit: &Unit, checked: Checked, len_bytes: u64) -> Option<(Check
         },
         _ => return None,
     };
-    Some((Checked { command, ..checked }, count * block))
+    Some((CheckedCommand { command, ..checked }, count * block))
 }
 
 pub(crate) fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
@@ -354,7 +358,7 @@ pub async fn execute(
     nexus: &Nexus,
     place: &SessionContext,
     task: &TaskGuard,
-    checked: Checked,
+    checked: CheckedCommand,
     data: Bytes,
 ) -> Outcome {
     let counters = &unit.counters;

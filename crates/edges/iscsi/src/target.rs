@@ -49,7 +49,7 @@ pub struct Target {
 type SeenBySession = (String, BTreeSet<(u16, u64)>);
 
 /// Where commands on a volume are counted: before they begin, and when they have ended.
-struct Counted {
+struct CommandCounters {
     gate: Arc<Gate>,
     activity: Arc<Activity>,
 }
@@ -204,7 +204,7 @@ impl Targets {
             if !is_current {
                 return;
             }
-            let counted = Counted {
+            let counted = CommandCounters {
                 gate: self.shaper.gate(fs.volume()),
                 activity: self.activities.of(fs.volume()),
             };
@@ -362,7 +362,7 @@ impl Target {
     async fn open(
         fs: Fs,
         env: Env,
-        counted: Counted,
+        counted: CommandCounters,
         cluster: Option<Arc<Cluster>>,
     ) -> Result<Self, SanError> {
         let volume = fs.volume();

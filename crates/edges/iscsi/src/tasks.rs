@@ -16,7 +16,7 @@ use cairn_codec_iscsi::{
 use cairn_codec_scsi::{Command, Key, Sense, Status, code, lun_of_bytes};
 use cairn_qos::{Client, Pass};
 
-use crate::execute::{self, Checked, Outcome, SessionContext};
+use crate::execute::{self, CheckedCommand, Outcome, SessionContext};
 use crate::lane::Broken;
 use crate::portal::PortalCore;
 use crate::session::SessionTask;
@@ -80,7 +80,7 @@ pub(crate) struct ReceivedCommand {
 pub(crate) struct Incoming {
     pub asked: ReceivedCommand,
     /// The command, or how it ended before its data was there.
-    work: Result<(Arc<Unit>, Checked), Outcome>,
+    work: Result<(Arc<Unit>, CheckedCommand), Outcome>,
     fill: AlignedFill,
     held: Option<HeldMemory>,
     /// Bytes that came, those that nobody wants included.
@@ -100,7 +100,7 @@ pub(crate) struct Incoming {
 pub(crate) struct Start {
     pub asked: ReceivedCommand,
     unit: Arc<Unit>,
-    checked: Checked,
+    checked: CheckedCommand,
     data: Bytes,
     held: Option<HeldMemory>,
 }
@@ -199,7 +199,7 @@ impl SessionTask {
             *checked = shorter;
             accept = len;
         }
-        let is_exact = |work: &Result<(Arc<Unit>, Checked), Outcome>| match work {
+        let is_exact = |work: &Result<(Arc<Unit>, CheckedCommand), Outcome>| match work {
             Ok((_, checked)) => match checked.command {
                 Command::Write { .. } | Command::WriteAndVerify { .. } => true,
                 // Both blocks of each pair; the one block that is repeated, which is not the first of several, or none
