@@ -28,7 +28,7 @@ use crate::chunks::{self, Chunks};
 use crate::contents;
 use crate::forms::unhex;
 use crate::operations::{self, At, Row};
-use crate::pass::Named;
+use crate::pass::LookupKey;
 use crate::places::{self, Holder};
 use crate::server::ServerCore;
 
@@ -122,8 +122,8 @@ pub(crate) fn bound(
     }
     // Its signature is checked before it is read: that is the key's then.
     let address = request.extensions().get::<ClientAddress>();
-    let signer = match Named::of(shared, &request) {
-        Some(Named::Key(id)) => shared.holder_of(&id),
+    let signer = match LookupKey::of(shared, &request) {
+        Some(LookupKey::Key(id)) => shared.holder_of(&id),
         _ => None,
     };
     let stranger = || Holder::Address(address.map(|address| network_of(address.0)));

@@ -114,7 +114,7 @@ async fn post(shared: &Arc<ServerCore>, request: Request<Incoming>) -> S3Result<
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = form::boundary(kind).map_err(|error| told(&error))?;
     let opened = timeout(STALL_MAX, open(&mut body, &boundary)).await;
-    let Opened {
+    let OpenedForm {
         fields,
         first,
         before_len_bytes,
@@ -194,7 +194,7 @@ fn bucket_of(shared: &ServerCore, headers: &HeaderMap, path: &str) -> S3Result<S
 }
 
 /// A form whose fields were read.
-struct Opened {
+struct OpenedForm {
     fields: Fields,
     /// Bytes of the file that came with them.
     first: Bytes,
@@ -202,7 +202,7 @@ struct Opened {
 }
 
 /// Reads the fields before the file, and no more than comes with their end.
-async fn open(body: &mut Incoming, boundary: &str) -> S3Result<Opened> {
+async fn open(body: &mut Incoming, boundary: &str) -> S3Result<OpenedForm> {
     let mut reader = FieldsReader::new(boundary);
     let mut before_len_bytes = 0;
     while let Some(frame) = body.frame().await {
@@ -219,7 +219,7 @@ async fn open(body: &mut Incoming, boundary: &str) -> S3Result<Opened> {
         match reader.push(&piece).map_err(|error| told(&error))? {
             Read::Partly => before_len_bytes += piece.len(),
             Read::Whole { file_offset } => {
-                return Ok(Opened {
+                return Ok(OpenedForm {
                     fields: reader.fields(),
                     first: piece.slice(file_offset.min(piece.len())..),
                     before_len_bytes: before_len_bytes + file_offset,

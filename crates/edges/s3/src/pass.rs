@@ -57,7 +57,7 @@ const OF_CONNECTION: [HeaderName; 3] = [CONNECTION, UPGRADE, HeaderName::from_st
 /// What a request names that is of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Named {
+pub(crate) enum LookupKey {
     Key(String),
     /// Of a request without a key.
     Bucket(String),
@@ -69,7 +69,7 @@ pub(crate) enum Named {
 pub(crate) enum Ask {
     /// Answered with [`LocateAnswer`].
     Find {
-        named: Named,
+        named: LookupKey,
         /// What the node owns, as whoever asks has it: it may have one of them no more, or not yet.
         volumes: Vec<VolumeId>,
     },
@@ -158,13 +158,13 @@ pub async fn is_used_elsewhere(forward: &Arc<Forward>) -> bool {
 }
 
 /// Which volume a key or a bucket is in, where that was found out a short while ago.
-pub(crate) type Known = Remembered<Named>;
+pub(crate) type Known = Remembered<LookupKey>;
 
 pub(crate) fn known() -> Known {
     Remembered::new(Some(KNOWN_MAX), KNOWN_COUNT_MAX)
 }
 
-impl Named {
+impl LookupKey {
     /// What a request names; `None`: nothing that is of one volume.
     pub fn of(shared: &ServerCore, request: &Request<Incoming>) -> Option<Self> {
         let headers = request.headers();
@@ -196,7 +196,7 @@ struct Searched<'a> {
     shared: &'a ServerCore,
     forward: &'a Arc<Forward>,
     admission: &'a Arc<Admission>,
-    named: &'a Named,
+    named: &'a LookupKey,
 }
 
 impl Search for Searched<'_> {
@@ -285,7 +285,7 @@ pub(crate) enum Routed {
     /// Another node's answer.
     Answered(HttpResponse),
     /// No node has what it names.
-    Nowhere(Named),
+    Nowhere(LookupKey),
     /// The volume has no owner that answers, or what became of the request is not known.
     Unavailable,
 }
@@ -300,7 +300,7 @@ pub(crate) async fn route(
     let Some(forward) = &shared.forward else {
         return Routed::Here(request);
     };
-    let Some(named) = Named::of(shared, &request) else {
+    let Some(named) = LookupKey::of(shared, &request) else {
         return Routed::Here(request);
     };
     let is_change = !request.method().is_safe();
@@ -506,7 +506,7 @@ mod tests {
         let admission = forward.registry().admit_own().await.unwrap();
         let settings = Settings::default();
         let shared = ServerCore::new(stores, settings, Some(forward.clone()), may_answer);
-        let named = Named::Key("AKID".to_owned());
+        let named = LookupKey::Key("AKID".to_owned());
         let search = Searched {
             shared: &shared,
             forward: &forward,
@@ -522,11 +522,11 @@ mod tests {
     async fn frames_are_read_as_they_are_written_or_refused() {
         let all = [
             Ask::Find {
-                named: Named::Key("AKID".to_owned()),
+                named: LookupKey::Key("AKID".to_owned()),
                 volumes: vec![VolumeId(1), VolumeId(2)],
             },
             Ask::Find {
-                named: Named::Bucket("photos".to_owned()),
+                named: LookupKey::Bucket("photos".to_owned()),
                 volumes: Vec::new(),
             },
             Ask::IsUsed,

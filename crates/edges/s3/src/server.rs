@@ -37,13 +37,13 @@ use crate::caller::{Caller, ClientAddress, PassedOn, Permit};
 use crate::cors;
 use crate::documents::{self, KEYS_LEN_BYTES_MAX};
 use crate::forms;
-use crate::heads::{self, UnderWay};
+use crate::heads::{self, RequestPhase};
 use crate::hosts::Hosts;
 use crate::ids::Ids;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::operations;
-use crate::pass::{self, Ask, Known, Links, LocateAnswer, Named, Routed};
+use crate::pass::{self, Ask, Known, Links, LocateAnswer, LookupKey, Routed};
 use crate::places::{BufferSlot, Holder, Places};
 use crate::ranges::Whole;
 use crate::refused;
@@ -598,7 +598,7 @@ async fn begin(
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, serving: &Serving) {
     let mut stopping = serving.stopping.clone();
-    let under_way = UnderWay::default();
+    let under_way = RequestPhase::default();
     let stream = Lingering::new(stream, from.unread.clone());
     let stream = heads::timed(stream, HEAD_TIMEOUT, under_way.clone());
     let answer = service_fn(|request| {
@@ -686,13 +686,13 @@ fn too_long() -> HttpResponse {
 }
 
 /// What is told of something that no node has.
-fn nowhere(named: &Named) -> HttpResponse {
+fn nowhere(named: &LookupKey) -> HttpResponse {
     refusal(&match named {
-        Named::Key(_) => s3_error!(
+        LookupKey::Key(_) => s3_error!(
             InvalidAccessKeyId,
             "no volume of the cluster has this access key"
         ),
-        Named::Bucket(_) => denied(),
+        LookupKey::Bucket(_) => denied(),
     })
 }
 
