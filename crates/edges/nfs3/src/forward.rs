@@ -48,7 +48,7 @@ const ACCEPTED_WORDS: [u32; 2] = [1, 0];
 const SYSTEM_ERROR: u32 = 5;
 
 /// A call as it came, without its record mark.
-pub struct Passed {
+pub struct ForwardedCall {
     xid: u32,
     parts: Vec<Bytes>,
     /// When it had been read, by the clock that counts suspended time.
@@ -57,7 +57,7 @@ pub struct Passed {
     was_sent: AtomicBool,
 }
 
-impl Passed {
+impl ForwardedCall {
     /// `args`: all that followed the header, in order. `read_at`: [`Routes::now`] when these were there.
     pub fn new(
         call: &CallHeader<'_>,
@@ -150,7 +150,7 @@ impl Routes {
     pub fn pass(
         self: &Arc<Self>,
         volume: VolumeId,
-        call: Passed,
+        call: ForwardedCall,
         is_change: bool,
         later: Reply,
     ) -> ReplyFuture {
@@ -192,7 +192,7 @@ impl Routes {
         self: &Arc<Self>,
         admission: &Arc<Admission>,
         volume: VolumeId,
-        call: &Passed,
+        call: &ForwardedCall,
         is_change: bool,
         counts: &Arc<PassedCounts>,
     ) -> Answer {
@@ -354,7 +354,7 @@ impl Owner {
     }
 
     /// `None`: the stream ended before the reply came.
-    async fn ask(&self, call: &Passed) -> Option<Bytes> {
+    async fn ask(&self, call: &ForwardedCall) -> Option<Bytes> {
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut waiting = self.waiting.lock();

@@ -23,7 +23,7 @@ use cairn_rpc_server::{
 };
 use tokio::sync::watch;
 
-use crate::forward::{Passed, Routes, not_owner};
+use crate::forward::{ForwardedCall, Routes, not_owner};
 use crate::procedures::{self, Begun};
 use crate::pseudo;
 use crate::service::Service;
@@ -148,7 +148,7 @@ impl Handler for NfsHandler {
         let owned = Owned::of(&request, procedure, || {
             routes.map(|routes| Next {
                 routes: Arc::clone(routes),
-                call: Passed::new(call, [Bytes::copy_from_slice(args_bytes)], routes.now()),
+                call: ForwardedCall::new(call, [Bytes::copy_from_slice(args_bytes)], routes.now()),
             })
         });
         let Ok(begun) = procedures::start(request, decoded, &mut held_bytes) else {
@@ -219,7 +219,7 @@ impl Handler for NfsHandler {
             digest: Digest::of(&args[..prefix.data_offset]),
             next: self.routes.as_ref().map(|routes| Next {
                 routes: Arc::clone(routes),
-                call: Passed::new(
+                call: ForwardedCall::new(
                     call,
                     [Bytes::copy_from_slice(&args[..prefix.data_offset])],
                     routes.now(),
@@ -258,7 +258,7 @@ impl NfsHandler {
             return StartedCall::ready(not_owner(xid)).measured(procedure.number());
         };
         let later = procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox);
-        let call = Passed::new(call, args, routes.now());
+        let call = ForwardedCall::new(call, args, routes.now());
         let passed = routes.pass(volume, call, is_change(procedure), later);
         StartedCall {
             started: Started::Running(passed),
@@ -280,7 +280,7 @@ impl NfsHandler {
     ) -> Option<BeginWithPayload> {
         let routes = Arc::clone(self.routes.as_ref()?);
         let xid = call.xid;
-        let head = Passed::new(call, [Bytes::copy_from_slice(prefix)], routes.now());
+        let head = ForwardedCall::new(call, [Bytes::copy_from_slice(prefix)], routes.now());
         Some(Box::new(move |payload, tail| {
             let held_bytes = REQUEST_LEN_BYTES + payload.len();
             let later = procedures::refuse(xid, WRITE, v3::ErrorStatus::JukeBox);
@@ -417,7 +417,7 @@ struct Owned {
 /// The way to the next owner.
 struct Next {
     routes: Arc<Routes>,
-    call: Passed,
+    call: ForwardedCall,
 }
 
 impl Owned {
