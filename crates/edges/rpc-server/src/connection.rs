@@ -33,7 +33,7 @@ use tokio::time::MissedTickBehavior;
 use crate::connection_metrics::Events;
 use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
 use crate::intake::{Gate, Intake, Space, Step, Verdict};
-use crate::parked::{Late, Parked, Parking, Waiting};
+use crate::parked::{DueCall, Late, Parked, Parking};
 use crate::program::{Answered, Delay, ReplyFuture, Started};
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
 use crate::server::ServerCore;
@@ -228,7 +228,7 @@ struct Calls {
     /// Calls that are delayed.
     parked: FuturesUnordered<Parked>,
     /// Those of them whose time has come, and that the limits do not let begin yet.
-    ready: VecDeque<Waiting>,
+    ready: VecDeque<DueCall>,
     /// Replies that are delayed, of changes for which there was no room to wait.
     late: FuturesUnordered<Late>,
     parking: Parking,
@@ -664,7 +664,7 @@ impl Calls {
     }
 
     /// Begins a call whose time has come.
-    fn unpark(&mut self, waiting: Waiting, cx: &mut Context<'_>) {
+    fn unpark(&mut self, waiting: DueCall, cx: &mut Context<'_>) {
         self.parking.take(waiting.held_bytes);
         self.run(waiting.call, waiting.begun, cx);
     }

@@ -26,7 +26,7 @@ const CONNECTION_BYTES_MAX: usize = 32 << 20;
 const PART_OF_HELD: usize = 2;
 
 /// A call whose time has come.
-pub struct Waiting {
+pub struct DueCall {
     pub call: Dispatched,
     pub begun: Instant,
     pub held_bytes: usize,
@@ -35,12 +35,12 @@ pub struct Waiting {
 /// A call that is delayed.
 pub struct Parked {
     delay: Delay,
-    waiting: Option<Waiting>,
+    waiting: Option<DueCall>,
 }
 
 impl Parked {
     pub fn new(call: Dispatched, begun: Instant, delay: Delay) -> Self {
-        let waiting = Waiting {
+        let waiting = DueCall {
             call,
             begun,
             held_bytes: delay.held_bytes,
@@ -53,9 +53,9 @@ impl Parked {
 }
 
 impl Future for Parked {
-    type Output = Waiting;
+    type Output = DueCall;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waiting> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<DueCall> {
         ready!(self.delay.until.as_mut().poll(cx));
         match self.waiting.take() {
             Some(waiting) => Poll::Ready(waiting),
