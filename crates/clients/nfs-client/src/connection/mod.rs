@@ -113,16 +113,16 @@ struct ConnectionCore {
 }
 
 /// Counts a waiting call for as long as it lives, however the wait ends.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitingGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -162,7 +162,7 @@ impl Connection {
         payload: Bytes,
         buffer: Option<AlignedBuf>,
     ) -> Result<Reply, Error> {
-        let _waiting = Waiting::new(&self.shared.waiting_count);
+        let _waiting = WaitingGuard::new(&self.shared.waiting_count);
         let (reply_to, reply) = oneshot::channel();
         let xid = self.shared.xid_next.fetch_add(1, Ordering::Relaxed);
         let call = Call {
