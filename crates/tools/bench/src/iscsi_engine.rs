@@ -45,7 +45,7 @@ struct Parts {
     is_stable: bool,
 }
 
-pub struct Part {
+pub struct LunRange {
     session: Session,
     first_byte: u64,
     is_stable: bool,
@@ -69,15 +69,15 @@ impl Connector for IscsiUrl {
 
 impl Space for Parts {
     type Client = Session;
-    type Object = Part;
+    type Object = LunRange;
 
     async fn open(
         &self,
         client: &Session,
         spec: &Spec,
         _direction: Direction,
-    ) -> Result<Part, PassError> {
-        Ok(Part {
+    ) -> Result<LunRange, PassError> {
+        Ok(LunRange {
             session: client.clone(),
             first_byte: match spec.share.file {
                 File::OfWorker(worker) => worker * self.part_bytes,
@@ -88,7 +88,7 @@ impl Space for Parts {
     }
 }
 
-impl Object for Part {
+impl Object for LunRange {
     fn len_bytes_max(&self, _direction: Direction) -> usize {
         self.session.limits().transfer_len_bytes_max as usize
     }
