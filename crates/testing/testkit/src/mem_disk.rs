@@ -719,7 +719,7 @@ impl MemFile {
             durable,
         };
         self.touch(offset, bytes.len() as u64, &bytes);
-        let under_way = UnderWay::new(&self.shared, op);
+        let under_way = PendingWrite::new(&self.shared, op);
         let act = |inner: &mut DiskState, issued, fault| {
             inner.under_way.remove(&under_way.number);
             let len_bytes = self.content(inner)?.len_bytes();
@@ -885,12 +885,12 @@ impl Drop for MemFile {
 }
 
 /// A write that was asked for; forgotten when its caller goes away, as it then never takes effect.
-struct UnderWay<'a> {
+struct PendingWrite<'a> {
     shared: &'a DiskCore,
     number: u64,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> PendingWrite<'a> {
     fn new(shared: &'a DiskCore, op: Op) -> Self {
         let mut inner = shared.inner.lock();
         let number = inner.under_way_next;
@@ -900,7 +900,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for PendingWrite<'_> {
     fn drop(&mut self) {
         self.shared.inner.lock().under_way.remove(&self.number);
     }
