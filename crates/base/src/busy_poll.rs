@@ -168,12 +168,12 @@ impl BusyPoll {
 }
 
 /// What one connection tells its thread of its requests. Dropped, it takes back those that are not answered.
-pub struct Told {
+pub struct ConnectionRequests {
     busy_poll: Arc<BusyPoll>,
     running: usize,
 }
 
-impl Told {
+impl ConnectionRequests {
     pub fn new(busy_poll: Arc<BusyPoll>) -> Self {
         Self {
             busy_poll,
@@ -189,7 +189,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for ConnectionRequests {
     fn drop(&mut self) {
         self.busy_poll.settled(0, self.running, 0);
     }
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn a_connection_that_ends_has_nothing_under_way() {
         on_one_thread(async |busy_poll| {
-            let mut told = Told::new(busy_poll.clone());
+            let mut told = ConnectionRequests::new(busy_poll.clone());
             told.settled(3, 3);
             told.settled(0, 1);
             assert_eq!(busy_poll.running.load(Ordering::Relaxed), 1);

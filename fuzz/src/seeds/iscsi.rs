@@ -1,7 +1,7 @@
 //! Seeds of what initiators send: PDU headers, text keys, SCSI commands with their parameter lists.
 
 use cairn_base::VolumeId;
-use cairn_codec_iscsi::{Ask, Caller, Elsewhere, Found, Frame, Proof, Secret, encode_frame};
+use cairn_codec_iscsi::{Ask, Caller, Elsewhere, Frame, LocateAnswer, Proof, Secret, encode_frame};
 use cairn_codec_scsi::{ROD_TOKEN_LEN_BYTES, RodToken};
 
 use super::{Corpus, write};
@@ -201,7 +201,7 @@ fn nodes(corpus: &Corpus) {
     frame("nothing-elsewhere", of(&Elsewhere::default()));
     for (name, volume) in [("found", Some(VolumeId(7))), ("not-found", None)] {
         let is_sure = volume.is_none();
-        frame(name, of(&Found { volume, is_sure }));
+        frame(name, of(&LocateAnswer { volume, is_sure }));
     }
     frame("served", of(&true));
 }

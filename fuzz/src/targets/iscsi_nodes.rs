@@ -3,7 +3,7 @@
 //! The input is read as frames, and as the JSON of one.
 
 use cairn_codec_iscsi::{
-    Ask, Elsewhere, FRAME_LEN_BYTES_MAX, Found, Frame, Keys, decode_frame, encode_frame,
+    Ask, Elsewhere, FRAME_LEN_BYTES_MAX, Frame, Keys, LocateAnswer, decode_frame, encode_frame,
     frame_len_bytes,
 };
 
@@ -20,7 +20,7 @@ pub fn run(input: &[u8]) {
 
 fn every(text: &[u8]) {
     again::<Ask>(text);
-    again::<Found>(text);
+    again::<LocateAnswer>(text);
     again::<bool>(text);
     if let Some(elsewhere) = again::<Elsewhere>(text) {
         // Initiators are sent these names: each is one value of one key.

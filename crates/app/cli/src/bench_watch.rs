@@ -12,7 +12,7 @@ use cairn_bench::plan::{Direction, Order};
 use cairn_bench::result::{CreditModel, ReadsOf, RunResult};
 use cairn_bench::suite::burst::ModelOf;
 use cairn_bench::suite::{Target, burst, parse_duration, read_cache};
-use cairn_bench::watch::{Ask, LimitNow, ReadsNow, Seen, Server};
+use cairn_bench::watch::{Ask, LimitNow, ReadsNow, Server, ServerSamples};
 use cairn_config::VolumeName;
 use cairn_plan::credit::simulate_from;
 use cairn_plan::report::Credit;
@@ -155,7 +155,7 @@ impl Watch {
         })
     }
 
-    pub fn add(&self, result: &mut RunResult, seen: Seen) {
+    pub fn add(&self, result: &mut RunResult, seen: ServerSamples) {
         match &self.add {
             Add::Burst { class } => burst::add(result, class, seen, &model),
             Add::ReadCache(reads) => read_cache::add(result, reads.clone(), &seen),

@@ -8,7 +8,7 @@ use cairn_admin::api::{
     VolumeAddressSet, VolumeMove,
 };
 use cairn_base::units::format_size;
-use cairn_node::cluster::offline::{self, GivenEtcd, Place};
+use cairn_node::cluster::offline::{self, GivenEtcd, NodeAddresses};
 
 use crate::access;
 use crate::args::{
@@ -41,7 +41,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn place(args: &PlaceArgs) -> Result<Place, Failure> {
+fn place(args: &PlaceArgs) -> Result<NodeAddresses, Failure> {
     let host_name = || {
         let name = rustix::system::uname()
             .nodename()
@@ -56,7 +56,7 @@ fn place(args: &PlaceArgs) -> Result<Place, Failure> {
             host.unwrap_or(&args.internal).to_owned()
         }
     };
-    Ok(Place {
+    Ok(NodeAddresses {
         node_name: args.node.clone().unwrap_or_else(host_name),
         internal_address: args.internal.clone(),
         external_address: external,

@@ -44,7 +44,7 @@ pub fn follow<E: Entry>(
     mut show: impl FnMut(&E) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut page = first;
-    let mut shown = Shown::default();
+    let mut shown = ShownEntries::default();
     let mut silent = Vec::new();
     loop {
         if page.silent != silent {
@@ -64,12 +64,12 @@ pub fn follow<E: Entry>(
 
 /// Which entries were shown. The clocks of nodes differ, and one may be silent for a while: what they tell late is shown late.
 #[derive(Default)]
-struct Shown {
+struct ShownEntries {
     last: Option<u64>,
     entries: BTreeSet<(u64, Option<String>)>,
 }
 
-impl Shown {
+impl ShownEntries {
     fn is_new(&mut self, id: u64, node: Option<&str>) -> bool {
         self.last = self.last.max(Some(id));
         let is_late = self.after().is_none_or(|after| id > after);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn entries_are_shown_once_also_those_that_come_late() {
-        let mut shown = Shown::default();
+        let mut shown = ShownEntries::default();
         assert_eq!(shown.after(), None);
         assert!(shown.is_new(1_000_000, Some("a")));
         assert!(!shown.is_new(1_000_000, Some("a")));

@@ -388,9 +388,9 @@ fn system_tls() -> Result<ureq::tls::TlsConfig, Failure> {
 
 /// Addresses as the system resolves them, if they may be contacted; those of redirects, too.
 #[derive(Debug)]
-struct Checked(DefaultResolver);
+struct CheckedResolver(DefaultResolver);
 
-impl Resolver for Checked {
+impl Resolver for CheckedResolver {
     fn resolve(
         &self,
         uri: &ureq::http::Uri,
@@ -424,7 +424,7 @@ fn download(
         .timeout_per_read(Some(silence_max))
         .timeout_recv_body(Some(DOWNLOAD_MAX))
         .build();
-    let resolver = Checked(DefaultResolver::default());
+    let resolver = CheckedResolver(DefaultResolver::default());
     let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), resolver);
     let response = agent.get(address).call()?;
     Ok(Box::new(BufReader::new(response.into_body().into_reader())))

@@ -15,7 +15,7 @@ use crate::access;
 use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
-use crate::quota::Place;
+use crate::quota::QuotaTarget;
 
 /// How often `--wait` asks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ impl<T> Choice<T> {
 #[derive(Debug, Args)]
 pub struct PolicySetArgs {
     /// VOLUME/DIRECTORY
-    pub place: Place,
+    pub place: QuotaTarget,
     /// off, lz4, zstd (level 3), zstd:1 to zstd:19, auto (lz4, or zstd where it saves clearly more) or inherit
     #[arg(long, value_name = "COMPRESSION")]
     pub compression: Option<Choice<Compression>>,
@@ -101,7 +101,7 @@ pub struct PolicySetArgs {
 #[derive(Debug, Args)]
 pub struct PolicyShowArgs {
     /// VOLUME, or VOLUME/DIRECTORY
-    pub place: Place,
+    pub place: QuotaTarget,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -116,7 +116,7 @@ pub struct PolicyVolumeArgs {
 #[derive(Debug, Args)]
 pub struct PolicyClearArgs {
     /// VOLUME/DIRECTORY
-    pub place: Place,
+    pub place: QuotaTarget,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -124,7 +124,7 @@ pub struct PolicyClearArgs {
 #[derive(Debug, Args)]
 pub struct PolicyApplyArgs {
     /// VOLUME, or VOLUME/DIRECTORY
-    pub place: Place,
+    pub place: QuotaTarget,
     /// Wait until it is done
     #[arg(long)]
     pub wait: bool,
@@ -149,7 +149,7 @@ pub fn policy(command: &PolicyCommand) -> Result<(), Failure> {
         }
         PolicyCommand::List(args) => list(args),
         PolicyCommand::Clear(args) => {
-            let Place { volume, path } = &args.place;
+            let QuotaTarget { volume, path } = &args.place;
             access::client(&args.server)?.policy_clear(volume, path)?;
             print::text(&format!(
                 "{volume}{path} has no policy of its own now; existing data stays as it is stored"
@@ -169,7 +169,7 @@ pub fn policy(command: &PolicyCommand) -> Result<(), Failure> {
 }
 
 fn set(args: &PolicySetArgs) -> Result<(), Failure> {
-    let Place { volume, path } = &args.place;
+    let QuotaTarget { volume, path } = &args.place;
     let is_given = args.compression.is_some()
         || args.dedupe.is_some()
         || args.access_pattern.is_some()
@@ -279,7 +279,7 @@ fn list(args: &PolicyVolumeArgs) -> Result<(), Failure> {
 }
 
 fn apply(args: &PolicyApplyArgs) -> Result<(), Failure> {
-    let Place { volume, path } = &args.place;
+    let QuotaTarget { volume, path } = &args.place;
     let client = access::client(&args.view.server)?;
     let start = ApplyStart { path: path.clone() };
     let begun = client.apply_start(volume, &start)?;

@@ -32,12 +32,12 @@ pub enum QuotaCommand {
 
 /// A volume, or a directory in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct QuotaTarget {
     pub volume: VolumeName,
     pub path: String,
 }
 
-impl std::str::FromStr for Place {
+impl std::str::FromStr for QuotaTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -69,7 +69,7 @@ pub struct OfArgs {
 #[derive(Debug, Args)]
 pub struct QuotaSetArgs {
     /// VOLUME, or VOLUME/DIRECTORY
-    pub place: Place,
+    pub place: QuotaTarget,
     #[command(flatten)]
     pub of: OfArgs,
     /// Hard limit on bytes: a size such as 10TiB, or none
@@ -106,7 +106,7 @@ pub struct QuotaSetArgs {
 #[derive(Debug, Args)]
 pub struct QuotaListArgs {
     /// VOLUME; with --users or --groups also VOLUME/DIRECTORY, if that has a quota
-    pub place: Place,
+    pub place: QuotaTarget,
     /// Show the usage of each user, limited or not
     #[arg(long, conflicts_with = "groups")]
     pub users: bool,
@@ -120,7 +120,7 @@ pub struct QuotaListArgs {
 #[derive(Debug, Args)]
 pub struct QuotaShowArgs {
     /// VOLUME, or VOLUME/DIRECTORY
-    pub place: Place,
+    pub place: QuotaTarget,
     #[command(flatten)]
     pub of: OfArgs,
     #[command(flatten)]
@@ -130,7 +130,7 @@ pub struct QuotaShowArgs {
 #[derive(Debug, Args)]
 pub struct QuotaRemoveArgs {
     /// VOLUME, or VOLUME/DIRECTORY
-    pub place: Place,
+    pub place: QuotaTarget,
     #[command(flatten)]
     pub of: OfArgs,
     #[command(flatten)]
@@ -161,7 +161,7 @@ pub fn quota(command: &QuotaCommand) -> Result<(), Failure> {
     }
 }
 
-fn at(place: &Place, of: &OfArgs) -> Result<QuotaAt, Failure> {
+fn at(place: &QuotaTarget, of: &OfArgs) -> Result<QuotaAt, Failure> {
     let (of, id) = match of {
         OfArgs {
             user: Some(user), ..
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn places_and_times_are_read_or_refused() {
         let place = |text: &str| {
-            text.parse::<Place>()
+            text.parse::<QuotaTarget>()
                 .map(|place| (place.volume.to_string(), place.path))
         };
         let ok = |volume: &str, path: &str| Ok((volume.to_owned(), path.to_owned()));

@@ -48,7 +48,7 @@ pub enum HookError {
 
 /// An address, as the program gets it.
 #[derive(Clone, Debug)]
-pub struct Told<'w> {
+pub struct HookAddress<'w> {
     /// `volume` or `pool`: what the name is of.
     pub of: &'static str,
     pub name: &'w str,
@@ -63,7 +63,7 @@ pub struct Told<'w> {
 pub struct Hook(pub PathBuf);
 
 impl Hook {
-    pub async fn call(&self, verb: Verb, told: &Told<'_>) -> Result<(), HookError> {
+    pub async fn call(&self, verb: Verb, told: &HookAddress<'_>) -> Result<(), HookError> {
         let path = self.0.display().to_string();
         let word = verb.word();
         let start = |source| HookError::Start {
@@ -132,8 +132,8 @@ pub(crate) mod tests {
         path
     }
 
-    fn told(interface: Option<&str>) -> Told<'_> {
-        Told {
+    fn told(interface: Option<&str>) -> HookAddress<'_> {
+        HookAddress {
             of: "volume",
             name: "home",
             address: "10.0.0.9/24".to_owned(),

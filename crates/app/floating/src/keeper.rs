@@ -20,7 +20,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::hook::{Hook, HookError, Told, Verb};
+use crate::hook::{Hook, HookAddress, HookError, Verb};
 use crate::interface::{Interface, InterfaceError};
 
 /// How long an address stays where it is not renewed.
@@ -57,7 +57,7 @@ impl Purpose {
 
 /// An address, as an operator wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedAddress {
     /// Of the volume or the pool.
     pub name: String,
     pub address: IpAddr,
@@ -65,16 +65,16 @@ pub struct Wanted {
     pub interface: Option<String>,
 }
 
-impl Wanted {
+impl WantedAddress {
     fn text(&self) -> String {
         format!("{}/{}", self.address, self.prefix_len)
     }
 }
 
 /// An address that this machine's kernel has. It stays for some seconds when this process is gone, unless somebody takes it away
-/// ([`Placed::remove`]).
+/// ([`PlacedAddress::remove`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedAddress {
     pub address: IpAddr,
     /// In bits.
     pub prefix_len: u8,
@@ -82,7 +82,7 @@ pub struct Placed {
     pub interface: String,
 }
 
-impl Placed {
+impl PlacedAddress {
     /// Takes it away, in the place of the process that put it there; fine if it has gone. Blocks for milliseconds.
     pub fn remove(&self) -> Result<(), InterfaceError> {
         let interface = Interface::find(self.address, self.prefix_len, Some(&self.interface))?;
@@ -118,8 +118,8 @@ enum KeeperError {
 }
 
 /// An address that is here.
-struct Held {
-    wanted: Wanted,
+struct HeldAddress {
+    wanted: WantedAddress,
     /// `None`: the hook put it somewhere.
     interface: Option<Interface>,
     /// Where neighbours are told of it, also of one that a hook put there.
@@ -159,7 +159,7 @@ impl Announcements {
 
 #[derive(Default)]
 struct Slot {
-    held: Option<Held>,
+    held: Option<HeldAddress>,
     retry_at: Option<Instant>,
     going: Option<Going>,
 }
@@ -185,7 +185,7 @@ pub struct Keeper {
     slots: Mutex<BTreeMap<Purpose, Arc<tokio::sync::Mutex<Slot>>>>,
     problems: Mutex<BTreeMap<Purpose, Problem>>,
     /// What the kernel has, or may have.
-    placed: watch::Sender<BTreeMap<Purpose, Placed>>,
+    placed: watch::Sender<BTreeMap<Purpose, PlacedAddress>>,
 }
 
 async fn blocking<T: Send + 'static>(
@@ -209,7 +209,7 @@ impl Keeper {
     }
 
     /// The addresses that this machine's kernel has for this process, or may have; none that a hook put somewhere.
-    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, Placed>> {
+    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, PlacedAddress>> {
         self.placed.subscribe()
     }
 
@@ -245,7 +245,12 @@ impl Keeper {
 
     /// Has an address here, taken or renewed; to be called every [`RENEWED_EVERY`]. Nothing is done if it is not wanted any
     /// more once it is its turn: it may just have been dropped.
-    pub async fn keep(&self, purpose: Purpose, wanted: &Wanted, is_wanted: impl Fn() -> bool) {
+    pub async fn keep(
+        &self,
+        purpose: Purpose,
+        wanted: &WantedAddress,
+        is_wanted: impl Fn() -> bool,
+    ) {
         let mut slot = self.locked(purpose).await;
         if !is_wanted() {
             if slot.held.is_none() {
@@ -285,7 +290,7 @@ impl Keeper {
         &self,
         slot: &mut Slot,
         purpose: Purpose,
-        wanted: &Wanted,
+        wanted: &WantedAddress,
     ) -> Result<(), KeeperError> {
         if let Some(mut held) = slot.held.take_if(|held| held.wanted != *wanted) {
             slot.going = None;
@@ -316,7 +321,7 @@ impl Keeper {
                 let (name, address) = (&wanted.name, wanted.address);
                 let on = interface.as_ref().map_or("by the hook", |it| &it.name);
                 tracing::info!(of = purpose.word(), name, %address, on, "this node has an address");
-                empty.insert(Held {
+                empty.insert(HeldAddress {
                     wanted: wanted.clone(),
                     interface,
                     announces,
@@ -345,7 +350,7 @@ impl Keeper {
     async fn take(
         &self,
         purpose: Purpose,
-        wanted: &Wanted,
+        wanted: &WantedAddress,
     ) -> Result<Option<Interface>, KeeperError> {
         if let Some(hook) = &self.hook {
             hook.call(Verb::Take, &told(purpose, wanted)).await?;
@@ -355,7 +360,7 @@ impl Keeper {
         let name = wanted.interface.clone();
         let interface =
             blocking(move || Interface::find(address, prefix_len, name.as_deref())).await?;
-        let placed = Placed {
+        let placed = PlacedAddress {
             address,
             prefix_len,
             interface: interface.name.clone(),
@@ -397,7 +402,7 @@ impl Keeper {
     fn note_staying(
         &self,
         purpose: Purpose,
-        held: &Held,
+        held: &HeldAddress,
         going: &mut Option<Going>,
         error: &KeeperError,
     ) {
@@ -414,7 +419,7 @@ impl Keeper {
         self.problems.lock().insert(purpose, problem);
     }
 
-    async fn release(&self, purpose: Purpose, held: &mut Held) -> Result<(), KeeperError> {
+    async fn release(&self, purpose: Purpose, held: &mut HeldAddress) -> Result<(), KeeperError> {
         // First: nobody is to be answered by who does not have it.
         if let Some(listener) = held.listener.take() {
             listener.close().await;
@@ -443,8 +448,8 @@ impl Keeper {
 }
 
 /// What a hook is told.
-fn told(purpose: Purpose, wanted: &Wanted) -> Told<'_> {
-    Told {
+fn told(purpose: Purpose, wanted: &WantedAddress) -> HookAddress<'_> {
+    HookAddress {
         of: purpose.word(),
         name: &wanted.name,
         address: wanted.text(),
@@ -460,7 +465,7 @@ async fn found(address: IpAddr) -> Option<Interface> {
         .ok()
 }
 
-async fn put(interface: Interface, wanted: &Wanted) -> Result<(), KeeperError> {
+async fn put(interface: Interface, wanted: &WantedAddress) -> Result<(), KeeperError> {
     let (address, prefix_len) = (wanted.address, wanted.prefix_len);
     blocking(move || interface.keep(address, prefix_len, KEPT_SECONDS)).await
 }
@@ -499,7 +504,7 @@ mod tests {
         let path = write_script(folder.path(), &text);
         let open = Arc::new(AtomicUsize::new(0));
         let keeper = Keeper::new(Some(path), Arc::new(Counted(Arc::clone(&open))));
-        let wanted = |address: &str| Wanted {
+        let wanted = |address: &str| WantedAddress {
             name: "home".to_owned(),
             address: address.parse().unwrap(),
             prefix_len: 24,
@@ -527,7 +532,7 @@ mod tests {
         let open = Arc::new(AtomicUsize::new(0));
         let keeper = Keeper::new(None, Arc::new(Counted(Arc::clone(&open))));
         let volume = Purpose::Volume(VolumeId(1));
-        let wanted = Wanted {
+        let wanted = WantedAddress {
             name: "home".to_owned(),
             address: "192.0.2.9".parse().unwrap(),
             prefix_len: 24,
@@ -589,7 +594,7 @@ mod tests {
         let path = write_script(folder.path(), &text);
         let open = Arc::new(AtomicUsize::new(0));
         let keeper = Keeper::new(Some(path), Arc::new(Counted(Arc::clone(&open))));
-        let wanted = Wanted {
+        let wanted = WantedAddress {
             name: "lan".to_owned(),
             address: "10.0.0.9".parse().unwrap(),
             prefix_len: 24,
@@ -650,7 +655,7 @@ mod tests {
         let (closing, may_close) = (Arc::default(), Arc::default());
         let listens = SlowListens(Arc::clone(&closing), Arc::clone(&may_close));
         let keeper = Keeper::new(Some(path), Arc::new(listens));
-        let wanted = Wanted {
+        let wanted = WantedAddress {
             name: "home".to_owned(),
             address: "10.0.0.9".parse().unwrap(),
             prefix_len: 24,

@@ -11,8 +11,8 @@ mod interface;
 mod keeper;
 mod netlink;
 
-pub use hook::{HOOK_MAX, Hook, HookError, Told, Verb};
+pub use hook::{HOOK_MAX, Hook, HookAddress, HookError, Verb};
 pub use interface::{Interface, InterfaceError};
 pub use keeper::{
-    KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted,
+    KEPT_SECONDS, Keeper, Listening, Listens, PlacedAddress, Purpose, RENEWED_EVERY, WantedAddress,
 };

@@ -45,7 +45,7 @@ const STEADY_TICKS: usize = 20;
 
 /// What there is at one look, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct MemorySample {
     /// What the process has.
     pub resident_bytes: u64,
     /// What all caches together hold now.
@@ -111,7 +111,7 @@ impl Governor {
     }
 
     /// To be called once every [`TICK`].
-    pub fn look(&mut self, seen: Seen) -> Orders {
+    pub fn look(&mut self, seen: MemorySample) -> Orders {
         if self.resident.len() == STEADY_TICKS {
             self.resident.pop_front();
         }
@@ -130,7 +130,7 @@ impl Governor {
     }
 
     /// Returns whether freed memory is to go back.
-    fn decide_caches(&mut self, seen: Seen) -> bool {
+    fn decide_caches(&mut self, seen: MemorySample) -> bool {
         self.kept_ticks = self.kept_ticks.saturating_add(1);
         if seen.resident_bytes <= self.part(NEAR) {
             self.grow_caches(seen);
@@ -159,7 +159,7 @@ impl Governor {
         true
     }
 
-    fn grow_caches(&mut self, seen: Seen) {
+    fn grow_caches(&mut self, seen: MemorySample) {
         if seen.resident_bytes >= self.part(CALM) {
             self.calm_ticks = 0;
             return;
@@ -176,7 +176,7 @@ impl Governor {
         self.cap_bytes = (cap < seen.cache_full_bytes).then_some(cap);
     }
 
-    fn decide_dirty(&mut self, seen: Seen) {
+    fn decide_dirty(&mut self, seen: MemorySample) {
         if seen.resident_bytes > self.part(HIGH) {
             let less = self.dirty_permille.saturating_sub(2 * DIRTY_STEP);
             self.dirty_permille = less.max(DIRTY_LEAST);
@@ -185,7 +185,7 @@ impl Governor {
         }
     }
 
-    fn decide_callers(&mut self, seen: Seen) {
+    fn decide_callers(&mut self, seen: MemorySample) {
         self.turn_ticks = self.turn_ticks.saturating_add(1);
         let is_full = seen.resident_bytes > self.part(FULL);
         let helps = seen.on_its_way_bytes > self.limit_bytes / ON_ITS_WAY_LEAST;
@@ -214,8 +214,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// At a limit of 1000 MiB, with caches that hold 400 of the 500 MiB that they may have.
-    fn seen(resident: u64) -> Seen {
-        Seen {
+    fn seen(resident: u64) -> MemorySample {
+        MemorySample {
             resident_bytes: resident * MIB,
             cache_bytes: 400 * MIB,
             cache_full_bytes: 500 * MIB,
@@ -263,7 +263,7 @@ mod tests {
         };
         assert_eq!(governor.look(seen(910)), ample());
         assert_eq!(governor.look(seen(910)), shrunk);
-        let held = Seen {
+        let held = MemorySample {
             cache_bytes: 370 * MIB,
             ..seen(905)
         };
@@ -303,7 +303,7 @@ mod tests {
         for _ in 0..=SETTLE_TICKS {
             governor.look(seen(910));
         }
-        let fewer = Seen {
+        let fewer = MemorySample {
             cache_full_bytes: 100 * MIB,
             ..seen(860)
         };
@@ -330,7 +330,7 @@ mod tests {
     fn callers_wait_in_turns_and_only_for_what_is_on_its_way() {
         let mut governor = governor();
         let mut wait = |resident, on_its_way: u64| {
-            let seen = Seen {
+            let seen = MemorySample {
                 on_its_way_bytes: on_its_way * MIB,
                 ..seen(resident)
             };
@@ -402,7 +402,7 @@ mod tests {
             let mut process = Process { others, kept: limit / 100 * kept_percent, caches: limit / 2 };
             let mut governor = Governor::new(limit);
             for tick in 0..2000 {
-                let seen = Seen {
+                let seen = MemorySample {
                     resident_bytes: process.resident(),
                     cache_bytes: process.caches,
                     cache_full_bytes: full,
@@ -429,7 +429,7 @@ mod tests {
             let mut governor = governor();
             let mut waited = 0;
             for (resident, on_its_way) in readings {
-                let seen = Seen { on_its_way_bytes: on_its_way * MIB, ..seen(resident) };
+                let seen = MemorySample { on_its_way_bytes: on_its_way * MIB, ..seen(resident) };
                 waited = match governor.look(seen).callers_wait {
                     true => waited + 1,
                     false => 0,

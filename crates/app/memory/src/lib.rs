@@ -26,6 +26,6 @@ mod meters;
 mod process;
 
 pub use divide::{Share, divide};
-pub use governor::{Governor, Orders, Seen, TICK};
+pub use governor::{Governor, MemorySample, Orders, TICK};
 pub use meters::{Meter, Meters, OTHER, with_other};
 pub use process::resident_bytes;

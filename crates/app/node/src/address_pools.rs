@@ -26,7 +26,7 @@ use crate::addresses;
 use crate::cluster::ClusterNode;
 use crate::cluster_view;
 use crate::control::{Controller, map_seen, no_cluster};
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// A change that somebody else's overtook is made anew so often.
 const TRIES_MAX: usize = 5;
@@ -214,7 +214,7 @@ fn refused(error: &MapError) -> ControlError {
     ControlError::new(kind, error.to_string())
 }
 
-fn pool_view(inner: &Inner, view: &MapView, record: &AddressPoolRecord) -> AddressPoolView {
+fn pool_view(inner: &NodeCore, view: &MapView, record: &AddressPoolRecord) -> AddressPoolView {
     let homes = address_homes(view, &record.name);
     let name = |node: NodeId| match view.nodes.get(&node) {
         Some(node) => node.value.name.clone(),
@@ -246,7 +246,7 @@ fn pool_view(inner: &Inner, view: &MapView, record: &AddressPoolRecord) -> Addre
 }
 
 /// Addresses of pools that are not where they should be: the pool, the address, and why.
-pub fn troubles(inner: &Inner, view: &MapView) -> Vec<(String, String, String)> {
+pub fn troubles(inner: &NodeCore, view: &MapView) -> Vec<(String, String, String)> {
     let pools = view.address_pools.values();
     let views = pools.map(|pool| pool_view(inner, view, &pool.value));
     let troubles = views.flat_map(|pool| {
@@ -418,7 +418,7 @@ impl AddressPoolControl for Controller {
 }
 
 /// The names of pools, as this node knows them.
-pub struct PoolNames(pub Weak<Inner>);
+pub struct PoolNames(pub Weak<NodeCore>);
 
 impl Names for PoolNames {
     fn lookup(&self, name: &Name) -> Lookup {

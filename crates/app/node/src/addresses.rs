@@ -20,7 +20,7 @@ use cairn_base::env::{BoxFuture, Env};
 use cairn_cluster::Revision;
 use cairn_cluster::map::{AddressPoolRecord, AddressRecord, MapView, Process, Versioned};
 use cairn_floating::{
-    KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted,
+    KEPT_SECONDS, Keeper, Listening, Listens, PlacedAddress, Purpose, RENEWED_EVERY, WantedAddress,
 };
 use cairn_owner::{AddressDesk, AddressStep, ClusterMember, Farewell};
 use cairn_pool::{Pool, VolumeService};
@@ -147,7 +147,7 @@ impl Addresses {
     }
 
     /// The addresses that are on interfaces of this machine, or may be.
-    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, Placed>> {
+    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, PlacedAddress>> {
         self.keeper.placed()
     }
 
@@ -175,13 +175,13 @@ impl Addresses {
         let services = pool.services();
         let is_served = |id: &VolumeId| matches!(services.get(id), Some(VolumeService::Serving(_)));
         self.leaving.lock().retain(is_served);
-        let wanted: BTreeMap<Purpose, (VolumeId, Wanted)> = view
+        let wanted: BTreeMap<Purpose, (VolumeId, WantedAddress)> = view
             .volumes
             .iter()
             .filter(|(id, _)| has_lease && is_served(id) && !self.leaving.lock().contains(id))
             .filter_map(|(id, state)| {
                 let record = &state.address.as_ref()?.value;
-                let wanted = Wanted {
+                let wanted = WantedAddress {
                     name: state.record.value.head().to_owned(),
                     address: record.address,
                     prefix_len: record.prefix_len,
@@ -310,7 +310,7 @@ impl Addresses {
         Done::Nothing
     }
 
-    async fn keep(&self, member: &ClusterMember, purpose: Purpose, wanted: &Wanted) {
+    async fn keep(&self, member: &ClusterMember, purpose: Purpose, wanted: &WantedAddress) {
         self.keeper.keep(purpose, wanted, || true).await;
         member.note_staying(wanted.address, None);
         match self.keeper.problem(purpose) {
@@ -324,10 +324,13 @@ impl Addresses {
 }
 
 /// The pool that an address is of, and how it is wanted.
-fn wanted_of(view: &MapView, address: IpAddr) -> Option<(&Versioned<AddressPoolRecord>, Wanted)> {
+fn wanted_of(
+    view: &MapView,
+    address: IpAddr,
+) -> Option<(&Versioned<AddressPoolRecord>, WantedAddress)> {
     let mut pools = view.address_pools.values();
     let pool = pools.find(|pool| pool.value.addresses.contains(&address))?;
-    let wanted = Wanted {
+    let wanted = WantedAddress {
         name: pool.value.name.clone(),
         address,
         prefix_len: pool.value.prefix_len,

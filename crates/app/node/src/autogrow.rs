@@ -11,7 +11,7 @@ use cairn_formats::settings::SizeLimit;
 use cairn_pool::VolumeService;
 use parking_lot::Mutex;
 
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// How often it is looked how full such volumes are. Who writes more in between than is left is refused until then.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const STEP_PERCENT: u64 = 25;
 const STEP_BYTES_MIN: u64 = 64 << 20;
 
 /// Lets the volumes grow that are served here, until the node ends.
-pub(crate) fn tend(inner: &Arc<Inner>) {
+pub(crate) fn tend(inner: &Arc<NodeCore>) {
     let told: Arc<Told> = Arc::default();
     inner.every("growing volumes", INTERVAL, move |inner| {
         let told = Arc::clone(&told);
@@ -33,7 +33,7 @@ pub(crate) fn tend(inner: &Arc<Inner>) {
 /// Why volumes do not grow that should: not each look tells it again.
 type Told = Mutex<BTreeMap<VolumeId, String>>;
 
-async fn grow_all(inner: &Inner, told: &Told) {
+async fn grow_all(inner: &NodeCore, told: &Told) {
     let state = inner.pool.state();
     let growing = state
         .all_volumes()

@@ -16,7 +16,7 @@ use cairn_cluster::map::{MapView, WorkRecord};
 use cairn_owner::{Loads, Meter, Move, Reason, Share, Tolerance};
 
 use crate::cluster::ClusterNode;
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// A volume has so long to be served by another node.
 const MOVED_MAX: Duration = Duration::from_secs(30);
@@ -81,7 +81,7 @@ fn shown_move(view: &MapView, loads: &Loads, made: &Move) -> BalanceMove {
 }
 
 /// Who has how much now, and what should move.
-pub fn of(inner: &Inner, cluster: &ClusterNode) -> BalanceView {
+pub fn of(inner: &NodeCore, cluster: &ClusterNode) -> BalanceView {
     let view = cluster.member.view();
     let loads = Loads::of(&view, inner.env.clock.now());
     let shares = loads.shares();
@@ -126,7 +126,7 @@ pub fn of(inner: &Inner, cluster: &ClusterNode) -> BalanceView {
 }
 
 /// Makes the first of the moves, and says what is left to be done then.
-pub async fn step(inner: &Inner, cluster: &ClusterNode) -> Result<BalanceView, ControlError> {
+pub async fn step(inner: &NodeCore, cluster: &ClusterNode) -> Result<BalanceView, ControlError> {
     let view = cluster.member.view();
     let loads = Loads::of(&view, inner.env.clock.now());
     let Some(next) = loads.next_move(Tolerance::None) else {

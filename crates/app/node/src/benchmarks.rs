@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use crate::control::{Controller, refusal};
 use crate::entry_log::{EntryLog, LogKind};
-use crate::node::{ChangeFailure, Inner};
+use crate::node::{ChangeFailure, NodeCore};
 
 /// The folder in a data folder.
 pub const BENCHMARKS_NAME: &str = "benchmarks";
@@ -231,12 +231,12 @@ impl Observer for Watcher {
 }
 
 /// Frees the place of the one benchmark, whatever becomes of its thread.
-struct Place {
-    inner: Weak<Inner>,
+struct BenchmarkSlot {
+    inner: Weak<NodeCore>,
     running: Arc<Running>,
 }
 
-impl Drop for Place {
+impl Drop for BenchmarkSlot {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             let mut slot = inner.benchmarks.running.lock();
@@ -312,7 +312,7 @@ fn plan(working_set_bytes: u64, phase_seconds: u64) -> Result<Plan, ControlError
     plan.map_err(|error| ControlError::new(ErrorKind::Invalid, error.to_string()))
 }
 
-impl Inner {
+impl NodeCore {
     fn pool_room(&self) -> PoolRoom {
         let space = self.pool.store.space();
         PoolRoom {
@@ -401,7 +401,7 @@ impl Controller {
             keep: false,
             keep_caches: false,
         };
-        let place = Place {
+        let place = BenchmarkSlot {
             inner: Arc::downgrade(inner),
             running: Arc::clone(running),
         };
@@ -427,7 +427,7 @@ impl Controller {
 }
 
 /// Looks how far a run is, and stops it when room runs out.
-fn watch_over(inner: &Arc<Inner>, running: &Arc<Running>) {
+fn watch_over(inner: &Arc<NodeCore>, running: &Arc<Running>) {
     let clock = Arc::clone(&inner.env.clock);
     let (inner_weak, running) = (Arc::downgrade(inner), Arc::clone(running));
     let watching = async move {
@@ -447,7 +447,7 @@ fn watch_over(inner: &Arc<Inner>, running: &Arc<Running>) {
     inner.env.spawner.spawn("benchmark", Box::pin(watching));
 }
 
-async fn note(inner: &Inner, at_seconds: i64, noted: BenchmarkNoted) {
+async fn note(inner: &NodeCore, at_seconds: i64, noted: BenchmarkNoted) {
     let entry = BenchmarkEntry {
         id: 0,
         at_seconds,
@@ -459,7 +459,7 @@ async fn note(inner: &Inner, at_seconds: i64, noted: BenchmarkNoted) {
 }
 
 /// Keeps what a run came to.
-async fn keep(inner: &Inner, running: &Running, result: Result<RunResult, EngineError>) {
+async fn keep(inner: &NodeCore, running: &Running, result: Result<RunResult, EngineError>) {
     let now_seconds = inner.env.clock.now().seconds;
     let seconds = now_seconds.saturating_sub(running.started_seconds);
     let why = running.stopped.lock().clone();
@@ -528,7 +528,7 @@ fn figures(result: &RunResult) -> Vec<BenchmarkFigure> {
 }
 
 /// Reads what is kept, and removes what a run left that the server did not outlive.
-pub async fn begin(inner: &Arc<Inner>, controller: &Arc<Controller>) {
+pub async fn begin(inner: &Arc<NodeCore>, controller: &Arc<Controller>) {
     inner.benchmarks.log.load(inner).await;
     let left = inner.benchmarks.log.look(|kept| {
         let last = kept.newest_first().next()?;
@@ -579,7 +579,7 @@ impl Controller {
             // No run begins in the folder while it is emptied.
             *slot = Some(Arc::clone(running));
         }
-        let place = Place {
+        let place = BenchmarkSlot {
             inner: Arc::downgrade(inner),
             running: Arc::clone(running),
         };
@@ -620,7 +620,7 @@ impl Controller {
 }
 
 /// Stops a run, and waits until its files are removed.
-pub async fn stop(inner: &Inner) {
+pub async fn stop(inner: &NodeCore) {
     let running = inner.benchmarks.running.lock().clone();
     let Some(running) = running else { return };
     running.stop("the server stopped");
@@ -704,7 +704,7 @@ impl BenchmarkControl for Controller {
             }
             if let Err(error) = self.begin_benchmark(&running, phase_seconds).await {
                 let inner = Arc::downgrade(inner);
-                drop(Place { inner, running });
+                drop(BenchmarkSlot { inner, running });
                 return Err(error);
             }
             Ok(running.progress())

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{Controller, refusal};
 use crate::convert;
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// How often it is looked whether credit of a volume is to be read.
 const READ_INTERVAL: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ const VERSION: u32 = 1;
 
 /// Credit as it is kept (docs/reference/formats/hidden-folder.md).
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct StoredCredit {
     version: u32,
     /// When, in seconds since 1970 UTC.
     at_seconds: i64,
@@ -48,7 +48,7 @@ struct Kept {
 pub struct Credits(Mutex<BTreeMap<VolumeId, BTreeMap<&'static str, f64>>>);
 
 /// Reads and writes credit, and looks at goals of latency, for as long as the node is there.
-pub fn tend(inner: &Arc<Inner>) {
+pub fn tend(inner: &Arc<NodeCore>) {
     inner.every("latency goals", GOALS_INTERVAL, |inner| async move {
         if let Some(is_missed) = inner.shaper.look_at_goals() {
             inner.pool.clients.keep_waiting(is_missed);
@@ -63,7 +63,7 @@ pub fn tend(inner: &Arc<Inner>) {
 }
 
 /// Reads the credit of volumes of which it is not known.
-pub async fn read_all(inner: &Inner) {
+pub async fn read_all(inner: &NodeCore) {
     for volume in inner.shaper.without_credit() {
         if let Some(VolumeService::Serving(fs)) = inner.pool.service(volume) {
             read(inner, &fs).await;
@@ -71,7 +71,7 @@ pub async fn read_all(inner: &Inner) {
     }
 }
 
-async fn read(inner: &Inner, fs: &Fs) {
+async fn read(inner: &NodeCore, fs: &Fs) {
     let kept = match kept(fs).await {
         Ok(kept) => kept,
         Err(error) => {
@@ -79,16 +79,18 @@ async fn read(inner: &Inner, fs: &Fs) {
             return;
         }
     };
-    let kept = kept.and_then(|bytes| match serde_json::from_slice::<Kept>(&bytes) {
-        Ok(kept) if kept.version == VERSION => Some(kept),
-        _ => {
-            tracing::warn!(
-                volume = fs.name(),
-                "the stored credit of the volume is not readable: it starts again"
-            );
-            None
-        }
-    });
+    let kept = kept.and_then(
+        |bytes| match serde_json::from_slice::<StoredCredit>(&bytes) {
+            Ok(kept) if kept.version == VERSION => Some(kept),
+            _ => {
+                tracing::warn!(
+                    volume = fs.name(),
+                    "the stored credit of the volume is not readable: it starts again"
+                );
+                None
+            }
+        },
+    );
     let now = inner.env.clock.now().seconds;
     let (credit, ago) = match kept {
         Some(kept) => {
@@ -112,7 +114,7 @@ async fn kept(fs: &Fs) -> Result<Option<Vec<u8>>, FsError> {
 }
 
 /// Writes the credit of all volumes of which it has changed.
-pub async fn write_all(inner: &Inner) {
+pub async fn write_all(inner: &NodeCore) {
     for (volume, service) in inner.pool.services() {
         let VolumeService::Serving(fs) = service else {
             continue;
@@ -133,12 +135,12 @@ pub async fn write_all(inner: &Inner) {
 }
 
 async fn write(
-    inner: &Inner,
+    inner: &NodeCore,
     fs: &Fs,
     credit: &BTreeMap<&'static str, f64>,
 ) -> Result<(), FsError> {
     let credit = credit.iter();
-    let kept = Kept {
+    let kept = StoredCredit {
         version: VERSION,
         at_seconds: inner.env.clock.now().seconds,
         credit: credit
@@ -270,7 +272,7 @@ mod tests {
     #[test]
     fn kept_credit_is_read() {
         let stored = br#"{"version":1,"at_seconds":7,"credit":{"throughput":5000000000.0}}"#;
-        let kept: Kept = serde_json::from_slice(stored).unwrap();
+        let kept: StoredCredit = serde_json::from_slice(stored).unwrap();
         assert_eq!((kept.at_seconds, kept.credit["throughput"]), (7, 5e9));
         assert_eq!(serde_json::to_vec(&kept).unwrap(), stored);
     }

@@ -24,7 +24,7 @@ use cairn_trust::EtcdSource;
 
 use crate::cluster::rotation::{AuthorityProgress, RotationProgress};
 use crate::cluster::{ClusterNode, EtcdHealth};
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// Of a volume's first change.
 const FIRST_POSITION: LogPosition = LogPosition(1);
@@ -61,7 +61,7 @@ fn rotation(progress: &RotationProgress) -> AuthorityRotation {
 }
 
 /// The cluster as this node sees it. `judgement`: of all that is known of this server and its cluster.
-pub fn of(inner: &Inner, cluster: &ClusterNode, judgement: Judgement) -> ClusterView {
+pub fn of(inner: &NodeCore, cluster: &ClusterNode, judgement: Judgement) -> ClusterView {
     let view = cluster.member.view();
     let membership = cluster.membership.lock().clone();
     let etcd = etcd(
@@ -116,7 +116,7 @@ pub fn of(inner: &Inner, cluster: &ClusterNode, judgement: Judgement) -> Cluster
     }
 }
 
-fn address(inner: &Inner, state: &VolumeState) -> Option<VolumeAddressView> {
+fn address(inner: &NodeCore, state: &VolumeState) -> Option<VolumeAddressView> {
     let record = &state.address.as_ref()?.value;
     let addresses = inner.addresses.get();
     Some(VolumeAddressView {
@@ -245,7 +245,7 @@ fn allows_clear(view: &MapView, node: NodeId) -> bool {
 }
 
 fn nodes(
-    inner: &Inner,
+    inner: &NodeCore,
     cluster: &ClusterNode,
     view: &MapView,
     etcd: &ClusterEtcdView,
@@ -304,7 +304,7 @@ fn nodes(
 }
 
 /// Encrypted volumes whose keys were not erased, with their names.
-fn with_keys(inner: &Inner) -> Vec<(VolumeId, String)> {
+fn with_keys(inner: &NodeCore) -> Vec<(VolumeId, String)> {
     let state = inner.pool.state();
     wrapped_keys(&state)
         .map(|(volume, _)| (volume.id, state.head_of(volume).name.to_string()))
@@ -312,7 +312,7 @@ fn with_keys(inner: &Inner) -> Vec<(VolumeId, String)> {
 }
 
 /// What there is to judge of the cluster, as this node sees it now.
-pub fn observed(inner: &Inner, cluster: &ClusterNode) -> ObservedCluster {
+pub fn observed(inner: &NodeCore, cluster: &ClusterNode) -> ObservedCluster {
     let view = cluster.member.view();
     let name = |node: NodeId| match view.nodes.get(&node) {
         Some(record) => record.value.name.clone(),
@@ -407,7 +407,7 @@ fn failed_tries(view: &MapView, volume: VolumeId) -> Vec<(String, String)> {
 }
 
 /// Copies of a volume's log on disks that are there: their node has a lease, and they work as far as this node sees.
-fn copies_there(inner: &Inner, view: &MapView, state: &VolumeState) -> usize {
+fn copies_there(inner: &NodeCore, view: &MapView, state: &VolumeState) -> usize {
     let table = inner.pool.table();
     log_copies(&state.log.log, |disk| {
         let record = view.disks.get(&disk);
@@ -417,7 +417,7 @@ fn copies_there(inner: &Inner, view: &MapView, state: &VolumeState) -> usize {
 }
 
 /// Copies of a volume's log that it should have.
-fn copies_wanted(inner: &Inner, volume: VolumeId) -> usize {
+fn copies_wanted(inner: &NodeCore, volume: VolumeId) -> usize {
     let state = inner.pool.state();
     let volume = state.volumes.iter().find(|known| known.id == volume);
     volume.map_or(0, |volume| inner.pool.metadata_copies(&volume.settings))

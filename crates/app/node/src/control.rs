@@ -24,7 +24,7 @@ use cairn_config::{ClientNet, ExportRule, Maintenance, MediaChoice, VolumeName};
 use crate::balance;
 use crate::classes;
 use crate::convert;
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 pub(crate) use nodes::{MAP_SEEN_MAX, map_seen, no_cluster};
 pub(crate) use overview::percent;
@@ -34,7 +34,7 @@ use nodes::authority_now;
 use volumes::export_view;
 
 pub struct Controller {
-    pub inner: Arc<Inner>,
+    pub inner: Arc<NodeCore>,
     pub nfs: NfsView,
     pub admin: AdminView,
 }

@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use crate::disks::shard_settings;
 use crate::error::NodeError;
 use crate::folder::{Folder, Making, is_half_wiped, is_still_there, open_disk, wipe};
-use crate::node::{ChangeFailure, Inner};
+use crate::node::{ChangeFailure, NodeCore};
 use crate::remembered::{self, RememberedPool};
 use crate::state_folder;
 
@@ -125,7 +125,7 @@ impl FolderWork {
 }
 
 /// What a folder is on.
-struct Seen {
+struct FolderMount {
     path: PathBuf,
     exists: bool,
     mount: Mount,
@@ -134,7 +134,7 @@ struct Seen {
     free_bytes: u64,
 }
 
-impl Seen {
+impl FolderMount {
     /// Of a folder that is there, or of the one that it would be in.
     fn at(path: &Path) -> std::io::Result<Self> {
         let exists = path.try_exists()?;
@@ -166,7 +166,7 @@ fn failed(error: NodeError) -> ChangeFailure {
     }
 }
 
-impl Inner {
+impl NodeCore {
     /// What is done with a folder that is no disk yet, past everything that would notice that it hangs. It is given
     /// up after a while, for nobody else can change anything meanwhile.
     pub(crate) async fn answer_of<T: Send + 'static>(
@@ -210,7 +210,7 @@ impl Inner {
     /// What a folder is on that is to become a disk, or what it would be on. Nothing is made.
     pub async fn disk_place(&self, path: &str) -> Result<DiskPlace, ChangeFailure> {
         let at = self.real_path(path).await?;
-        let looked = self.answer_of(path, move || Seen::at(&at)).await?;
+        let looked = self.answer_of(path, move || FolderMount::at(&at)).await?;
         let seen = looked.map_err(|error| {
             ChangeFailure::Engine(format!(
                 "the device of {path} cannot be determined: {error}"

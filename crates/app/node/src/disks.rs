@@ -13,9 +13,9 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_config::Config;
 use cairn_formats::pool_file::Stage;
-use cairn_pool::assemble::{Content, Found, Plan, plan};
+use cairn_pool::assemble::{Content, FoundFolder, Plan, plan};
 use cairn_pool::joining::{is_disk, look_next};
-use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
+use cairn_pool::open::{Member, OpenSettings, OpenedPool, form, new_state, open_members};
 use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardSettings};
 use futures_util::future::try_join_all;
@@ -30,7 +30,7 @@ const SPARES_MAX: usize = 64;
 
 /// The disks of a pool, open.
 pub struct PoolDisks {
-    pub opened: Opened,
+    pub opened: OpenedPool,
     /// Where the folders are that the configuration names.
     pub named: Vec<PathBuf>,
 }
@@ -38,7 +38,7 @@ pub struct PoolDisks {
 /// What is known of disks before any folder is looked at. A folder at which nothing is mounted is empty, or not there: it is no
 /// place for a new pool where an old one is known.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known<'a> {
+pub struct DiskHints<'a> {
     /// Disks that the cluster says this node has.
     pub disks: &'a [String],
     /// Where the pools are remembered that this server had; `None`: none are.
@@ -54,7 +54,7 @@ pub async fn open_pool(
     env: &Env,
     config: &Config,
     looks: &Looks,
-    known: Known<'_>,
+    known: DiskHints<'_>,
 ) -> Result<PoolDisks, NodeError> {
     let each = config
         .data
@@ -87,8 +87,8 @@ async fn open_folders(
     env: &Env,
     config: &Config,
     folders: Vec<Folder>,
-    known: Known<'_>,
-) -> Result<Opened, NodeError> {
+    known: DiskHints<'_>,
+) -> Result<OpenedPool, NodeError> {
     let (state, present, unformatted, missing) = match plan(&found(&folders))? {
         Plan::Create => {
             require_new(&folders, config, known)?;
@@ -141,7 +141,7 @@ async fn open_folders(
 }
 
 /// Refuses to make a pool of folders where one is known to have been, and of such that are to be made without being asked for.
-fn require_new(folders: &[Folder], config: &Config, known: Known<'_>) -> Result<(), NodeError> {
+fn require_new(folders: &[Folder], config: &Config, known: DiskHints<'_>) -> Result<(), NodeError> {
     if let Some(why) = known.keys_problem {
         return Err(NodeError::NoMasterKey(why.to_owned()));
     }
@@ -197,8 +197,8 @@ async fn look_once(
     Ok(folders.len() > before)
 }
 
-fn found(folders: &[Folder]) -> Vec<Found> {
-    let each = folders.iter().map(|folder| Found {
+fn found(folders: &[Folder]) -> Vec<FoundFolder> {
+    let each = folders.iter().map(|folder| FoundFolder {
         label: folder.label(),
         content: folder.content.clone(),
     });
@@ -302,9 +302,9 @@ mod tests {
         let config = settings.resolve(1).unwrap();
         let env = cairn_base::real::env(Handle::current());
         let disks = ["/srv/a".to_owned()];
-        let known = Known {
+        let known = DiskHints {
             disks: &disks,
-            ..Known::default()
+            ..DiskHints::default()
         };
         let refused = open_pool(&env, &config, &Looks::default(), known).await;
         let Err(NodeError::EmptyFolders { folders, disks }) = refused else {
@@ -315,16 +315,16 @@ mod tests {
             "{folders} {disks}"
         );
         // Nor while its secrets would be readable on the disks.
-        let known = Known {
+        let known = DiskHints {
             keys_problem: Some("no key"),
-            ..Known::default()
+            ..DiskHints::default()
         };
         let refused = open_pool(&env, &config, &Looks::default(), known).await;
         assert!(matches!(refused, Err(NodeError::NoMasterKey(_))));
         // Nothing was put there.
         let looked = Folder::look(&config.data[0], &config).await.unwrap();
         assert!(looked.identity().is_none());
-        open_pool(&env, &config, &Looks::default(), Known::default())
+        open_pool(&env, &config, &Looks::default(), DiskHints::default())
             .await
             .unwrap();
     }
@@ -345,9 +345,9 @@ mod tests {
             settings.resolve(1).unwrap()
         };
         let env = cairn_base::real::env(Handle::current());
-        let known = Known {
+        let known = DiskHints {
             state_folder: Some(&state),
-            ..Known::default()
+            ..DiskHints::default()
         };
         let open = async |create| {
             // What an earlier one of this process leaves in the background may take a moment to end.

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::folder::make_below_disk;
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// Below the folder of a log in a data folder. Three levels, as those of the history.
 const BELOW: &str = "log/v1";
@@ -82,7 +82,7 @@ struct Copy {
 }
 
 /// What is kept of a log, and where.
-pub struct Kept<E> {
+pub struct LogState<E> {
     kind: &'static LogKind,
     entries: VecDeque<(E, usize)>,
     lines_len_bytes: usize,
@@ -92,9 +92,9 @@ pub struct Kept<E> {
 }
 
 /// A log of one server.
-pub struct EntryLog<E>(Mutex<Kept<E>>);
+pub struct EntryLog<E>(Mutex<LogState<E>>);
 
-impl<E: Entry> Kept<E> {
+impl<E: Entry> LogState<E> {
     fn new(kind: &'static LogKind) -> Self {
         Self {
             kind,
@@ -317,15 +317,15 @@ fn together<E: Entry>(files: impl Iterator<Item = Vec<E>>) -> Vec<E> {
 
 impl<E: Entry> EntryLog<E> {
     pub fn new(kind: &'static LogKind) -> Self {
-        Self(Mutex::new(Kept::new(kind)))
+        Self(Mutex::new(LogState::new(kind)))
     }
 
     /// Looks at what is kept.
-    pub fn look<T>(&self, look: impl FnOnce(&Kept<E>) -> T) -> T {
+    pub fn look<T>(&self, look: impl FnOnce(&LogState<E>) -> T) -> T {
         look(&self.0.lock())
     }
 
-    fn folders(&self, inner: &Inner, with_leaving: bool) -> Vec<PathBuf> {
+    fn folders(&self, inner: &NodeCore, with_leaving: bool) -> Vec<PathBuf> {
         let name = self.0.lock().kind.name;
         let folders = inner.working_folders(with_leaving).into_iter();
         folders
@@ -334,7 +334,7 @@ impl<E: Entry> EntryLog<E> {
     }
 
     /// Reads what is kept on the disks of this server. One that hangs is not waited for longer than it may hang.
-    pub async fn load(&self, inner: &Inner) {
+    pub async fn load(&self, inner: &NodeCore) {
         let kind = self.0.lock().kind;
         let folders = self.folders(inner, true);
         let reading = folders.iter().map(|folder| {
@@ -363,7 +363,7 @@ impl<E: Entry> EntryLog<E> {
 
     /// Adds entries, which get their ids; they are durable when it is done. Fails when no disk has them in time: they are
     /// kept in memory nevertheless, and written with the next ones. A disk with little room gets none.
-    pub async fn append(&self, inner: &Inner, entries: Vec<E>) -> Result<(), String> {
+    pub async fn append(&self, inner: &NodeCore, entries: Vec<E>) -> Result<(), String> {
         let mut folders = self.folders(inner, false);
         let is_any = !folders.is_empty();
         folders.retain(|folder| inner.has_room_at(folder));
@@ -424,11 +424,11 @@ mod tests {
     const LINES_LEN_BYTES_MAX: usize = AUDIT.lines_len_bytes_max;
     const FILE_LEN_BYTES_MAX: u64 = AUDIT.file_len_bytes_max();
 
-    fn state() -> Kept<AuditEntry> {
-        Kept::new(&AUDIT)
+    fn state() -> LogState<AuditEntry> {
+        LogState::new(&AUDIT)
     }
 
-    fn last(state: &mut Kept<AuditEntry>, folders: &[PathBuf]) -> Vec<bool> {
+    fn last(state: &mut LogState<AuditEntry>, folders: &[PathBuf]) -> Vec<bool> {
         let (entry, _) = state.entries.back().unwrap();
         let line = entry.to_line().into_bytes();
         wait(state.write(&line, folders))

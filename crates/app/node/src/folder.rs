@@ -69,10 +69,10 @@ const LINKS_MAX: usize = 40;
 
 /// Looks at folders that have not come back: each keeps a thread, and perhaps the folder's lock.
 #[derive(Default)]
-pub struct Looks(Mutex<BTreeMap<PathBuf, UnderWay>>);
+pub struct Looks(Mutex<BTreeMap<PathBuf, FolderLook>>);
 
 /// A look at a folder.
-struct UnderWay {
+struct FolderLook {
     since: Duration,
     place: PathBuf,
     /// Closed when it has ended.
@@ -127,7 +127,7 @@ impl Looks {
     fn begin(&self, path: &Path, since: Duration) -> Arc<watch::Sender<()>> {
         let (running, ended) = watch::channel(());
         let place = path.to_owned();
-        let look = UnderWay {
+        let look = FolderLook {
             since,
             place,
             ended,

@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 use crate::control::Controller;
 use crate::convert;
 use crate::folder::make_below_disk;
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// The folder in a data folder. Three levels, so that a disk counts what is in it as that of others
 /// (`cairn_disk`), for it comes and goes past the disk.
@@ -445,7 +445,7 @@ impl History {
 }
 
 /// Begins to keep numbers.
-pub fn tend(inner: &Arc<Inner>) -> std::io::Result<()> {
+pub fn tend(inner: &Arc<NodeCore>) -> std::io::Result<()> {
     let (asks, asked) = sync_channel(ASKS_MAX);
     *inner.history.asks.lock() = Some(asks);
     let node = Arc::downgrade(inner);
@@ -483,7 +483,7 @@ fn until_next_step(now: Timestamp) -> Duration {
     }
 }
 
-impl Inner {
+impl NodeCore {
     fn sample(&self) -> Arc<Sample> {
         let at = self.env.clock.monotonic();
         Arc::new(Sample::of(at, &self.registry.gather()))
@@ -551,7 +551,7 @@ impl Inner {
 
 /// What the thread has.
 struct Keeper {
-    node: Weak<Inner>,
+    node: Weak<NodeCore>,
     store: Option<Store>,
     problem: Option<String>,
     /// When the last try to open a store was.
@@ -561,7 +561,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(node: Weak<Inner>) -> Self {
+    fn new(node: Weak<NodeCore>) -> Self {
         Self {
             node,
             store: None,
@@ -799,7 +799,7 @@ fn kind_view(kind: Kind) -> HistoryKind {
     }
 }
 
-impl Inner {
+impl NodeCore {
     /// Where the history may be.
     fn history_places(&self, with_leaving: bool) -> Vec<PathBuf> {
         let folders = self.working_folders(with_leaving).into_iter();

@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 
 use crate::control::{Controller, refusal};
 use crate::error::NodeError;
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::state_folder;
 
 /// A file of keys, and what a command prints, is not longer than this, in bytes.
@@ -46,7 +46,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// The master keys that there are.
 pub(crate) struct KeyHolder {
     source: Option<KeySource>,
-    known: Mutex<Known>,
+    known: Mutex<LoadedKeys>,
     /// Held while they are read, so that a command runs once at a time.
     reading: Arc<tokio::sync::Mutex<()>>,
     read_at: Mutex<Option<Instant>>,
@@ -55,7 +55,7 @@ pub(crate) struct KeyHolder {
 }
 
 #[derive(Default)]
-struct Known {
+struct LoadedKeys {
     keys: MasterKeys,
     /// Why they could not be read when they were last.
     problem: Option<String>,
@@ -129,7 +129,7 @@ impl KeyHolder {
 }
 
 /// Looks for keys that volumes or secrets wait for, until the node ends.
-pub(crate) fn tend(inner: &Arc<Inner>) {
+pub(crate) fn tend(inner: &Arc<NodeCore>) {
     inner.every("master keys", LOOK_INTERVAL, |inner| async move {
         let state = inner.pool.state();
         let keys = inner.keys.known();
@@ -145,7 +145,7 @@ pub(crate) fn tend(inner: &Arc<Inner>) {
 
 /// Has secrets wrapped from now on, if there is a master key. Without success they stay as they are, and it is tried again.
 /// `is_new`: the pool was made by this start.
-pub(crate) async fn wrap_secrets(inner: &Inner, is_new: bool) {
+pub(crate) async fn wrap_secrets(inner: &NodeCore, is_new: bool) {
     if inner.pool.secrets_master_key().is_none() {
         // The newest one: an earlier one may be thrown away after a rotation that knows nothing of this.
         inner.keys.look().await;
@@ -166,7 +166,7 @@ pub(crate) async fn wrap_secrets(inner: &Inner, is_new: bool) {
 
 /// What signs file handles. Where the master key is missing that wraps it, the copy in the state folder does: NFS of volumes
 /// that are not encrypted goes on.
-pub(crate) fn handle_key(inner: &Inner) -> Result<HandleKey, NodeError> {
+pub(crate) fn handle_key(inner: &NodeCore) -> Result<HandleKey, NodeError> {
     if let Some(cluster) = &inner.cluster {
         return Ok(cluster.membership.lock().handle_key);
     }
@@ -204,7 +204,7 @@ pub(crate) fn handle_key(inner: &Inner) -> Result<HandleKey, NodeError> {
     }
 }
 
-fn keep_copy(inner: &Inner, key: HandleKey) -> Result<(), NodeError> {
+fn keep_copy(inner: &NodeCore, key: HandleKey) -> Result<(), NodeError> {
     let folder = state_folder::make(&inner.config)?;
     let pool = inner.pool.state().pool;
     let kept = state_folder::keep_handle_key(&folder, pool, key, &*inner.env.entropy);

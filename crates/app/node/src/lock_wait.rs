@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_base::env::Env;
 use cairn_config::Config;
 
-use crate::disks::{Known, PoolDisks, open_pool};
+use crate::disks::{DiskHints, PoolDisks, open_pool};
 use crate::error::NodeError;
 use crate::folder::Looks;
 
@@ -28,7 +28,7 @@ const EXITING_FLAG: u64 = 0x4;
 pub async fn open_pool_in_time(
     env: &Env,
     config: &Config,
-    known: Known<'_>,
+    known: DiskHints<'_>,
 ) -> Result<PoolDisks, NodeError> {
     let clock = &env.clock;
     let since = clock.monotonic();

@@ -9,7 +9,7 @@ use cairn_config::MemoryBudget;
 use cairn_disk::ReadBuffers;
 use cairn_fs::DirtyBudget;
 use cairn_memory::{
-    Governor, Meters, Orders, Seen, Share, TICK, allocator, code, divide, resident_bytes,
+    Governor, MemorySample, Meters, Orders, Share, TICK, allocator, code, divide, resident_bytes,
     with_other,
 };
 use cairn_meta::MetaCache;
@@ -121,11 +121,11 @@ impl Memory {
         self.givers.blocks.set_capacity_bytes(blocks);
     }
 
-    fn see(&self) -> Seen {
+    fn see(&self) -> MemorySample {
         let store = self.givers.store.upgrade();
         let records = store.map_or(0, |store| store.cache_bytes());
         let shares = self.shares();
-        Seen {
+        MemorySample {
             resident_bytes: resident_bytes(),
             cache_bytes: records + self.givers.blocks.used_bytes() as u64,
             cache_full_bytes: shares.iter().map(|share| share.full_bytes).sum(),

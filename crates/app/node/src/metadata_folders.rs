@@ -100,7 +100,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::node::Inner;
+    use crate::node::NodeCore;
     use crate::node::tests::{disk_paths, start};
     use cairn_pool::truth;
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     /// Starts a node and says how many volumes are served before deleted are looked for, which is done then.
-    async fn start_and_clean(root: &Path) -> (Arc<Inner>, usize) {
+    async fn start_and_clean(root: &Path) -> (Arc<NodeCore>, usize) {
         let mut env = real::env(Handle::current());
         let later = Arc::new(Later {
             now: Arc::clone(&env.spawner),

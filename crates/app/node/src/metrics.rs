@@ -17,7 +17,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::memory::MemoryCounts;
-use crate::node::Inner;
+use crate::node::NodeCore;
 use cairn_pool::{TierStatus, VolumeTotals};
 use cairn_qos::{GoalReport, LimitReport, Report};
 
@@ -90,12 +90,12 @@ pub struct VolumeNumbers {
 
 /// Shows a node to Prometheus.
 pub struct NodeCollector {
-    node: Weak<Inner>,
+    node: Weak<NodeCore>,
     desc: Desc,
 }
 
 impl NodeCollector {
-    pub fn new(node: Weak<Inner>) -> Result<Self, prometheus::Error> {
+    pub fn new(node: Weak<NodeCore>) -> Result<Self, prometheus::Error> {
         Ok(Self {
             node,
             // The registry wants one to tell collectors apart; families describe themselves.

@@ -76,7 +76,7 @@ const _: () = assert!(
 const TAGS_BYTES: u64 = 192;
 
 /// What all parts of a node share.
-pub struct Inner {
+pub struct NodeCore {
     pub env: Env,
     pub config: Config,
     pub budget: MemoryBudget,
@@ -159,7 +159,7 @@ struct NodeHost {
     dedupe: Arc<DedupeIndex>,
     cluster: Option<Arc<ClusterNode>>,
     keys: Arc<KeyHolder>,
-    node: OnceLock<Weak<Inner>>,
+    node: OnceLock<Weak<NodeCore>>,
 }
 
 impl NodeHost {
@@ -186,7 +186,7 @@ impl NodeHost {
         }
     }
 
-    fn node(&self) -> Option<Arc<Inner>> {
+    fn node(&self) -> Option<Arc<NodeCore>> {
         self.node.get()?.upgrade()
     }
 
@@ -409,7 +409,7 @@ impl Host for NodeHost {
     }
 }
 
-impl Inner {
+impl NodeCore {
     /// Makes the engine on the disks of a pool. No volume is open yet.
     pub fn new(
         env: Env,
@@ -742,7 +742,7 @@ pub(crate) mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::disks::Known;
+    use crate::disks::DiskHints;
     use crate::lock_wait::open_pool_in_time;
 
     /// Three disks in a folder.
@@ -752,7 +752,7 @@ pub(crate) mod tests {
     }
 
     /// A node on these disks, without servers.
-    pub async fn start(root: &Path, env: Env) -> Arc<Inner> {
+    pub async fn start(root: &Path, env: Env) -> Arc<NodeCore> {
         let settings = cairn_config::Settings {
             data: disk_paths(root),
             create: Some(true),
@@ -761,11 +761,11 @@ pub(crate) mod tests {
         };
         let config = settings.resolve(1).unwrap();
         // What an earlier one of this process leaves in the background may take a moment to end.
-        let pool = open_pool_in_time(&env, &config, Known::default())
+        let pool = open_pool_in_time(&env, &config, DiskHints::default())
             .await
             .unwrap();
         let keys = KeyHolder::new(None);
-        let inner = Inner::new(env, config, pool, root.join("token"), None, keys);
+        let inner = NodeCore::new(env, config, pool, root.join("token"), None, keys);
         inner.open_volumes().await.unwrap();
         inner.ensure_first_volume().await.unwrap();
         inner

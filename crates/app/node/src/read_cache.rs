@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::node::{ChangeFailure, Inner};
+use crate::node::{ChangeFailure, NodeCore};
 
 /// A start waits for them for so long. Without one everything is served as well, only slower.
 const OPEN_MAX: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ impl ReadCaches {
 }
 
 /// Has reads look in all that are open.
-fn use_them(inner: &Inner) {
+fn use_them(inner: &NodeCore) {
     let caches = inner.read_caches.open().into_iter();
     let caches = caches.map(|(id, cache)| (id, cache as Arc<dyn ReadCache>));
     match CacheSet::new(caches.collect()) {
@@ -51,7 +51,7 @@ fn use_them(inner: &Inner) {
 ///
 /// `create`: makes the folder if it is not there. One of a drive that is not mounted is not made.
 fn opening(
-    inner: &Inner,
+    inner: &NodeCore,
     cache: &PoolCache,
     create: bool,
 ) -> impl FnOnce() -> Result<DiskCache, String> + Send + 'static {
@@ -76,7 +76,7 @@ fn opening(
 }
 
 /// Opens all that there are. One whose disk takes long is used once it is open.
-pub async fn open_all(inner: &Arc<Inner>) {
+pub async fn open_all(inner: &Arc<NodeCore>) {
     let caches = inner.pool.state().caches.clone();
     let all = caches.into_iter().map(|cache| {
         let opening = tokio::task::spawn_blocking(opening(inner, &cache, false));
@@ -106,7 +106,7 @@ pub async fn open_all(inner: &Arc<Inner>) {
     }
 }
 
-impl Inner {
+impl NodeCore {
     /// Makes a cache in a folder and uses it from then on.
     pub async fn cache_add(self: &Arc<Self>, add: &CacheAdd) -> Result<CacheView, ChangeFailure> {
         let _joining = self.joining.lock().await;
@@ -187,7 +187,7 @@ impl Inner {
     }
 }
 
-fn view(inner: &Inner, cache: &PoolCache) -> CacheView {
+fn view(inner: &NodeCore, cache: &PoolCache) -> CacheView {
     let all = inner.read_caches.0.lock();
     let (state, problem, errors) = match all.get(&cache.id) {
         None => (CacheState::Opening, None, 0),
@@ -212,13 +212,13 @@ fn view(inner: &Inner, cache: &PoolCache) -> CacheView {
 }
 
 /// So that the next start finds all that they have.
-pub async fn close_all(inner: &Inner) {
+pub async fn close_all(inner: &NodeCore) {
     let open = inner.read_caches.open();
     join_all(open.iter().map(|(_, cache)| cache.close())).await;
 }
 
 /// Those that are not used.
-pub fn warnings(inner: &Inner) -> Vec<Warning> {
+pub fn warnings(inner: &NodeCore) -> Vec<Warning> {
     let views = inner.cache_list().caches.into_iter();
     let warnings = views.filter_map(|cache| {
         let trouble = match cache.state {

@@ -12,15 +12,15 @@ use cairn_owner::{ClusterMember, elsewhere};
 use cairn_pool::VolumeService;
 use parking_lot::Mutex;
 
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// How often what volumes need is compared with what is told of them. Bytes that a LUN gives back are garbage for longer.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The nodes of the cluster.
-struct Others(Arc<ClusterMember>);
+struct ClusterClaims(Arc<ClusterMember>);
 
-impl Claims for Others {
+impl Claims for ClusterClaims {
     fn claim(&self, volume: VolumeId, bytes: u64) -> BoxFuture<Result<(), FsError>> {
         let member = Arc::clone(&self.0);
         Box::pin(async move {
@@ -31,8 +31,10 @@ impl Claims for Others {
 }
 
 /// Leaves free what others have set aside, from before this node serves its first volume until it ends.
-pub(crate) fn tend(inner: &Arc<Inner>, member: &Arc<ClusterMember>) {
-    inner.dirty.set_claims(Arc::new(Others(Arc::clone(member))));
+pub(crate) fn tend(inner: &Arc<NodeCore>, member: &Arc<ClusterMember>) {
+    inner
+        .dirty
+        .set_claims(Arc::new(ClusterClaims(Arc::clone(member))));
     let alone = Arc::new(Mutex::new(()));
     heed(inner, member, &alone);
     let mut views = member.views();
@@ -62,7 +64,7 @@ pub(crate) fn tend(inner: &Arc<Inner>, member: &Arc<ClusterMember>) {
 }
 
 /// `alone`: held meanwhile, so that what others are told to be heeded is never of a later view than what is.
-fn heed(inner: &Inner, member: &ClusterMember, alone: &Mutex<()>) {
+fn heed(inner: &NodeCore, member: &ClusterMember, alone: &Mutex<()>) {
     let _alone = alone.lock();
     let services = inner.pool.services();
     let is_here =
@@ -75,7 +77,7 @@ fn heed(inner: &Inner, member: &ClusterMember, alone: &Mutex<()>) {
     member.note_reserved_seen(found.seen);
 }
 
-async fn tell(inner: &Inner, member: &ClusterMember) {
+async fn tell(inner: &NodeCore, member: &ClusterMember) {
     for (volume, service) in inner.pool.services() {
         let VolumeService::Serving(fs) = service else {
             continue;

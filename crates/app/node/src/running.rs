@@ -33,14 +33,14 @@ use crate::certificate::{self, AdminCertificate};
 use crate::classes;
 use crate::cluster::{self, ClusterNode};
 use crate::control::Controller;
-use crate::disks::{Known, PoolDisks, descriptors_max};
+use crate::disks::{DiskHints, PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
 use crate::keys::KeyHolder;
 use crate::lock_wait::open_pool_in_time;
 use crate::memory;
 use crate::metrics::NodeCollector;
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::ready;
 use crate::s3::{self, S3Server};
 use crate::san::{self, IscsiServer};
@@ -82,7 +82,7 @@ pub struct Node {
 
 /// What runs on the runtime.
 struct Started {
-    inner: Arc<Inner>,
+    inner: Arc<NodeCore>,
     controller: Arc<Controller>,
     nfs: cairn_rpc_server::Running,
     nfs_address: SocketAddr,
@@ -148,7 +148,7 @@ impl Node {
         let token = token::load_or_make(&token_path, &*env.entropy)?;
         let certificate = certificate::of_admin(&env, &config);
         let certificate = certificate.map_err(NodeError::Certificate)?;
-        let inner = Inner::new(env, config, pool, token_path, cluster, keys);
+        let inner = NodeCore::new(env, config, pool, token_path, cluster, keys);
         inner.begin_to_remember();
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
@@ -433,7 +433,7 @@ fn tend_watch(pool: &Arc<Pool>) -> std::io::Result<()> {
 }
 
 fn start_nfs(
-    inner: &Arc<Inner>,
+    inner: &Arc<NodeCore>,
     nfs: TcpListener,
     rpcbind: Vec<TcpListener>,
     rpcbind_udp: Vec<UdpSocket>,
@@ -511,7 +511,7 @@ fn open_pool(
     let state_folder = state_folder::find(config.state_dir.as_deref());
     // In a cluster the disks have no secret that a node makes with its pool: file handles are signed with a key of the folder.
     let keys_problem = keys.problem().filter(|_| place.is_none());
-    let known = Known {
+    let known = DiskHints {
         disks: &known,
         state_folder: state_folder.as_deref(),
         keys_problem: keys_problem.as_deref(),
@@ -549,7 +549,7 @@ fn tell_opened(pool: &PoolDisks, begun: Instant) {
 }
 
 fn start_iscsi(
-    inner: &Arc<Inner>,
+    inner: &Arc<NodeCore>,
     sockets: Vec<TcpListener>,
 ) -> Result<Arc<IscsiServer>, NodeError> {
     let requests = &inner.memory.requests;
@@ -575,7 +575,10 @@ fn start_iscsi(
     Ok(iscsi)
 }
 
-fn start_s3(inner: &Arc<Inner>, socket: Option<TcpListener>) -> Result<Arc<S3Server>, NodeError> {
+fn start_s3(
+    inner: &Arc<NodeCore>,
+    socket: Option<TcpListener>,
+) -> Result<Arc<S3Server>, NodeError> {
     let s3 = Arc::new(S3Server::default());
     let serving = s3::shared(inner).map_err(NodeError::S3)?;
     inner
@@ -593,7 +596,7 @@ fn start_s3(inner: &Arc<Inner>, socket: Option<TcpListener>) -> Result<Arc<S3Ser
 }
 
 fn admin_server(
-    inner: &Arc<Inner>,
+    inner: &Arc<NodeCore>,
     controller: &Arc<Controller>,
     token: Token,
 ) -> Result<AdminServer, NodeError> {
@@ -620,7 +623,7 @@ fn admin_server(
 /// Begins what the node does by itself from now on.
 fn tend(
     runtime: &Runtime,
-    inner: &Arc<Inner>,
+    inner: &Arc<NodeCore>,
     controller: &Arc<Controller>,
 ) -> Result<(), NodeError> {
     let (spare_bytes, idle_after) = (inner.config.disk_spare_bytes, inner.config.idle_after);
@@ -657,7 +660,7 @@ fn tend(
 }
 
 /// Answers for the names of address pools until the runtime ends. To be called on the runtime.
-fn start_dns(inner: &Arc<Inner>, udp: UdpSocket, tcp: TcpListener) -> Result<(), NodeError> {
+fn start_dns(inner: &Arc<NodeCore>, udp: UdpSocket, tcp: TcpListener) -> Result<(), NodeError> {
     let address = tcp.local_addr().map_err(NodeError::Runtime)?;
     let failed = |source| listen_error("DNS", address, source);
     let names = Arc::new(PoolNames(Arc::downgrade(inner)));

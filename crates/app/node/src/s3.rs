@@ -17,12 +17,12 @@ use cairn_objects::{
     ObjectError, Objects, Permission, Versioning,
 };
 use cairn_pool::ChangeFailure;
-use cairn_s3::{Certificate, Passed, Running, Shared};
+use cairn_s3::{Certificate, PeerServer, Running, ServerCore};
 use parking_lot::Mutex;
 
 use crate::certificate::of_files;
 use crate::control::{Controller, no_room, refusal};
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// The S3 server, running or waiting for the first bucket or access key.
 #[derive(Default)]
@@ -33,8 +33,8 @@ impl S3Server {
     /// others pass on in any case, and is needed when any of them is.
     pub fn tend(
         self: &Arc<Self>,
-        inner: &Arc<Inner>,
-        shared: Arc<Shared>,
+        inner: &Arc<NodeCore>,
+        shared: Arc<ServerCore>,
         bound: Option<TcpListener>,
     ) {
         let server = Arc::clone(self);
@@ -86,7 +86,7 @@ impl S3Server {
     }
 
     /// Begins to serve, unless it does already.
-    fn start(&self, shared: Arc<Shared>) -> Option<Passed> {
+    fn start(&self, shared: Arc<ServerCore>) -> Option<PeerServer> {
         let mut running = self.0.lock();
         if running.is_none() {
             match Running::start(shared) {
@@ -123,7 +123,7 @@ impl S3Server {
 /// How often other nodes are asked whether they have buckets, until one has.
 const NEEDED_INTERVAL: Duration = Duration::from_secs(5);
 /// The certificate of HTTPS, if there is to be one.
-fn certificate(inner: &Arc<Inner>) -> Result<Option<Arc<Certificate>>, String> {
+fn certificate(inner: &Arc<NodeCore>) -> Result<Option<Arc<Certificate>>, String> {
     let paths = inner.config.s3_certificate.clone();
     let found = paths
         .map(|paths| of_files(&inner.env, "S3", paths))
@@ -132,7 +132,7 @@ fn certificate(inner: &Arc<Inner>) -> Result<Option<Arc<Certificate>>, String> {
 }
 
 /// What the server is made with.
-pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
+pub fn shared(inner: &Arc<NodeCore>) -> Result<Arc<ServerCore>, String> {
     let held = usize::try_from(inner.budget.s3_bytes()).unwrap_or(usize::MAX);
     let settings = cairn_s3::Settings {
         threads: inner.config.threads,
@@ -150,7 +150,7 @@ pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
     let member = cluster.map(|cluster| Arc::clone(&cluster.member));
     let forward = cluster.map(|cluster| Arc::clone(&cluster.forward));
     let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
-    Ok(Shared::new(
+    Ok(ServerCore::new(
         Arc::clone(&inner.stores),
         settings,
         forward,

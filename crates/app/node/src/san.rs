@@ -11,13 +11,13 @@ use cairn_admin::san::{
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_ISCSI_DEFAULT, VolumeName};
-use cairn_iscsi::{Passed, Running, Shared, Target};
+use cairn_iscsi::{PeerServer, PortalCore, Running, Target};
 use cairn_pool::ChangeFailure;
 use cairn_san::{Chap, Lun, LunChange, LunSpec, SanError};
 use parking_lot::Mutex;
 
 use crate::control::{Controller, no_room, refusal};
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// The iSCSI server, running or waiting for the first LUN.
 #[derive(Default)]
@@ -28,8 +28,8 @@ impl IscsiServer {
     /// others pass on in any case.
     pub fn tend(
         self: &Arc<Self>,
-        inner: &Arc<Inner>,
-        shared: Arc<Shared>,
+        inner: &Arc<NodeCore>,
+        shared: Arc<PortalCore>,
         bound: Vec<TcpListener>,
     ) {
         let server = Arc::clone(self);
@@ -70,7 +70,7 @@ impl IscsiServer {
         inner.env.spawner.spawn("iscsi start", Box::pin(task));
     }
 
-    fn start(&self, shared: Arc<Shared>, listeners: Vec<TcpListener>) -> Option<Passed> {
+    fn start(&self, shared: Arc<PortalCore>, listeners: Vec<TcpListener>) -> Option<PeerServer> {
         let addresses: Vec<String> = listeners
             .iter()
             .filter_map(|listener| listener.local_addr().ok())
@@ -101,7 +101,7 @@ impl IscsiServer {
 }
 
 /// Where hosts are told to find this server: as it was set, else where it listens.
-fn portals(inner: &Inner, bound: &[TcpListener]) -> Vec<SocketAddr> {
+fn portals(inner: &NodeCore, bound: &[TcpListener]) -> Vec<SocketAddr> {
     let told = &inner.config.iscsi_portals;
     match told.is_empty() {
         true => bound
@@ -113,7 +113,7 @@ fn portals(inner: &Inner, bound: &[TcpListener]) -> Vec<SocketAddr> {
 }
 
 /// What the server is made with.
-pub fn shared(inner: &Arc<Inner>, bound: &[TcpListener]) -> Arc<Shared> {
+pub fn shared(inner: &Arc<NodeCore>, bound: &[TcpListener]) -> Arc<PortalCore> {
     let held = usize::try_from(inner.budget.iscsi_bytes()).unwrap_or(usize::MAX);
     // Of the same memory: what was read stays until the initiator has taken it.
     let unsent = held / 8;
@@ -133,7 +133,7 @@ pub fn shared(inner: &Arc<Inner>, bound: &[TcpListener]) -> Arc<Shared> {
         .as_ref()
         .map(|cluster| Arc::clone(&cluster.member));
     let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
-    Shared::new(Arc::clone(&inner.targets), settings, may_answer)
+    PortalCore::new(Arc::clone(&inner.targets), settings, may_answer)
 }
 
 pub(crate) fn refused(error: SanError) -> ControlError {

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 
 use crate::cluster::ClusterNode;
 use crate::control::{Controller, refusal};
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::snapshots::refused;
 
 /// For one step of one node. The first may wait for other snapshots of its volumes.
@@ -52,7 +52,7 @@ impl Groups {
     }
 
     /// It is given up when nothing more is heard of it.
-    fn keep(&self, inner: &Inner, group: u64, joint: JointSnapshots) {
+    fn keep(&self, inner: &NodeCore, group: u64, joint: JointSnapshots) {
         let step_count = {
             let mut parts = self.0.lock();
             let part = parts.entry(group).or_insert(Part {
@@ -382,7 +382,7 @@ fn of_map(error: MapError) -> ControlError {
 }
 
 /// Decides what is left here of groups whose node did not come so far.
-pub async fn settle(inner: &Inner) {
+pub async fn settle(inner: &NodeCore) {
     let Some(cluster) = &inner.cluster else {
         return;
     };

@@ -21,7 +21,7 @@ use cairn_snapshots::{CloneFailure, RestoreFailure, ScheduleFailure, Schedules};
 use parking_lot::Mutex;
 
 use crate::control::{Controller, no_room, refusal};
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::snapshot_groups::{self, ByOwner};
 
 /// What one answer counts of what a snapshot holds, at most.
@@ -30,7 +30,7 @@ const COUNTED_VERSIONS_MAX: u64 = 10_000_000;
 const SCHEDULE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Takes snapshots of the volumes that are served here when they are due, until the node ends.
-pub(crate) fn tend(inner: &Arc<Inner>) {
+pub(crate) fn tend(inner: &Arc<NodeCore>) {
     inner.every(
         "snapshot schedules",
         SCHEDULE_INTERVAL,
@@ -46,7 +46,7 @@ pub struct ScheduleTroubles(Mutex<BTreeMap<VolumeId, Vec<String>>>);
 
 impl ScheduleTroubles {
     /// Volumes by name, each with what is wrong, if anything is.
-    pub fn troubles(&self, inner: &Inner) -> Vec<(String, Option<String>)> {
+    pub fn troubles(&self, inner: &NodeCore) -> Vec<(String, Option<String>)> {
         let state = inner.pool.state();
         let of_volumes = self.0.lock();
         let troubles = of_volumes.iter().filter_map(|(id, troubles)| {
@@ -59,7 +59,7 @@ impl ScheduleTroubles {
     }
 }
 
-async fn keep_all(inner: &Inner) {
+async fn keep_all(inner: &NodeCore) {
     let told = &inner.schedules;
     inner.diffs.end_idle(inner.env.clock.monotonic()).await;
     snapshot_groups::settle(inner).await;

@@ -22,11 +22,11 @@ use futures_util::FutureExt;
 
 use crate::control::{Controller, refusal};
 use crate::disk_folders::allowed_place;
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// Opens what could not be opened, and looks for objects of deleted volumes, for as long as the node is there: less often than
 /// volumes look at their tiers.
-pub fn tend(inner: &Arc<Inner>) {
+pub fn tend(inner: &Arc<NodeCore>) {
     let interval = inner.config.tier_interval.saturating_mul(3) / 2;
     inner.every("tiers", interval, |inner| async move {
         inner.pool.tend_tiers().await;
@@ -34,7 +34,7 @@ pub fn tend(inner: &Arc<Inner>) {
 }
 
 /// The names of all tiers, each with what is wrong with it or with what a volume of this server does there, if anything is.
-pub fn troubles(inner: &Inner) -> Vec<(String, Option<String>)> {
+pub fn troubles(inner: &NodeCore) -> Vec<(String, Option<String>)> {
     let tiers = inner.pool.tier_statuses().into_iter();
     let tiers = tiers.map(|tier| {
         let mut of_volumes = tier.volumes.iter();
@@ -44,9 +44,9 @@ pub fn troubles(inner: &Inner) -> Vec<(String, Option<String>)> {
     tiers.collect()
 }
 
-struct Opened(Arc<ObjectTier>);
+struct OpenTier(Arc<ObjectTier>);
 
-impl HostTier for Opened {
+impl HostTier for OpenTier {
     fn store(&self) -> Arc<dyn TierStore> {
         Arc::clone(&self.0) as _
     }
@@ -95,7 +95,7 @@ pub fn open(
             place.display()
         ));
     }
-    Ok(Arc::new(Opened(Arc::new(opened))))
+    Ok(Arc::new(OpenTier(Arc::new(opened))))
 }
 
 /// What bytes cost at an address in a month, in US cents, and when that price was taken.
@@ -116,7 +116,7 @@ fn price(url: &str, bytes: u64) -> Option<(u64, String)> {
     Some((cents.round() as u64, date))
 }
 
-fn view(inner: &Inner, status: TierStatus) -> TierView {
+fn view(inner: &NodeCore, status: TierStatus) -> TierView {
     let TierStatus {
         tier,
         stats,

@@ -31,7 +31,7 @@ fn parts_of_memory(parts: &[(&'static str, u64)]) -> String {
 }
 
 /// A warning's text, before the fields for programs are added.
-struct Told {
+struct WarningText {
     kind: WarningKind,
     subject: String,
     message: String,
@@ -43,8 +43,8 @@ fn told(
     subject: impl Into<String>,
     message: impl Into<String>,
     next: impl Into<String>,
-) -> Told {
-    Told {
+) -> WarningText {
+    WarningText {
         kind,
         subject: subject.into(),
         message: message.into(),
@@ -82,7 +82,7 @@ fn of_node(node: &str) -> String {
 }
 
 /// A long flat list, so that a warning without a text does not compile.
-fn text(warning: &Warning) -> Told {
+fn text(warning: &Warning) -> WarningText {
     match warning {
         Warning::EtcdNoQuorum { healthy, members } => told(
             WarningKind::EtcdNoQuorum,
@@ -550,7 +550,7 @@ fn text(warning: &Warning) -> Told {
 
 /// A warning with its text and with its fields for programs.
 pub fn view(warning: &Warning) -> WarningView {
-    let Told {
+    let WarningText {
         kind,
         subject,
         message,

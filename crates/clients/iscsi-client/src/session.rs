@@ -79,9 +79,9 @@ impl Limits {
 
 /// A session with one LUN. Cheap to clone; the last clone closes it.
 #[derive(Clone)]
-pub struct Session(Arc<Inner>);
+pub struct Session(Arc<SessionCore>);
 
-struct Inner {
+struct SessionCore {
     calls: mpsc::Sender<Call>,
     limits: Limits,
 }
@@ -115,7 +115,7 @@ impl Session {
         let wire = Wire::new(agreed);
         tokio::spawn(run(stream, queue, wire, settings.reply_timeout));
         let limits = ask_limits(&calls).await?;
-        Ok(Self(Arc::new(Inner { calls, limits })))
+        Ok(Self(Arc::new(SessionCore { calls, limits })))
     }
 
     pub fn limits(&self) -> Limits {

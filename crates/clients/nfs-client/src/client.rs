@@ -152,10 +152,10 @@ pub struct Made {
 /// One user on one export of one server. Cheap to clone; clones share the connections.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    inner: Arc<ClientCore>,
 }
 
-struct Inner {
+struct ClientCore {
     connections: Vec<Connection>,
     /// Where the search for the least busy connection starts.
     turn: AtomicUsize,
@@ -191,7 +191,7 @@ impl Client {
             let settings = settings.connection.clone();
             connections.push(Connection::open(address, auth_body.clone(), settings).await?);
         }
-        let mut inner = Inner {
+        let mut inner = ClientCore {
             connections,
             turn: AtomicUsize::new(0),
             settings,
@@ -563,7 +563,7 @@ impl Client {
     }
 }
 
-impl Inner {
+impl ClientCore {
     async fn fs_info(&self, object: FileHandle) -> Result<FsInfoOk, Error> {
         self.request::<FsInfoOk, PostOpAttr>(Procedure::FsInfo, &object)
             .await

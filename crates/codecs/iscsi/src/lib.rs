@@ -26,7 +26,7 @@ pub use negotiation::{
     FIRST_BURST_LEN_BYTES_MAX, Negotiated, OUTSTANDING_R2T_MAX, Offer,
 };
 pub use nodes::{
-    Ask, Caller, Elsewhere, FRAME_LEN_BYTES_MAX, Found, Frame, FrameError, Proof, Secret,
+    Ask, Caller, Elsewhere, FRAME_LEN_BYTES_MAX, Frame, FrameError, LocateAnswer, Proof, Secret,
     decode_frame, encode_frame, frame_len_bytes,
 };
 pub use pdu::{

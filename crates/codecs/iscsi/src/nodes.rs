@@ -33,7 +33,7 @@ pub enum FrameError {
 pub enum Ask {
     /// Answered with [`Elsewhere`].
     Targets { initiator: String },
-    /// Answered with [`Found`].
+    /// Answered with [`LocateAnswer`].
     Find {
         target: String,
         /// That the node owns, as far as the one that asks knows.
@@ -94,7 +94,7 @@ pub struct Elsewhere {
 /// Where a target is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Found {
+pub struct LocateAnswer {
     pub volume: Option<VolumeId>,
     /// The node serves all volumes that it was asked about, and knows their targets.
     pub is_sure: bool,
@@ -139,7 +139,7 @@ impl Frame for Elsewhere {
     }
 }
 
-impl Frame for Found {
+impl Frame for LocateAnswer {
     fn check(&self) -> Result<(), FrameError> {
         Ok(())
     }

@@ -160,7 +160,7 @@ impl Fields {
 
 /// The next thing to find in the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum FormState {
     /// The delimiter before the first part.
     First,
     /// What follows a delimiter: the end of its line, or of the form.
@@ -177,7 +177,7 @@ pub struct FieldsReader {
     /// Begins with the end of a line, as if one had come before the first delimiter.
     buffer: Vec<u8>,
     delimiter: Vec<u8>,
-    wanted: Wanted,
+    wanted: FormState,
     /// Bytes before this offset of `buffer` were read.
     at: usize,
     /// The wanted bytes do not begin before this offset.
@@ -193,7 +193,7 @@ impl FieldsReader {
         Self {
             buffer: LINE_END.to_vec(),
             delimiter: delimiter(boundary),
-            wanted: Wanted::First,
+            wanted: FormState::First,
             at: 0,
             searched: 0,
             name: String::new(),
@@ -228,7 +228,7 @@ impl FieldsReader {
     }
 
     fn is_whole(&self) -> bool {
-        self.wanted == Wanted::Value && self.name == FILE
+        self.wanted == FormState::Value && self.name == FILE
     }
 
     /// One step further, if what has come is enough for it.
@@ -237,9 +237,9 @@ impl FieldsReader {
             return Ok(false);
         }
         let mark = match self.wanted {
-            Wanted::First | Wanted::Value => self.delimiter.as_slice(),
-            Wanted::Line => LINE_END,
-            Wanted::Headers => HEADERS_END,
+            FormState::First | FormState::Value => self.delimiter.as_slice(),
+            FormState::Line => LINE_END,
+            FormState::Headers => HEADERS_END,
         };
         let mark_len = mark.len();
         let found = find(&self.buffer, mark, self.searched.max(self.at));
@@ -247,7 +247,7 @@ impl FieldsReader {
             // What has come of it may be at the end.
             self.searched = (self.buffer.len() + 1).saturating_sub(mark_len);
             let rest = self.buffer.get(self.at..).unwrap_or_default();
-            let is_last = self.wanted == Wanted::Line && rest.starts_with(b"--");
+            let is_last = self.wanted == FormState::Line && rest.starts_with(b"--");
             return match is_last {
                 true => Err(FormError::NoFile),
                 false => Ok(false),
@@ -255,8 +255,8 @@ impl FieldsReader {
         };
         let before = self.buffer.get(self.at..found).unwrap_or_default();
         (self.at, self.wanted) = match self.wanted {
-            Wanted::First => (found + mark_len, Wanted::Line),
-            Wanted::Value => {
+            FormState::First => (found + mark_len, FormState::Line),
+            FormState::Value => {
                 let value = std::str::from_utf8(before);
                 let value = value.map_err(|_| FormError::Malformed("a field is no UTF-8"))?;
                 let field = (std::mem::take(&mut self.name), value.to_owned());
@@ -265,21 +265,21 @@ impl FieldsReader {
                     return Err(FormError::Twice(field.0));
                 }
                 self.fields.fields.push(field);
-                (found + mark_len, Wanted::Line)
+                (found + mark_len, FormState::Line)
             }
-            Wanted::Line if before.starts_with(b"--") => return Err(FormError::NoFile),
-            Wanted::Line if !before.iter().all(|byte| b" \t".contains(byte)) => {
+            FormState::Line if before.starts_with(b"--") => return Err(FormError::NoFile),
+            FormState::Line if !before.iter().all(|byte| b" \t".contains(byte)) => {
                 return Err(FormError::Malformed("a boundary goes on"));
             }
             // The end of the line also stands before the empty line of a part without headers.
-            Wanted::Line => (found, Wanted::Headers),
-            Wanted::Headers => {
+            FormState::Line => (found, FormState::Headers),
+            FormState::Headers => {
                 let (name, file_name) = disposition(before)?;
                 self.name = name.to_ascii_lowercase();
                 if self.name == FILE {
                     self.fields.file_name = file_name;
                 }
-                (found + mark_len, Wanted::Value)
+                (found + mark_len, FormState::Value)
             }
         };
         Ok(true)

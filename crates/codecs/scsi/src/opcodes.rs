@@ -4,14 +4,14 @@ use crate::cdb::OpcodesAsked;
 use crate::sense::Sense;
 
 /// A command: its opcode, its service action if it has one, its length, and which bits of it are looked at.
-struct Known {
+struct OpcodeEntry {
     opcode: u8,
     action: Option<u16>,
     usage: &'static [u8],
 }
 
-const fn known(opcode: u8, action: Option<u16>, usage: &'static [u8]) -> Known {
-    Known {
+const fn known(opcode: u8, action: Option<u16>, usage: &'static [u8]) -> OpcodeEntry {
+    OpcodeEntry {
         opcode,
         action,
         usage,
@@ -24,7 +24,7 @@ const CONTROL: u8 = 0x04;
 
 /// In order of opcode and service action. The first byte of a usage map is the opcode itself, a service action is itself as well.
 /// Ignored bits are 0 (SPC-4, section 6.35.3), as group numbers and IMMED of caches are, and so may be bits that are only refused.
-static KNOWN: &[Known] = &[
+static KNOWN: &[OpcodeEntry] = &[
     known(0x00, None, &[0x00, 0, 0, 0, 0, CONTROL]),
     known(0x03, None, &[0x03, 1, 0, 0, ALL, CONTROL]),
     known(0x08, None, &[0x08, 0x1f, ALL, ALL, ALL, CONTROL]),

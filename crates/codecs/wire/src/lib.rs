@@ -24,6 +24,6 @@ pub use frame::{
     payload_crc,
 };
 pub use message::{
-    Copied, DiskReport, Hello, Hidden, Limits, Message, PROTOCOL_VERSION, Place, RecycledCount,
-    Reply, Request, Welcome,
+    Copied, DiskReport, Hello, Hidden, Limits, Message, PROTOCOL_VERSION, RecycledCount, Reply,
+    Request, ShardRange, Welcome,
 };

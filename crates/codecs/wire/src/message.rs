@@ -103,7 +103,7 @@ pub struct RecycledCount {
 
 /// Where a part of the payload belongs in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ShardRange {
     pub offset: u64,
     pub len_bytes: u32,
 }
@@ -139,7 +139,7 @@ pub enum Request {
     Append {
         epoch: Epoch,
         name: ShardName,
-        places: Vec<Place>,
+        places: Vec<ShardRange>,
     },
     Seal {
         epoch: Epoch,
@@ -150,18 +150,18 @@ pub enum Request {
     },
     Read {
         name: ShardName,
-        place: Place,
+        place: ShardRange,
     },
     ReadChecked {
         name: ShardName,
-        place: Place,
+        place: ShardRange,
         checksums: Vec<u32>,
     },
     /// The payload: the bytes of each place.
     Repair {
         epoch: Epoch,
         name: ShardName,
-        places: Vec<Place>,
+        places: Vec<ShardRange>,
     },
     CreateHidden {
         epoch: Epoch,
@@ -174,7 +174,7 @@ pub enum Request {
     Fill {
         epoch: Epoch,
         hidden: Hidden,
-        place: Place,
+        place: ShardRange,
     },
     /// The bytes come from the named disk, not from the client.
     CopyFrom {
@@ -182,7 +182,7 @@ pub enum Request {
         hidden: Hidden,
         node: NodeId,
         disk: DiskId,
-        place: Place,
+        place: ShardRange,
         checksums: Vec<u32>,
     },
     SealHidden {
@@ -283,7 +283,7 @@ parts!(DiskReport {
     writes_answered, space, recycled_bytes, recycled,
 } at least 71);
 parts!(RecycledCount { capacity_bytes, count } at least 12);
-parts!(Place { offset, len_bytes } at least 12);
+parts!(ShardRange { offset, len_bytes } at least 12);
 parts!(Hidden { name, number } at least 21);
 
 variants!(Request, "request" {

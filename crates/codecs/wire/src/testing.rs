@@ -9,8 +9,8 @@ use cairn_formats::shard::footer::{FooterStripe, ShardFooter};
 use cairn_formats::shard::name::ShardName;
 
 use crate::{
-    Copied, DiskReport, Fault, FormatFault, Hello, Hidden, Limits, Message, Place, RecycledCount,
-    Reply, Request, Welcome,
+    Copied, DiskReport, Fault, FormatFault, Hello, Hidden, Limits, Message, RecycledCount, Reply,
+    Request, ShardRange, Welcome,
 };
 
 /// Kinds of messages that [`message`] makes.
@@ -92,8 +92,8 @@ impl Numbers {
         Epoch(self.any())
     }
 
-    fn place(&mut self) -> Place {
-        Place {
+    fn place(&mut self) -> ShardRange {
+        ShardRange {
             offset: self.any(),
             len_bytes: self.below(PLACE_LEN_BYTES_MAX) as u32,
         }

@@ -105,7 +105,7 @@ fn name() -> ShardName {
     }
 }
 
-fn append(places: Vec<Place>) -> Message {
+fn append(places: Vec<ShardRange>) -> Message {
     Message::Request {
         disk: DiskId(9),
         request: Request::Append {
@@ -118,7 +118,7 @@ fn append(places: Vec<Place>) -> Message {
 
 #[test]
 fn what_is_too_long_is_refused_on_both_sides() {
-    let place = |len_bytes| Place {
+    let place = |len_bytes| ShardRange {
         offset: 0,
         len_bytes,
     };
@@ -180,7 +180,7 @@ fn bytes_of_version_1_do_not_change() {
         from: NodeId(1),
         to: NodeId(2),
     });
-    let append = append(vec![Place {
+    let append = append(vec![ShardRange {
         offset: 8192,
         len_bytes: 4,
     }]);

@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use cairn_config::VolumeName;
 
-use super::{Api, InPath, Shared};
+use super::{Api, InPath, ServerCore};
 use crate::activity::{ActivityControl, ActivityList, ActivityView};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 
-fn control(shared: &Shared) -> Result<&dyn ActivityControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn ActivityControl, ControlError> {
     let absent = || {
         ControlError::new(
             ErrorKind::NotFound,

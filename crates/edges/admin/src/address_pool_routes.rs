@@ -4,14 +4,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::{Api, Given, InPath, Shared, to_the_end};
+use super::{Api, Given, InPath, ServerCore, to_the_end};
 use crate::address_pools::{
     AddressPoolChange, AddressPoolControl, AddressPoolCreate, AddressPoolList, AddressPoolView,
 };
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 
-fn control(shared: &Shared) -> Result<&dyn AddressPoolControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn AddressPoolControl, ControlError> {
     let absent = || {
         let message =
             "this server is not in a cluster, so it has no nodes that could share addresses";

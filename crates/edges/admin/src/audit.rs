@@ -15,12 +15,12 @@ use utoipa::ToSchema;
 
 use crate::api::ErrorKind;
 use crate::control::{Answer, ControlError};
-use crate::entries::{ENTRY_LIMIT_MAX, Entry, Part};
+use crate::entries::{ENTRY_LIMIT_MAX, Entry, LogRange};
 use crate::failures::{FAILURES_EVERY, Noted};
 use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
 use crate::server::caller::{Caller, Peer, Via};
-use crate::server::{Api, Shared};
+use crate::server::{Api, ServerCore};
 
 /// Longest path that is kept, in characters.
 pub const AUDIT_PATH_CHARS_MAX: usize = 512;
@@ -134,7 +134,7 @@ pub struct AuditQuery {
     pub method: Option<String>,
     /// Only refused and failed requests, or only the others.
     pub refused: Option<bool>,
-    pub part: Part,
+    pub part: LogRange,
 }
 
 impl AuditQuery {
@@ -156,7 +156,7 @@ impl AuditQuery {
             path: text("path"),
             method: text("method").map(|method| method.to_ascii_uppercase()),
             refused,
-            part: Part::of(query, now_seconds)?,
+            part: LogRange::of(query, now_seconds)?,
         })
     }
 
@@ -214,7 +214,7 @@ pub(crate) struct Tried {
 
 impl Tried {
     /// The name of nobody is not kept: it may be a password, or the token, in the wrong field.
-    pub fn new(shared: &Shared, user: &str) -> Self {
+    pub fn new(shared: &ServerCore, user: &str) -> Self {
         let is_user = || {
             let name = user.parse::<UserName>().ok()?;
             shared.user(&name)
@@ -253,7 +253,7 @@ pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Re
 }
 
 /// Of what only reads, that somebody was not let in is noted.
-async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool) -> Response {
+async fn noted(shared: Arc<ServerCore>, request: Request, next: Next, is_read: bool) -> Response {
     let method = request.method().clone();
     let path: String = request
         .uri()
@@ -312,7 +312,7 @@ async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool)
 }
 
 /// Stores a failed log-in, or counts it for the next summary.
-async fn keep_failure(shared: &Arc<Shared>, entry: AuditEntry) {
+async fn keep_failure(shared: &Arc<ServerCore>, entry: AuditEntry) {
     let noted = shared.failures().add(entry);
     let Noted::Now(entry) = noted else {
         return;
@@ -334,7 +334,7 @@ async fn keep_failure(shared: &Arc<Shared>, entry: AuditEntry) {
 }
 
 /// Stores the summary of the counted failed log-ins; returns false if there were none.
-pub(crate) async fn keep_failures(shared: &Shared) -> bool {
+pub(crate) async fn keep_failures(shared: &ServerCore) -> bool {
     let summary = shared.failures().summary();
     let Some(mut summary) = summary else {
         return false;
@@ -345,13 +345,13 @@ pub(crate) async fn keep_failures(shared: &Shared) -> bool {
 }
 
 /// What the audit log knows of log-ins before this process began: it counts for how often somebody may try.
-pub(crate) async fn recall(shared: &Shared) {
+pub(crate) async fn recall(shared: &ServerCore) {
     let Some(audit) = shared.audit_control() else {
         return;
     };
-    let part = Part {
+    let part = LogRange {
         limit: ENTRY_LIMIT_MAX,
-        ..Part::default()
+        ..LogRange::default()
     };
     let query = AuditQuery {
         path: Some(LOG_INS.to_owned()),
@@ -386,7 +386,7 @@ pub(crate) async fn recall(shared: &Shared) {
 }
 
 /// The change is made, and was answered so: that its entry cannot be kept does not change the answer.
-async fn keep(shared: &Shared, entry: AuditEntry) {
+async fn keep(shared: &ServerCore, entry: AuditEntry) {
     let Some(audit) = shared.audit_control() else {
         return;
     };
@@ -452,10 +452,10 @@ mod tests {
             let page = |before: Option<u64>| {
                 let pages = (0..3).map(|node| {
                     let kept: Vec<AuditEntry> = ids(node).map(entry).rev().collect();
-                    let part = Part {
+                    let part = LogRange {
                         before,
                         limit,
-                        ..Part::default()
+                        ..LogRange::default()
                     };
                     let query = AuditQuery {
                         part,
@@ -529,7 +529,7 @@ mod tests {
             path: Some("/a&b=\u{e9}".to_owned()),
             method: None,
             refused: Some(true),
-            part: Part {
+            part: LogRange {
                 node: Some("node two".to_owned()),
                 from_seconds: Some(5),
                 to_seconds: None,

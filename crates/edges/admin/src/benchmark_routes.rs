@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::plan_routes::download;
-use super::{Api, Given, InPath, Shared, to_the_end};
+use super::{Api, Given, InPath, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::benchmarks::{
     BENCHMARK_REPORT_RUNS_MAX, BenchmarkControl, BenchmarkList, BenchmarkProgress,
@@ -15,7 +15,7 @@ use crate::benchmarks::{
 use crate::control::ControlError;
 use crate::query::Query;
 
-fn control(shared: &Shared) -> Result<&dyn BenchmarkControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn BenchmarkControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server runs no benchmarks");
     shared.control.benchmarks().ok_or_else(absent)
 }

@@ -18,7 +18,7 @@ use cairn_config::{Logout, PasswordHash, Role, TOKEN_USER, UserName, UserRecord}
 use cairn_oidc::PersonName;
 use zeroize::Zeroizing;
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::Tried;
 use crate::control::ControlError;
@@ -129,13 +129,13 @@ impl Caller {
 }
 
 /// What of a request says who asks. Requests themselves cannot wait for anything: their bodies are of one thread.
-struct Asked {
+struct RequestOrigin {
     headers: HeaderMap,
     is_read: bool,
     address: IpAddr,
 }
 
-impl Asked {
+impl RequestOrigin {
     fn of(request: &Request) -> Self {
         Self {
             headers: request.headers().clone(),
@@ -152,12 +152,12 @@ pub(super) fn address_of(extensions: &Extensions) -> IpAddr {
 }
 
 /// The record of a user, if there is one.
-fn record_of(shared: &Shared, name: &UserName) -> Option<UserRecord> {
+fn record_of(shared: &ServerCore, name: &UserName) -> Option<UserRecord> {
     shared.control.users()?.user(name)
 }
 
 /// The session that a request has, with its user's role, if it holds.
-pub(super) fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<(Session, Role)> {
+pub(super) fn session_of(shared: &ServerCore, headers: &HeaderMap) -> Option<(Session, Role)> {
     let name = cookie_name(host(headers));
     let now_seconds = shared.env.clock.now().seconds;
     headers
@@ -176,7 +176,7 @@ pub(super) fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<(Sessio
 
 /// The role of a session now; none if its user is gone, or another one than when it began, or the settings of the provider
 /// are others.
-pub(super) fn role_of(shared: &Shared, session: &Session) -> Option<Role> {
+pub(super) fn role_of(shared: &ServerCore, session: &Session) -> Option<Role> {
     match &session.whose {
         Whose::Token => Some(Role::Admin),
         Whose::User { name, stamp } => {
@@ -206,7 +206,7 @@ pub(super) enum Leave {
 }
 
 impl Leave {
-    pub fn of(shared: &Shared, headers: &HeaderMap, caller: &Caller) -> Self {
+    pub fn of(shared: &ServerCore, headers: &HeaderMap, caller: &Caller) -> Self {
         match (caller.via, &caller.who) {
             (Via::Session | Via::Oidc, _) | (_, Who::Person(_)) => {
                 let kept = [header::HOST, header::COOKIE].into_iter().flat_map(|name| {
@@ -228,7 +228,7 @@ impl Leave {
         }
     }
 
-    pub fn holds(&self, shared: &Shared) -> bool {
+    pub fn holds(&self, shared: &ServerCore) -> bool {
         match self {
             Self::Always => true,
             Self::User(name, stamp) => {
@@ -241,7 +241,7 @@ impl Leave {
 
 /// Lets requests pass of those who show who they are, if their role may do what they ask.
 pub(crate) async fn authorize(State(shared): Api, mut request: Request, next: Next) -> Response {
-    let asked = Asked::of(&request);
+    let asked = RequestOrigin::of(&request);
     let (caller, session) = match caller_of(&shared, &asked).await {
         Ok(found) => found,
         Err(refused) => return refused,
@@ -282,7 +282,10 @@ pub(crate) async fn authorize(State(shared): Api, mut request: Request, next: Ne
     response
 }
 
-async fn caller_of(shared: &Shared, asked: &Asked) -> Result<(Caller, Option<Session>), Response> {
+async fn caller_of(
+    shared: &ServerCore,
+    asked: &RequestOrigin,
+) -> Result<(Caller, Option<Session>), Response> {
     let Some(given) = asked.headers.get(header::AUTHORIZATION) else {
         // One that changes something must come from the console: for a browser another port of the same host is the
         // same site, which `SameSite` alone lets in.
@@ -326,7 +329,7 @@ async fn caller_of(shared: &Shared, asked: &Asked) -> Result<(Caller, Option<Ses
 
 /// Whether a request shows this server's token or a session that there is. A password is not looked at: that takes time,
 /// and places of its own.
-pub(super) fn is_known(shared: &Shared, headers: &HeaderMap) -> bool {
+pub(super) fn is_known(shared: &ServerCore, headers: &HeaderMap) -> bool {
     match headers.get(header::AUTHORIZATION) {
         Some(given) => shared.token.is_in(given.as_bytes()),
         None => session_of(shared, headers).is_some(),
@@ -365,7 +368,7 @@ pub(super) enum NotLetIn {
 
 impl NotLetIn {
     /// The answer to a caller who claimed to be `user`.
-    fn refuse(self, shared: &Shared, user: &str) -> Response {
+    fn refuse(self, shared: &ServerCore, user: &str) -> Response {
         let is_wrong = matches!(self, Self::Wrong);
         let mut response = self.into_response();
         if is_wrong {
@@ -397,7 +400,7 @@ impl IntoResponse for NotLetIn {
 
 /// The user that somebody is, by name and password.
 async fn verified(
-    shared: &Shared,
+    shared: &ServerCore,
     user: &str,
     password: Password,
     address: IpAddr,
@@ -449,7 +452,7 @@ pub(super) async fn session_create(
 
 /// Begins a session for somebody who showed who they are.
 pub(super) fn logged_in(
-    shared: &Shared,
+    shared: &ServerCore,
     headers: &HeaderMap,
     extensions: &Extensions,
     caller: Caller,
@@ -500,7 +503,7 @@ fn is_foreign(headers: &HeaderMap) -> bool {
 
 type Begun = Result<(Caller, Whose), Box<Response>>;
 
-fn by_token(shared: &Shared, token: &str, address: IpAddr) -> Begun {
+fn by_token(shared: &ServerCore, token: &str, address: IpAddr) -> Begun {
     // A holder of it is let in whatever others of the same address tried.
     if shared
         .token
@@ -519,7 +522,7 @@ fn by_token(shared: &Shared, token: &str, address: IpAddr) -> Begun {
     Err(Box::new(response))
 }
 
-async fn by_user(shared: &Shared, login: UserLogin, address: IpAddr) -> Begun {
+async fn by_user(shared: &ServerCore, login: UserLogin, address: IpAddr) -> Begun {
     match verified(shared, &login.user, login.password, address).await {
         Ok((name, record)) => {
             let whose = Whose::User {
@@ -640,7 +643,7 @@ pub(super) async fn password_change(
     }
 }
 
-pub(super) fn user_control(shared: &Shared) -> Result<&dyn UserControl, ControlError> {
+pub(super) fn user_control(shared: &ServerCore) -> Result<&dyn UserControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no users");
     shared.control.users().ok_or_else(absent)
 }
@@ -652,7 +655,7 @@ pub(super) fn is_encrypted(headers: &HeaderMap, extensions: &Extensions) -> bool
 }
 
 fn add_cookie(
-    shared: &Shared,
+    shared: &ServerCore,
     headers: &HeaderMap,
     is_encrypted: bool,
     session: &Session,

@@ -5,13 +5,13 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::{ClassName, PartLimit, VolumePart, WordError};
 
-use super::{Api, Given, InPath, Named, Shared, to_the_end};
+use super::{Api, Given, InPath, ServerCore, VolumeInPath, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::classes::{ClassControl, ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::control::ControlError;
 use crate::query::Query;
 
-fn control(shared: &Shared) -> Result<&dyn ClassControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn ClassControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no classes");
     shared.control.classes().ok_or_else(absent)
 }
@@ -84,7 +84,7 @@ pub(super) async fn class_delete(
     responses((status = 200, body = PartList), (status = 404, body = ErrorBody)))]
 pub(super) async fn limit_list(
     State(shared): Api,
-    Named(volume): Named,
+    VolumeInPath(volume): VolumeInPath,
 ) -> Result<Json<PartList>, ControlError> {
     control(&shared)?.limits(volume).await.map(Json)
 }
@@ -95,7 +95,7 @@ pub(super) async fn limit_list(
     (status = 404, body = ErrorBody)))]
 pub(super) async fn limit_set(
     State(shared): Api,
-    Named(volume): Named,
+    VolumeInPath(volume): VolumeInPath,
     Given(limit): Given<PartLimit>,
 ) -> Result<Json<PartList>, ControlError> {
     let set = async move { control(&shared)?.limit_set(volume, limit).await };
@@ -108,7 +108,7 @@ pub(super) async fn limit_set(
     (status = 200, body = PartList), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn limit_clear(
     State(shared): Api,
-    Named(volume): Named,
+    VolumeInPath(volume): VolumeInPath,
     RawQuery(query): RawQuery,
 ) -> Result<Json<PartList>, ControlError> {
     let query = Query::parse(query.as_deref(), &["part"])?;

@@ -52,7 +52,7 @@ pub trait Entry: Clone + Serialize + DeserializeOwned + Send + 'static {
 
 /// Which part of a log is asked for, whatever it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct LogRange {
     pub from_seconds: Option<i64>,
     pub to_seconds: Option<i64>,
     pub before: Option<u64>,
@@ -62,7 +62,7 @@ pub struct Part {
     pub node: Option<String>,
 }
 
-impl Part {
+impl LogRange {
     /// Reads what was asked. Fails with what is wrong with it.
     pub fn of(query: &Query, now_seconds: i64) -> Result<Self, String> {
         let text = |key: &str| query.values(key).last();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
-use crate::entries::{Entry, Part};
+use crate::entries::{Entry, LogRange};
 use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
 use crate::warnings::WarningKind;
@@ -225,7 +225,7 @@ pub struct EventQuery {
     pub subject: Option<String>,
     /// A part of the message or of the next step.
     pub text: Option<String>,
-    pub part: Part,
+    pub part: LogRange,
 }
 
 impl EventQuery {
@@ -248,7 +248,7 @@ impl EventQuery {
             severity,
             subject: text("subject"),
             text: text("text"),
-            part: Part::of(query, now_seconds)?,
+            part: LogRange::of(query, now_seconds)?,
         })
     }
 

@@ -5,12 +5,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, InPath, Shared, to_the_end};
+use super::{Api, InPath, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::keys::{KeyControl, KeyRotationView, MasterKeysView};
 
-fn control(shared: &Shared) -> Result<&dyn KeyControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn KeyControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no keys");
     shared.control.keys().ok_or_else(absent)
 }

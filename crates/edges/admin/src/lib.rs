@@ -52,7 +52,7 @@ pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
 pub use client::{Client, ClientError, Identity, tls_trusting};
 pub use control::{Answer, Control, ControlError};
 pub use lobby::CONNECTIONS_MAX;
-pub use pass::{Passed, ask_group};
+pub use pass::{PeerServer, ask_group};
 #[doc(hidden)]
 pub use server::caller::basic;
 pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, openapi_json};

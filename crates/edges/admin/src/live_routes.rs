@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::caller::{Caller, Leave};
-use super::{Api, Shared};
+use super::{Api, ServerCore};
 use crate::across;
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
@@ -58,7 +58,7 @@ const OTHERS_AGE_EACH: Duration = Duration::from_millis(40);
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-fn live_control(shared: &Shared) -> Result<&dyn LiveControl, ControlError> {
+fn live_control(shared: &ServerCore) -> Result<&dyn LiveControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no history");
     shared.control.live().ok_or_else(absent)
 }
@@ -133,7 +133,7 @@ pub(super) async fn live_events(
 
 /// One open stream.
 struct Streaming {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     stopping: watch::Receiver<bool>,
     leave: Leave,
     /// The stream has sent nothing yet.
@@ -171,7 +171,7 @@ pub(super) struct OtherNumbers {
     silent: Vec<SilentNode>,
 }
 
-impl Shared {
+impl ServerCore {
     fn whose(&self, is_of_a_node: bool, query: &Query) -> Result<Whose, ControlError> {
         let name = query.values("node").last();
         Whose::of(self.forward.as_ref(), is_of_a_node, name)
@@ -247,7 +247,7 @@ impl Shared {
 }
 
 impl OtherNumbers {
-    async fn renew(&mut self, shared: &Shared, forward: &Arc<Forward>) {
+    async fn renew(&mut self, shared: &ServerCore, forward: &Arc<Forward>) {
         let others = forward.nodes().others();
         let age_max =
             OTHERS_AGE_EACH.saturating_mul(u32::try_from(others.len()).unwrap_or(u32::MAX));
@@ -404,7 +404,7 @@ fn uri_of(query: &HistoryQuery) -> Result<Uri, ControlError> {
 }
 
 /// Routes of the console's files. They need no token, and are not part of the API document.
-pub(super) fn pages() -> Router<Arc<Shared>> {
+pub(super) fn pages() -> Router<Arc<ServerCore>> {
     Router::new()
         .route("/", get(to_console))
         .route("/console", get(to_console))

@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 
 use crate::api::ErrorKind;
 use crate::control::ControlError;
-use crate::places::{Place, Places};
+use crate::places::{AddressPermit, Places};
 
 /// Most connections of those who have shown who they are.
 pub const CONNECTIONS_MAX: usize = 128;
@@ -112,7 +112,7 @@ impl Lobby {
 }
 
 /// A place of a connection.
-type Taken = (Place, OwnedSemaphorePermit);
+type Taken = (AddressPermit, OwnedSemaphorePermit);
 
 /// A connection.
 pub(crate) struct Guest {

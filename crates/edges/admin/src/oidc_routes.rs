@@ -16,7 +16,7 @@ use cairn_oidc::{OidcError, Provider};
 use super::caller::{
     Caller, NotLetIn, Via, Who, address_of, host, is_encrypted, logged_in, refuse_foreign,
 };
-use super::{Api, Given, Shared};
+use super::{Api, Given, ServerCore};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::Tried;
 use crate::control::ControlError;
@@ -26,7 +26,7 @@ use crate::users::{LoginWays, OidcBegun, OidcReturn, SessionOpen};
 /// Longest text of the provider that a message has.
 const SAID_CHARS_MAX: usize = 200;
 
-fn provider(shared: &Shared) -> Result<&Provider, ControlError> {
+fn provider(shared: &ServerCore) -> Result<&Provider, ControlError> {
     let absent = || {
         ControlError::new(ErrorKind::NotFound, "this server has no OpenID provider")
             .hint("`cairn serve --help` shows the settings, which begin with oidc")
@@ -192,7 +192,7 @@ type Refused = (ControlError, Tried);
 
 /// The user that the provider authenticated.
 async fn person(
-    shared: &Shared,
+    shared: &ServerCore,
     headers: &HeaderMap,
     extensions: &Extensions,
     returned: OidcReturn,
@@ -228,7 +228,7 @@ async fn person(
 }
 
 /// The log-in that this browser started and that the provider answers.
-fn pending(shared: &Shared, headers: &HeaderMap, state: &str) -> Result<Pending, ControlError> {
+fn pending(shared: &ServerCore, headers: &HeaderMap, state: &str) -> Result<Pending, ControlError> {
     let name = login_cookie_name(host(headers));
     let cookies = headers.get_all(header::COOKIE).iter();
     let found = cookies

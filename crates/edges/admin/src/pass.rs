@@ -38,7 +38,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::{AuditPage, AuditQuery};
 use crate::control::ControlError;
-use crate::entries::Part;
+use crate::entries::LogRange;
 use crate::events::{EventPage, EventQuery};
 use crate::groups::{self, GroupAsk, GroupDone};
 use crate::joined::{LogPage, SilentNode, joined};
@@ -161,9 +161,9 @@ pub(crate) struct OfANode;
 
 /// Serves what other nodes pass on.
 #[derive(Clone)]
-pub struct Passed(Router);
+pub struct PeerServer(Router);
 
-impl Passed {
+impl PeerServer {
     /// `router` asks for no token.
     pub(crate) fn new(router: Router) -> Self {
         Self(router.layer(axum::middleware::map_request(mark)))
@@ -187,7 +187,7 @@ impl Passed {
     }
 }
 
-impl Serve for Passed {
+impl Serve for PeerServer {
     fn serve(self: Arc<Self>, incoming: Incoming) -> BoxFuture<()> {
         let Incoming { stream, admission } = incoming;
         let held = Arc::clone(&admission);
@@ -204,7 +204,7 @@ impl Serve for Passed {
     }
 }
 
-impl ServeReads for Passed {
+impl ServeReads for PeerServer {
     fn serve(self: Arc<Self>, stream: Box<dyn Stream>) -> BoxFuture<()> {
         let router = self.0.clone();
         let router = router.layer(axum::middleware::from_fn(only_reads));
@@ -285,7 +285,7 @@ struct Came {
 pub(crate) struct AcceptedIn(pub u64);
 
 /// What of a request goes to another node.
-struct Asked {
+struct ForwardedRequest {
     /// Of a change: what it is admitted under here.
     admission: Option<Arc<Admission>>,
     method: Method,
@@ -296,7 +296,7 @@ struct Asked {
     body: Bytes,
 }
 
-impl Asked {
+impl ForwardedRequest {
     async fn of(
         &self,
         forward: &Arc<Forward>,
@@ -439,7 +439,7 @@ pub(crate) async fn ask_numbers<T: DeserializeOwned>(
     uri: Uri,
     max: Duration,
 ) -> (Vec<(String, T)>, Vec<SilentNode>) {
-    let question = Asked {
+    let question = ForwardedRequest {
         admission: None,
         method: Method::GET,
         uri,
@@ -472,7 +472,7 @@ pub async fn ask_group(
     let body = serde_json::to_vec(ask).map_err(|error| failed(error.to_string()))?;
     let admission = forward.registry().admit_own().await;
     let admission = admission.map_err(|why| failed(format!("it is not asked: {why}")))?;
-    let asked = Asked {
+    let asked = ForwardedRequest {
         admission: Some(admission),
         method: Method::POST,
         uri: Uri::from_static(groups::PATH),
@@ -502,7 +502,12 @@ pub async fn ask_group(
     }
 }
 
-fn silent(forward: &Arc<Forward>, asked: &Asked, node: NodeId, error: &io::Error) -> Response {
+fn silent(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    node: NodeId,
+    error: &io::Error,
+) -> Response {
     let name = forward.nodes().name(node);
     // A change may have been made, with its answer lost.
     let hint = match asked.method.is_safe() {
@@ -578,7 +583,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         }
     };
     let is_guarded = is_guarded(&parts.method, parts.uri.path());
-    let asked = Asked {
+    let asked = ForwardedRequest {
         admission,
         method: parts.method.clone(),
         uri: parts.uri.clone(),
@@ -647,7 +652,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
 }
 
 /// The answer of the node that has what is named; `absent` if none has.
-async fn found(forward: &Arc<Forward>, asked: &Asked, absent: Response) -> Response {
+async fn found(forward: &Arc<Forward>, asked: &ForwardedRequest, absent: Response) -> Response {
     let mut unsure = None;
     for node in owners(forward) {
         match asked.of(forward, node, ANSWER_MAX).await {
@@ -661,7 +666,7 @@ async fn found(forward: &Arc<Forward>, asked: &Asked, absent: Response) -> Respo
 }
 
 /// A list with what all nodes have. Without one of them it would look as if that had nothing.
-async fn all_of(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
+async fn all_of(forward: &Arc<Forward>, asked: &ForwardedRequest, own: Response) -> Response {
     let answers = owners(forward).into_iter().map(|node| async move {
         let list = async {
             let answer = asked.of(forward, node, LIST_MAX).await?;
@@ -697,14 +702,14 @@ async fn all_of(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Respons
 /// The page of a log with what all nodes have. Who does not answer is named: what the others know is worth seeing without it.
 async fn log_of_all<P: LogPage>(
     forward: &Arc<Forward>,
-    asked: &Asked,
+    asked: &ForwardedRequest,
     keys: &[&'static str],
     own: Response,
 ) -> Response {
     let part = Query::parse(asked.uri.query(), keys)
         .ok()
         // The time matters to nodes, each by its own clock.
-        .and_then(|query| Part::of(&query, 0).ok())
+        .and_then(|query| LogRange::of(&query, 0).ok())
         .unwrap_or_default();
     let is_wanted = |node: &NodeId| {
         let name = part.node.as_ref();

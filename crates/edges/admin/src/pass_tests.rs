@@ -21,7 +21,7 @@ const UNOWNED_FIRST: u32 = 100;
 /// Other nodes, over streams in memory. Those that are not there do not answer.
 #[derive(Default)]
 struct Others(
-    Mutex<BTreeMap<NodeId, Option<Passed>>>,
+    Mutex<BTreeMap<NodeId, Option<PeerServer>>>,
     /// Volumes without an owner.
     Mutex<Vec<String>>,
     /// Nodes that are known to be away.

@@ -31,8 +31,8 @@ impl Places {
         Arc::clone(left.entry(address).or_insert_with(make))
     }
 
-    fn none_yet(self: &Arc<Self>, address: IpAddr) -> Place {
-        Place {
+    fn none_yet(self: &Arc<Self>, address: IpAddr) -> AddressPermit {
+        AddressPermit {
             places: Arc::clone(self),
             address: network_of(address),
             permit: None,
@@ -40,14 +40,14 @@ impl Places {
     }
 
     /// A place, if the address may have another one.
-    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<AddressPermit> {
         let mut place = self.none_yet(address);
         place.permit = self.of(place.address).try_acquire_owned().ok();
         place.permit.is_some().then_some(place)
     }
 
     /// Waits until the address may have another place. Who waits longest is the next one.
-    pub async fn wait(self: &Arc<Self>, address: IpAddr) -> Place {
+    pub async fn wait(self: &Arc<Self>, address: IpAddr) -> AddressPermit {
         let mut place = self.none_yet(address);
         // Nobody closes it.
         place.permit = self.of(place.address).acquire_owned().await.ok();
@@ -56,13 +56,13 @@ impl Places {
 }
 
 /// A place that is taken until this is dropped.
-pub(crate) struct Place {
+pub(crate) struct AddressPermit {
     places: Arc<Places>,
     address: IpAddr,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Place {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
         self.permit = None;
         let mut left = self.places.left.lock();

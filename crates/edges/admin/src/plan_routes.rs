@@ -6,7 +6,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 
-use super::{Api, Shared};
+use super::{Api, ServerCore};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::plans::{PlanControl, PlanFile, PlanGoals, PlanTemplateAsk, PlanView};
@@ -14,7 +14,7 @@ use crate::query::Query;
 
 const FORMAT_DEFAULT: &str = "cloudformation";
 
-fn control(shared: &Shared) -> Result<&dyn PlanControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn PlanControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no planner");
     shared.control.plans().ok_or_else(absent)
 }

@@ -5,13 +5,13 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, InPath, Shared, to_the_end};
+use super::{Api, Given, InPath, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::policies::{ApplyStart, ApplyView, PolicyControl, PolicyList, PolicySet, PolicyView};
 use crate::query::Query;
 
-fn control(shared: &Shared) -> Result<&dyn PolicyControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn PolicyControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no policies");
     shared.control.policies().ok_or_else(absent)
 }

@@ -5,13 +5,13 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, InPath, Shared, to_the_end};
+use super::{Api, Given, InPath, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::query::Query;
 use crate::quotas::{QuotaAt, QuotaControl, QuotaList, QuotaOf, QuotaSet, QuotaView};
 
-fn control(shared: &Shared) -> Result<&dyn QuotaControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn QuotaControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no quotas");
     shared.control.quotas().ok_or_else(absent)
 }

@@ -143,9 +143,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
 }
 
 /// The volume that the path names. A text that cannot be a name is one that no volume has.
-pub(super) struct Named(pub(super) VolumeName);
+pub(super) struct VolumeInPath(pub(super) VolumeName);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for VolumeInPath {
     type Rejection = ControlError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {

@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{
-    Shared, activity_routes, address_pool_routes, benchmark_routes, caller, class_routes,
+    ServerCore, activity_routes, address_pool_routes, benchmark_routes, caller, class_routes,
     cluster_routes, disk_routes, event_routes, key_routes, live_routes, oidc_routes, plan_routes,
     policy_routes, quota_routes, s3_routes, san_routes, session_routes, snapshot_routes,
     status_routes, tier_routes, user_routes, volume_routes, work_routes,
@@ -40,7 +40,7 @@ use crate::pages;
 struct Document;
 
 /// What takes the token.
-pub(super) fn secured() -> OpenApiRouter<Arc<Shared>> {
+pub(super) fn secured() -> OpenApiRouter<Arc<ServerCore>> {
     OpenApiRouter::new()
         .routes(routes!(status_routes::status))
         .routes(routes!(disk_routes::disk_list, disk_routes::disk_add))
@@ -220,12 +220,12 @@ pub(super) fn secured() -> OpenApiRouter<Arc<Shared>> {
 }
 
 /// What takes the token unless the settings say otherwise.
-pub(super) fn observed() -> OpenApiRouter<Arc<Shared>> {
+pub(super) fn observed() -> OpenApiRouter<Arc<ServerCore>> {
     OpenApiRouter::new().routes(routes!(status_routes::metrics))
 }
 
 /// What takes none.
-pub(super) fn open() -> OpenApiRouter<Arc<Shared>> {
+pub(super) fn open() -> OpenApiRouter<Arc<ServerCore>> {
     OpenApiRouter::new()
         .routes(routes!(status_routes::alive))
         .routes(routes!(status_routes::openapi))

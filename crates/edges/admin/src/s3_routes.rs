@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 
-use super::{Api, Given, InPath, Shared, switch_of, to_the_end};
+use super::{Api, Given, InPath, ServerCore, switch_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::s3::{
@@ -12,7 +12,7 @@ use crate::s3::{
     S3Control,
 };
 
-fn s3(shared: &Shared) -> Result<&dyn S3Control, ControlError> {
+fn s3(shared: &ServerCore) -> Result<&dyn S3Control, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no buckets");
     shared.control.s3().ok_or_else(absent)
 }

@@ -5,7 +5,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::VolumeName;
 
-use super::{Api, Given, InPath, Shared, force_of, to_the_end};
+use super::{Api, Given, InPath, ServerCore, force_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::san::{
@@ -13,7 +13,7 @@ use crate::san::{
     LunCreate, LunList, LunMapSet, LunRestore, LunSet, LunView, SanControl, SessionList,
 };
 
-fn san(shared: &Shared) -> Result<&dyn SanControl, ControlError> {
+fn san(shared: &ServerCore) -> Result<&dyn SanControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no LUNs");
     shared.control.san().ok_or_else(absent)
 }

@@ -27,18 +27,18 @@ use tokio::sync::{Semaphore, watch};
 
 use self::caller::{Caller, Encrypted, Peer};
 pub(crate) use self::requests::read_body;
-use self::requests::{Given, InPath, Named, force_of, refuse, switch_of, to_the_end};
+use self::requests::{Given, InPath, VolumeInPath, force_of, refuse, switch_of, to_the_end};
 pub use self::route_table::openapi_json;
 use self::route_table::{observed, open, secured};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
-use crate::entries::Part;
+use crate::entries::LogRange;
 use crate::failures::Failures;
 use crate::lobby::{CONNECTIONS_MAX, Guest, Lobby};
 use crate::pages;
-use crate::pass::{self, AcceptedIn, Passed};
+use crate::pass::{self, AcceptedIn, PeerServer};
 use crate::passwords::Passwords;
 use crate::patience::patient;
 use crate::session::{Session, Sessions};
@@ -72,7 +72,7 @@ pub struct AdminSettings {
     pub audit: bool,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct ServerCore {
     control: Arc<dyn Control>,
     /// Of the cluster that the node is in.
     pub forward: Option<Arc<Forward>>,
@@ -135,9 +135,9 @@ impl Budget {
     }
 }
 
-impl Shared {
+impl ServerCore {
     /// Only in a cluster one node of several can be meant.
-    pub fn check_node(&self, part: &Part) -> Result<(), ControlError> {
+    pub fn check_node(&self, part: &LogRange) -> Result<(), ControlError> {
         if part.node.is_some() && self.forward.is_none() {
             let message = "this server is not in a cluster: leave out node";
             return Err(ControlError::new(ErrorKind::Invalid, message));
@@ -203,11 +203,11 @@ impl Shared {
     }
 }
 
-pub(crate) type Api = State<Arc<Shared>>;
+pub(crate) type Api = State<Arc<ServerCore>>;
 
 /// The API over one listener.
 pub struct AdminServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     stopping: watch::Sender<bool>,
 }
 
@@ -223,7 +223,7 @@ impl AdminServer {
     ) -> Self {
         let stopping = watch::Sender::new(false);
         let now = env.clock.monotonic();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerCore {
             control,
             forward,
             sessions: Sessions::new(&token),
@@ -247,13 +247,13 @@ impl AdminServer {
     }
 
     /// What serves the requests that other nodes pass on.
-    pub fn passed(&self) -> Passed {
+    pub fn passed(&self) -> PeerServer {
         let (secured, _) = secured().split_for_parts();
         let all = secured.merge(snapshot_routes::for_nodes());
         let shared = Arc::clone(&self.shared);
         let guard = middleware::from_fn_with_state(shared, pass::admit_guarded);
         let all = all.layer(guard);
-        Passed::new(all.with_state(Arc::clone(&self.shared)))
+        PeerServer::new(all.with_state(Arc::clone(&self.shared)))
     }
 
     /// Serves until `stop` is ready, then finishes what is under way: HTTPS alone with a `certificate`, else HTTP.
@@ -385,7 +385,7 @@ async fn ended(connection: impl Future<Output = hyper::Result<()>>, _guest: Arc<
     }
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<ServerCore>) -> Router {
     let token = middleware::from_fn_with_state(Arc::clone(&shared), caller::authorize);
     let note = middleware::from_fn_with_state(Arc::clone(&shared), audit::note);
     let pass = middleware::from_fn_with_state(Arc::clone(&shared), pass::pass);

@@ -684,7 +684,7 @@ fn template(path: &str) -> String {
 }
 
 /// Method and path of every route of a part of the router, with something in place of each parameter.
-fn routes(part: OpenApiRouter<Arc<Shared>>) -> Vec<(String, String)> {
+fn routes(part: OpenApiRouter<Arc<ServerCore>>) -> Vec<(String, String)> {
     let document = serde_json::to_value(part.into_openapi()).unwrap();
     let mut routes = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {

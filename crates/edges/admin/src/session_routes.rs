@@ -12,7 +12,7 @@ use cairn_config::{Logout, TOKEN_USER, UserName};
 use cairn_oidc::PersonName;
 
 use super::caller::{Via, role_of, session_of};
-use super::{Api, InPath, Shared, to_the_end};
+use super::{Api, InPath, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::query::Query;
@@ -30,7 +30,7 @@ fn number_of(text: &str) -> Option<u64> {
 }
 
 /// Valid sessions that were used since this process started.
-fn open(shared: &Shared) -> Vec<Used> {
+fn open(shared: &ServerCore) -> Vec<Used> {
     let used = shared.sessions.used(shared.now_seconds()).into_iter();
     let is_open = |used: &Used| !shared.is_logged_out(&used.session);
     // One that was ended here is not found any more.
@@ -42,7 +42,7 @@ fn open(shared: &Shared) -> Vec<Used> {
     used.filter(is_open).filter(holds).collect()
 }
 
-fn shown(shared: &Shared, used: &Used, own: Option<u64>) -> Option<OpenSession> {
+fn shown(shared: &ServerCore, used: &Used, own: Option<u64>) -> Option<OpenSession> {
     let session = &used.session;
     let role = role_of(shared, session)?;
     let (user, by) = match &session.whose {
@@ -149,11 +149,14 @@ pub(super) async fn sessions_end(
 }
 
 /// An upper bound for the end of all existing sessions.
-fn latest_end(shared: &Shared) -> i64 {
+fn latest_end(shared: &ServerCore) -> i64 {
     shared.now_seconds().saturating_add(SESSION_SECONDS)
 }
 
-async fn log_out(shared: Arc<Shared>, logouts: Vec<Logout>) -> Result<StatusCode, ControlError> {
+async fn log_out(
+    shared: Arc<ServerCore>,
+    logouts: Vec<Logout>,
+) -> Result<StatusCode, ControlError> {
     let all = async move {
         for logout in logouts {
             shared.log_out(logout).await?;

@@ -8,7 +8,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use cairn_config::VolumeName;
 
-use super::{Api, Given, InPath, Shared, switch_of, to_the_end};
+use super::{Api, Given, InPath, ServerCore, switch_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::groups::{self, GroupAsk, GroupDone};
@@ -18,7 +18,7 @@ use crate::snapshots::{
     SnapshotRestore, SnapshotSet, SnapshotView, VolumeRestore, VolumeRestoredView,
 };
 
-fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn SnapshotControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no snapshots");
     shared.control.snapshots().ok_or_else(absent)
 }
@@ -63,7 +63,7 @@ pub(super) async fn snapshot_create_group(
 }
 
 /// Routes between nodes. Clients cannot reach them, whatever their token.
-pub(super) fn for_nodes() -> Router<Arc<Shared>> {
+pub(super) fn for_nodes() -> Router<Arc<ServerCore>> {
     Router::new().route(groups::PATH, post(snapshot_group_step))
 }
 

@@ -5,12 +5,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use cairn_config::TierName;
 
-use super::{Api, Given, InPath, Shared, to_the_end};
+use super::{Api, Given, InPath, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierList, TierView};
 
-fn control(shared: &Shared) -> Result<&dyn TierControl, ControlError> {
+fn control(shared: &ServerCore) -> Result<&dyn TierControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no tiers");
     shared.control.tiers().ok_or_else(absent)
 }

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use cairn_config::UserName;
 
 use super::caller::user_control;
-use super::{Api, Given, InPath, Shared, to_the_end};
+use super::{Api, Given, InPath, ServerCore, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::{AuditControl, AuditPage, AuditQuery};
 use crate::control::ControlError;
@@ -105,7 +105,7 @@ pub(super) async fn user_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn audit_control(shared: &Shared) -> Result<&dyn AuditControl, ControlError> {
+fn audit_control(shared: &ServerCore) -> Result<&dyn AuditControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no audit log");
     shared.control.audit().ok_or_else(absent)
 }

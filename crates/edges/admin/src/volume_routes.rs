@@ -5,7 +5,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use cairn_config::ClientNet;
 
-use super::{Api, Given, Named, force_of, to_the_end};
+use super::{Api, Given, VolumeInPath, force_of, to_the_end};
 use crate::api::{
     ClusterView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, VolumeAddressSet,
     VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
@@ -19,7 +19,7 @@ use crate::query::Query;
     request_body = VolumeMove, responses((status = 200, body = VolumeView)))]
 pub(super) async fn volume_move(
     State(shared): Api,
-    Named(name): Named,
+    VolumeInPath(name): VolumeInPath,
     Given(to): Given<VolumeMove>,
 ) -> Result<Json<VolumeView>, ControlError> {
     to_the_end(async move { shared.control.volume_move(name, to.to).await })
@@ -32,7 +32,7 @@ pub(super) async fn volume_move(
     request_body = VolumeAddressSet, responses((status = 200, body = ClusterView)))]
 pub(super) async fn volume_address_set(
     State(shared): Api,
-    Named(name): Named,
+    VolumeInPath(name): VolumeInPath,
     Given(address): Given<VolumeAddressSet>,
 ) -> Result<Json<ClusterView>, ControlError> {
     to_the_end(async move { shared.control.volume_address(name, Some(address)).await })
@@ -45,7 +45,7 @@ pub(super) async fn volume_address_set(
     responses((status = 204)))]
 pub(super) async fn volume_address_remove(
     State(shared): Api,
-    Named(name): Named,
+    VolumeInPath(name): VolumeInPath,
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { shared.control.volume_address(name, None).await }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -83,7 +83,7 @@ pub(super) async fn volume_create(
     (status = 201, body = VolumeView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_clone(
     State(shared): Api,
-    Named(name): Named,
+    VolumeInPath(name): VolumeInPath,
     Given(clone): Given<VolumeCloneCreate>,
 ) -> Result<(StatusCode, Json<VolumeView>), ControlError> {
     let made = to_the_end(async move { shared.control.volume_clone(name, clone).await }).await?;
@@ -95,7 +95,7 @@ pub(super) async fn volume_clone(
     (status = 200, body = VolumeView), (status = 404, body = ErrorBody)))]
 pub(super) async fn volume_show(
     State(shared): Api,
-    Named(name): Named,
+    VolumeInPath(name): VolumeInPath,
 ) -> Result<Json<VolumeView>, ControlError> {
     shared.control.volume(name).await.map(Json)
 }
@@ -107,7 +107,7 @@ pub(super) async fn volume_show(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_set(
     State(shared): Api,
-    Named(name): Named,
+    VolumeInPath(name): VolumeInPath,
     Given(change): Given<VolumeChange>,
 ) -> Result<Json<VolumeView>, ControlError> {
     to_the_end(async move { shared.control.volume_set(name, change).await })
@@ -122,7 +122,7 @@ pub(super) async fn volume_set(
     (status = 409, body = ErrorBody)))]
 pub(super) async fn volume_delete(
     State(shared): Api,
-    Named(name): Named,
+    VolumeInPath(name): VolumeInPath,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
     let force = force_of(query.as_deref())?;
@@ -145,7 +145,7 @@ pub(super) async fn export_list(State(shared): Api) -> Result<Json<ExportList>, 
     (status = 409, body = ErrorBody)))]
 pub(super) async fn export_set(
     State(shared): Api,
-    Named(volume): Named,
+    VolumeInPath(volume): VolumeInPath,
     Given(set): Given<ExportSet>,
 ) -> Result<Json<ExportView>, ControlError> {
     to_the_end(async move { shared.control.export_set(volume, set.rules).await })
@@ -161,7 +161,7 @@ pub(super) async fn export_set(
     (status = 404, body = ErrorBody)))]
 pub(super) async fn export_remove(
     State(shared): Api,
-    Named(volume): Named,
+    VolumeInPath(volume): VolumeInPath,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ExportView>, ControlError> {
     let clients = Query::parse(query.as_deref(), &["client"])?

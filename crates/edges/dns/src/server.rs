@@ -57,14 +57,14 @@ pub struct DnsServer {
 struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// A connection that is counted, until it is dropped.
-struct Counted {
+struct ClientGuard {
     clients: Clients,
     client: IpAddr,
 }
 
 impl Clients {
     /// `None`: the client has as many as it may have.
-    fn enter(&self, from: IpAddr) -> Option<Counted> {
+    fn enter(&self, from: IpAddr) -> Option<ClientGuard> {
         let client = match from.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
             v4 => v4,
@@ -76,11 +76,11 @@ impl Clients {
         }
         *count += 1;
         let clients = self.clone();
-        Some(Counted { clients, client })
+        Some(ClientGuard { clients, client })
     }
 }
 
-impl Drop for Counted {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
         let mut counts = self.clients.0.lock();
         if let Some(count) = counts.get_mut(&self.client) {
@@ -321,7 +321,7 @@ mod tests {
         ];
         for (client, same, other) in cases {
             let clients = Clients::default();
-            let mut places: Vec<Counted> = (0..CONNECTIONS_PER_CLIENT_MAX)
+            let mut places: Vec<ClientGuard> = (0..CONNECTIONS_PER_CLIENT_MAX)
                 .map(|_| clients.enter(at(client)).expect("a place"))
                 .collect();
             assert!(clients.enter(at(same)).is_none(), "{client} {same}");

@@ -12,6 +12,7 @@ mod users;
 pub use cairn_formats::file_handle::{BadHandle, HANDLE_LEN_BYTES, Handle, HandleSigner, Target};
 pub use rules::{ANONYMOUS_ID, ClientRule, Squash};
 pub use table::{
-    Export, ExportTable, Exports, FailedVolume, Grant, Object, PeerExports, Place, Refusal, Volume,
+    Export, ExportTable, Exports, FailedVolume, Grant, Object, PeerExports, Refusal, Volume,
+    VolumeLocation,
 };
 pub use users::{Users, caller, user};

@@ -57,7 +57,7 @@ impl Volume {
 
 /// Where a volume is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum VolumeLocation {
     Here,
     On(NodeId),
     /// By nobody at the moment.
@@ -101,14 +101,14 @@ impl ExportTable {
     }
 
     /// Where a volume is.
-    pub fn place(&self, volume: VolumeId) -> Place {
+    pub fn place(&self, volume: VolumeId) -> VolumeLocation {
         let found = self.exports.iter();
         let mut found = found.filter(|export| export.volume.id() == volume);
         match found.next().map(|export| &export.volume) {
-            Some(Volume::Serving(_)) => Place::Here,
-            Some(Volume::Elsewhere(_, Some(owner))) => Place::On(*owner),
-            Some(Volume::Failed(_) | Volume::Elsewhere(_, None)) => Place::Nowhere,
-            None => Place::Gone,
+            Some(Volume::Serving(_)) => VolumeLocation::Here,
+            Some(Volume::Elsewhere(_, Some(owner))) => VolumeLocation::On(*owner),
+            Some(Volume::Failed(_) | Volume::Elsewhere(_, None)) => VolumeLocation::Nowhere,
+            None => VolumeLocation::Gone,
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::LogLimit;
-use cairn_base::busy_poll::{BusyPoll, Told};
+use cairn_base::busy_poll::{BusyPoll, ConnectionRequests};
 use cairn_codec_iscsi::{
     Elsewhere, HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Reply, Request,
     login_status,
@@ -22,7 +22,7 @@ use crate::lane::{Broken, Lane, Pdu, Window};
 use crate::link::{Entry, Link};
 use crate::login::{Answer, Login};
 use crate::pass::{self, Handover, Route};
-use crate::portal::{Permit, Shared};
+use crate::portal::{Permit, PortalCore};
 use crate::session::{self, Joining, WINDOW_COUNT};
 use crate::target::{PORT_GROUP, Session};
 
@@ -45,7 +45,7 @@ enum Entered {
 }
 
 struct Entering {
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     lane: Lane,
     login: Login,
     text: Vec<u8>,
@@ -61,7 +61,7 @@ struct Entering {
 
 /// Serves a connection until it ends.
 pub async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     link: Link,
     peer: SocketAddr,
     entry: Entry,
@@ -152,16 +152,16 @@ async fn turn_away(joining: Joining) -> Result<(), Broken> {
 }
 
 /// Says how a connection of a session ended.
-pub(crate) fn note_end(shared: &Shared, peer: SocketAddr, ended: Result<(), Broken>) {
+pub(crate) fn note_end(shared: &PortalCore, peer: SocketAddr, ended: Result<(), Broken>) {
     note(shared, &shared.broken_logged, peer, ended);
 }
 
 /// Says how a connection ended that has not logged in.
-fn note_stranger(shared: &Shared, peer: SocketAddr, ended: Result<(), Broken>) {
+fn note_stranger(shared: &PortalCore, peer: SocketAddr, ended: Result<(), Broken>) {
     note(shared, &shared.strangers_logged, peer, ended);
 }
 
-fn note(shared: &Shared, limit: &LogLimit, peer: SocketAddr, ended: Result<(), Broken>) {
+fn note(shared: &PortalCore, limit: &LogLimit, peer: SocketAddr, ended: Result<(), Broken>) {
     match ended {
         Ok(()) => {}
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
@@ -177,7 +177,7 @@ fn note(shared: &Shared, limit: &LogLimit, peer: SocketAddr, ended: Result<(), B
 /// Where the login goes whose first request this is. `came`: where it came in, and the target port group of that if another
 /// node said so.
 async fn route(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     admission: Option<Arc<Admission>>,
     came: (SocketAddr, Option<u16>),
     status_number: u32,
@@ -339,7 +339,7 @@ impl Entering {
         if !self.lane.settle(Some(&self.login.initiator)) {
             return Ok(Some(Entered::Gone));
         }
-        let told = Told::new(Arc::clone(&self.busy_poll));
+        let told = ConnectionRequests::new(Arc::clone(&self.busy_poll));
         let peer = self.lane.peer;
         let live = session::Begun::begin(&self.shared, &mut self.login, peer, told).await;
         // Before digests are on.

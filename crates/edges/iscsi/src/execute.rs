@@ -43,7 +43,7 @@ const NON_OPTIMISED: u8 = 0x1;
 const UNAVAILABLE: u8 = 0x3;
 
 /// What all logical units of a session have in common.
-pub struct Place {
+pub struct SessionContext {
     pub target_name: String,
     /// The target port group through which it is asked, and the one port in it.
     pub group: u16,
@@ -62,7 +62,7 @@ pub struct Place {
     pub units: BTreeMap<u16, Arc<Unit>>,
 }
 
-impl Place {
+impl SessionContext {
     /// All target port groups, and the state of each (SPC-4, section 5.15.2.4).
     fn port_groups(&self) -> Vec<(u16, u8)> {
         let Some(cluster) = &self.cluster else {
@@ -209,14 +209,14 @@ pub(crate) fn threshold_sets(bytes: u64) -> u32 {
 
 /// What a command is, checked as far as it can be before its data comes.
 #[derive(Clone, Copy, Debug)]
-pub struct Checked {
+pub struct CheckedCommand {
     pub command: Command,
     /// Bytes that the initiator sends with it.
     pub out_len_bytes: u64,
 }
 
 /// Checks a command. The attention that waits for the nexus is told first.
-pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outcome> {
+pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<CheckedCommand, Outcome> {
     let parsed = scsi::parse(cdb);
     let ignores = scsi::ignores_attention(cdb);
     if !ignores && let Some(attention) = unit.take_attention(nexus) {
@@ -303,14 +303,14 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
         Command::PersistentOut(command) => out = list(command.list_len_bytes)?,
         _ => {}
     }
-    Ok(Checked {
+    Ok(CheckedCommand {
         command,
         out_len_bytes: out,
     })
 }
 
 /// What a command counts for the limits of its volume; `None`: nothing. `out_len_bytes`: what comes with it.
-pub fn counted(unit: &Unit, checked: &Checked, out_len_bytes: u64) -> Option<Operation> {
+pub fn counted(unit: &Unit, checked: &CheckedCommand, out_len_bytes: u64) -> Option<Operation> {
     match &checked.command {
         Command::Read { blocks, .. } => {
             let block = u64::from(unit.lun().block_len_bytes);
@@ -323,7 +323,11 @@ pub fn counted(unit: &Unit, checked: &Checked, out_len_bytes: u64) -> Option<Ope
 
 /// A write of which less comes than it is about is one of the whole blocks that come, and the initiator is told (RFC 7143, section
 /// 11.4.5.1); of other commands less is no use.
-pub fn shortened(unit: &Unit, checked: Checked, len_bytes: u64) -> Option<(Checked, u64)> {
+pub fn shortened(
+    unit: &Unit,
+    checked: CheckedCommand,
+    len_bytes: u64,
+) -> Option<(CheckedCommand, u64)> {
     let block = u64::from(unit.lun().block_len_bytes);
     let count = len_bytes / block.max(1);
     let command = match checked.command {
@@ -337,7 +341,7 @@ pub fn shortened(unit: &Unit, checked: Checked, len_bytes: u64) -> Option<(Check
         },
         _ => return None,
     };
-    Some((Checked { command, ..checked }, count * block))
+    Some((CheckedCommand { command, ..checked }, count * block))
 }
 
 pub(crate) fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
@@ -352,9 +356,9 @@ pub(crate) fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
 pub async fn execute(
     unit: &Arc<Unit>,
     nexus: &Nexus,
-    place: &Place,
+    place: &SessionContext,
     task: &TaskGuard,
-    checked: Checked,
+    checked: CheckedCommand,
     data: Bytes,
 ) -> Outcome {
     let counters = &unit.counters;
@@ -482,7 +486,7 @@ pub(crate) struct Work<'a> {
     pub unit: &'a Arc<Unit>,
     pub lun: Arc<Lun>,
     pub nexus: &'a Nexus,
-    pub place: &'a Place,
+    pub place: &'a SessionContext,
     pub task: &'a TaskGuard,
 }
 
@@ -854,7 +858,11 @@ impl Work<'_> {
 }
 
 /// REPORT LUNS, which any LUN answers, there or not.
-pub fn report_luns(place: &Place, select: u8, allocation: u32) -> Result<Outcome, Refused> {
+pub fn report_luns(
+    place: &SessionContext,
+    select: u8,
+    allocation: u32,
+) -> Result<Outcome, Refused> {
     if allocation < 16 {
         return Err(Sense::cdb_field(6, None).into());
     }
@@ -868,7 +876,7 @@ pub fn report_luns(place: &Place, select: u8, allocation: u32) -> Result<Outcome
 }
 
 /// The answer where there is no logical unit.
-pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
+pub fn without_unit(place: &SessionContext, cdb: &[u8; 16]) -> Outcome {
     let absent = Sense::illegal(code::LUN_NOT_SUPPORTED);
     match scsi::parse(cdb) {
         Ok(Command::Inquiry {

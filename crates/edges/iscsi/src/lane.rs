@@ -23,7 +23,7 @@ use cairn_qos::Client;
 use parking_lot::Mutex;
 
 use crate::link::{Entry, FreeLink, Link};
-use crate::portal::{Permit, Shared};
+use crate::portal::{Permit, PortalCore};
 
 /// Data of one PDU during login.
 const LOGIN_SEGMENT_LEN_BYTES_MAX: usize = 8192;
@@ -79,12 +79,12 @@ pub(crate) struct Window {
 
 /// What of a connection is not sent yet, in bytes, counted for all connections as well.
 struct Unsent {
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     bytes: usize,
 }
 
 impl Unsent {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<PortalCore>) -> Self {
         Self { shared, bytes: 0 }
     }
 

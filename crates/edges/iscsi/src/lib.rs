@@ -25,7 +25,7 @@ mod unit;
 
 pub use cairn_codec_iscsi::is_iscsi_name;
 pub use metrics::IscsiCollector;
-pub use pass::{Cluster, NodePortals, Passed};
-pub use portal::{Running, Settings, Shared};
+pub use pass::{Cluster, NodePortals, PeerServer};
+pub use portal::{PortalCore, Running, Settings};
 pub use session::WINDOW_COUNT;
 pub use target::{Session, Target, Targets};

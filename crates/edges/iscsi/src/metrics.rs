@@ -9,12 +9,12 @@ use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 
-use crate::portal::Shared;
+use crate::portal::PortalCore;
 use crate::unit::Durations;
 
 /// All numbers of the iSCSI server, as they are when asked for.
 pub struct IscsiCollector {
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     descriptions: Vec<Desc>,
 }
 
@@ -105,7 +105,7 @@ const OF_LUN: &[(&str, &str, MetricType)] = &[
 ];
 
 impl IscsiCollector {
-    pub fn new(shared: Arc<Shared>) -> prometheus::Result<Self> {
+    pub fn new(shared: Arc<PortalCore>) -> prometheus::Result<Self> {
         let mut descriptions = Vec::new();
         for (name, help, _) in FAMILIES {
             descriptions.push(Desc::new(

@@ -20,8 +20,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use cairn_base::{LogLimit, NodeId, VolumeId};
 use cairn_codec_iscsi::{
-    Ask, Caller, Elsewhere, Found, Frame, FrameError, KEYS_LEN_BYTES_MAX, Keys, Proof, Secret,
-    decode_frame, encode_frame, frame_len_bytes, login_status,
+    Ask, Caller, Elsewhere, Frame, FrameError, KEYS_LEN_BYTES_MAX, Keys, LocateAnswer, Proof,
+    Secret, decode_frame, encode_frame, frame_len_bytes, login_status,
 };
 use cairn_forward::{
     Admission, Forward, Incoming, Located, Remembered, Search, Service, Stream, locate,
@@ -35,7 +35,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::connection::LOGIN_HEADER_LEN_BYTES;
 use crate::link::{Entry, FreeLink};
-use crate::portal::{Accepted, Shared};
+use crate::portal::{Accepted, PortalCore};
 use crate::target::Targets;
 
 /// For one question and its answer, the connection to the other node included.
@@ -188,13 +188,17 @@ impl Search for Searched<'_> {
         self.targets.known.note(name, volume, Duration::ZERO);
     }
 
-    async fn ask(&self, node: NodeId, volumes: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
+    async fn ask(
+        &self,
+        node: NodeId,
+        volumes: Vec<VolumeId>,
+    ) -> io::Result<cairn_forward::LocateAnswer> {
         let question = Ask::Find {
             target: self.name.to_owned(),
             volumes,
         };
-        let (found, _) = ask::<Found>(self.cluster, self.admission, node, &question).await?;
-        Ok(cairn_forward::Found {
+        let (found, _) = ask::<LocateAnswer>(self.cluster, self.admission, node, &question).await?;
+        Ok(cairn_forward::LocateAnswer {
             volume: found.volume,
             is_sure: found.is_sure,
         })
@@ -202,9 +206,9 @@ impl Search for Searched<'_> {
 }
 
 /// What this node answers who looks for a target. A volume that it owns and has not opened yet may have it.
-fn found(targets: &Targets, name: &str, volumes: &[VolumeId]) -> Found {
+fn found(targets: &Targets, name: &str, volumes: &[VolumeId]) -> LocateAnswer {
     let is_read = |volume: &VolumeId| targets.of_volume(*volume).is_some();
-    Found {
+    LocateAnswer {
         volume: targets.named(name).map(|target| target.volume),
         is_sure: !targets.is_starting() && volumes.iter().all(is_read),
     }
@@ -265,7 +269,7 @@ pub(crate) enum Route {
 
 /// Where a login goes. `first` is its request, `keys` its text, `local` the address that the initiator reached.
 pub(crate) async fn route(
-    shared: &Shared,
+    shared: &PortalCore,
     cluster: &Cluster,
     admission: &Arc<Admission>,
     keys: &Keys,
@@ -349,7 +353,7 @@ pub(crate) fn whole_request(header: &[u8; LOGIN_HEADER_LEN_BYTES], text: &[u8]) 
 
 /// Passes a connection on until either side ends it, or the volume has another owner.
 pub(crate) async fn pass(
-    shared: &Shared,
+    shared: &PortalCore,
     cluster: &Cluster,
     admission: &Admission,
     mut client: TcpStream,
@@ -424,13 +428,13 @@ async fn copy(
 
 /// Serves what other nodes ask, with the threads of this node's server.
 #[derive(Clone)]
-pub struct Passed {
-    pub(crate) shared: Arc<Shared>,
+pub struct PeerServer {
+    pub(crate) shared: Arc<PortalCore>,
     pub(crate) lanes: Vec<mpsc::UnboundedSender<Accepted>>,
     pub(crate) next: Arc<AtomicUsize>,
 }
 
-impl Passed {
+impl PeerServer {
     /// Serves one stream of another node to its end.
     pub async fn serve(&self, incoming: Incoming) {
         let Incoming {

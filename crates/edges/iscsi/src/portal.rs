@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::connection;
 use crate::link::{Entry, FreeLink};
-use crate::pass::Passed;
+use crate::pass::PeerServer;
 use crate::target::{PORT_GROUP, Targets};
 
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
@@ -74,7 +74,7 @@ impl Default for Settings {
 }
 
 /// What all connections share.
-pub struct Shared {
+pub struct PortalCore {
     pub targets: Arc<Targets>,
     pub settings: Settings,
     /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
@@ -101,7 +101,7 @@ pub struct Shared {
     pub(crate) broken_logged: LogLimit,
 }
 
-impl Shared {
+impl PortalCore {
     pub fn new(
         targets: Arc<Targets>,
         settings: Settings,
@@ -170,12 +170,12 @@ impl Shared {
 
 /// The right to be one of the connections that the limits allow.
 pub(crate) struct Permit {
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     seat: Seat,
 }
 
 impl Permit {
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<PortalCore> {
         &self.shared
     }
 
@@ -216,13 +216,13 @@ pub(crate) struct Accepted {
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
 pub struct Running {
     stop: watch::Sender<bool>,
-    passed: Passed,
+    passed: PeerServer,
     threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
 }
 
 impl Running {
     /// Starts the threads. Without a listener only what other nodes pass on is served.
-    pub fn start(shared: Arc<Shared>, listeners: Vec<TcpListener>) -> std::io::Result<Self> {
+    pub fn start(shared: Arc<PortalCore>, listeners: Vec<TcpListener>) -> std::io::Result<Self> {
         for listener in &listeners {
             listener.set_nonblocking(true)?;
             let socket = socket2::SockRef::from(listener);
@@ -237,7 +237,7 @@ impl Running {
             lanes.push(sender);
             receivers.push(receiver);
         }
-        let passed = Passed {
+        let passed = PeerServer {
             shared: Arc::clone(&shared),
             lanes: lanes.clone(),
             next: Arc::default(),
@@ -268,7 +268,7 @@ impl Running {
     }
 
     /// What serves the connections that other nodes pass on.
-    pub fn passed(&self) -> Passed {
+    pub fn passed(&self) -> PeerServer {
         self.passed.clone()
     }
 
@@ -288,7 +288,7 @@ impl Running {
 }
 
 async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
     accepting: Option<(Vec<TcpListener>, Vec<mpsc::UnboundedSender<Accepted>>)>,
     mut stopped: watch::Receiver<bool>,
@@ -344,7 +344,7 @@ async fn run(
 
 /// Deals connections to the threads in turn.
 async fn accept(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     listener: TcpListener,
     lanes: Vec<mpsc::UnboundedSender<Accepted>>,
 ) {

@@ -44,13 +44,13 @@ pub struct Effects {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Held {
+struct HeldReservation {
     /// Who reserved; of a reservation of all registrants, the first one that did.
     holder: Nexus,
     kind: u8,
 }
 
-impl Held {
+impl HeldReservation {
     fn is_of_all(&self) -> bool {
         matches!(self.kind, WRITE_EXCLUSIVE_ALL | EXCLUSIVE_ALL)
     }
@@ -74,7 +74,7 @@ pub struct Reservations {
     persists: bool,
     #[serde(with = "as_pairs")]
     registrations: BTreeMap<Nexus, u64>,
-    held: Option<Held>,
+    held: Option<HeldReservation>,
     /// Of RESERVE.
     #[serde(skip)]
     simple: Option<Nexus>,
@@ -366,7 +366,7 @@ impl Reservations {
             Some(held) if !self.is_holder(nexus) || held.kind != kind => Err(Refused::Conflict),
             Some(_) => Ok(Effects::default()),
             None => {
-                self.held = Some(Held {
+                self.held = Some(HeldReservation {
                     holder: nexus.clone(),
                     kind,
                 });
@@ -397,7 +397,7 @@ impl Reservations {
     }
 
     fn preempt(&mut self, nexus: &Nexus, kind: u8, key: u64) -> Result<Effects, Refused> {
-        let of_all = self.held.as_ref().is_some_and(Held::is_of_all);
+        let of_all = self.held.as_ref().is_some_and(HeldReservation::is_of_all);
         if key == 0 && !of_all {
             return Err(Sense::list_field(8).into());
         }
@@ -424,7 +424,7 @@ impl Reservations {
         }
         effects.aborted = victims;
         if takes_it {
-            let before = self.held.replace(Held {
+            let before = self.held.replace(HeldReservation {
                 holder: nexus.clone(),
                 kind,
             });

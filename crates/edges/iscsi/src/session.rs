@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::busy_poll::Told;
+use cairn_base::busy_poll::ConnectionRequests;
 use cairn_codec_iscsi::{
     CONNECTION_COUNT_MAX, KEYS_LEN_BYTES_MAX, Keys, Negotiated, Numbers, RejectReason, Reply,
     Request, UNTAGGED, login_status, serial_before,
@@ -29,7 +29,7 @@ use cairn_forward::Admission;
 
 use crate::lane::{Broken, FreeLane, Lane, Pdu, Window};
 use crate::login::Login;
-use crate::portal::Shared;
+use crate::portal::PortalCore;
 use crate::target::{Session, View};
 use crate::tasks::{Active, Delayed, Incoming, Running, Start};
 use crate::unit::Nexus;
@@ -85,16 +85,16 @@ pub(crate) struct Begun {
     view: Option<View>,
     joins: mpsc::Receiver<Joining>,
     ended: watch::Sender<()>,
-    told: Told,
+    told: ConnectionRequests,
 }
 
 impl Begun {
     /// Ends the session that this one takes the place of.
     pub async fn begin(
-        shared: &Arc<Shared>,
+        shared: &Arc<PortalCore>,
         login: &mut Login,
         peer: std::net::SocketAddr,
-        told: Told,
+        told: ConnectionRequests,
     ) -> Self {
         let targets = &shared.targets;
         let (ended, wait) = watch::channel(());
@@ -139,7 +139,7 @@ enum Taken {
 }
 
 pub(crate) struct SessionTask {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<PortalCore>,
     session: Arc<Session>,
     pub nexus: Nexus,
     /// `None` in a discovery session.
@@ -173,13 +173,13 @@ pub(crate) struct SessionTask {
     pub transfer_tag_next: u32,
     /// Commands begun since the thread's busy poll was told.
     pub begun_count: u64,
-    told: Told,
+    told: ConnectionRequests,
     is_ending: bool,
 }
 
 /// Serves a session, which begins with one connection, until it ends.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<PortalCore>,
     begun: Begun,
     lane: Lane,
     login: Login,

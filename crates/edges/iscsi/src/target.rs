@@ -17,7 +17,7 @@ use cairn_san::{Initiator, San, SanError, Seen};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, watch};
 
-use crate::execute::Place;
+use crate::execute::SessionContext;
 use crate::login::Login;
 use crate::pass::{self, Cluster, Known};
 use crate::session::Joining;
@@ -49,7 +49,7 @@ pub struct Target {
 type SeenBySession = (String, BTreeSet<(u16, u64)>);
 
 /// Where commands on a volume are counted: before they begin, and when they have ended.
-struct Counted {
+struct CommandCounters {
     gate: Arc<Gate>,
     activity: Arc<Activity>,
 }
@@ -204,7 +204,7 @@ impl Targets {
             if !is_current {
                 return;
             }
-            let counted = Counted {
+            let counted = CommandCounters {
                 gate: self.shaper.gate(fs.volume()),
                 activity: self.activities.of(fs.volume()),
             };
@@ -362,7 +362,7 @@ impl Target {
     async fn open(
         fs: Fs,
         env: Env,
-        counted: Counted,
+        counted: CommandCounters,
         cluster: Option<Arc<Cluster>>,
     ) -> Result<Self, SanError> {
         let volume = fs.volume();
@@ -400,7 +400,7 @@ impl Target {
     }
 
     /// Notes what a session sees now beside what it saw before.
-    fn note_seen(&self, session: u64, initiator: &str, place: &Place) {
+    fn note_seen(&self, session: u64, initiator: &str, place: &SessionContext) {
         let mut all = self.seen.lock();
         let (_, seen) = all
             .entry(session)
@@ -432,10 +432,10 @@ impl Target {
     }
 
     /// What an initiator sees now that came through a target port group.
-    pub fn place(&self, initiator: &str, group: u16) -> Place {
+    pub fn place(&self, initiator: &str, group: u16) -> SessionContext {
         let units = self.units.read();
         let seen = self.san.seen_by(initiator).into_iter();
-        Place {
+        SessionContext {
             target_name: self.san.target().unwrap_or_default(),
             group,
             cluster: self.cluster.clone(),
@@ -481,7 +481,7 @@ pub struct View {
     group: u16,
     nexus: Nexus,
     version: u64,
-    place: Arc<Place>,
+    place: Arc<SessionContext>,
     /// Its place among what sessions saw.
     seen: u64,
 }
@@ -506,7 +506,7 @@ impl View {
         }
     }
 
-    pub fn place(&mut self) -> Arc<Place> {
+    pub fn place(&mut self) -> Arc<SessionContext> {
         let version = self.target.version();
         if version != self.version {
             self.version = version;
@@ -519,7 +519,7 @@ impl View {
         let now = Arc::new(self.target.place(&self.initiator, self.group));
         self.target.note_seen(self.seen, &self.initiator, &now);
         let before = std::mem::replace(&mut self.place, Arc::clone(&now));
-        let is_in = |place: &Place, unit: &Arc<Unit>| {
+        let is_in = |place: &SessionContext, unit: &Arc<Unit>| {
             place.units.values().any(|other| Arc::ptr_eq(unit, other))
         };
         for unit in before.units.values().filter(|unit| !is_in(&now, unit)) {
@@ -528,7 +528,7 @@ impl View {
         for unit in now.units.values().filter(|unit| !is_in(&before, unit)) {
             unit.nexus_begins(&self.nexus);
         }
-        let numbers = |place: &Place| {
+        let numbers = |place: &SessionContext| {
             place
                 .units
                 .iter()

@@ -16,9 +16,9 @@ use cairn_codec_iscsi::{
 use cairn_codec_scsi::{Command, Key, Sense, Status, code, lun_of_bytes};
 use cairn_qos::{Client, Pass};
 
-use crate::execute::{self, Checked, Outcome, Place};
+use crate::execute::{self, CheckedCommand, Outcome, SessionContext};
 use crate::lane::Broken;
-use crate::portal::Shared;
+use crate::portal::PortalCore;
 use crate::session::SessionTask;
 use crate::unit::{TaskHandle, Unit};
 
@@ -36,13 +36,13 @@ fn received(fill: AlignedFill) -> Bytes {
 }
 
 /// Memory that a command holds, of that of all.
-pub(crate) struct Held {
-    shared: Arc<Shared>,
+pub(crate) struct HeldMemory {
+    shared: Arc<PortalCore>,
     len_bytes: usize,
 }
 
-impl Held {
-    fn take(shared: &Arc<Shared>, len_bytes: u64) -> Option<Self> {
+impl HeldMemory {
+    fn take(shared: &Arc<PortalCore>, len_bytes: u64) -> Option<Self> {
         let len_bytes = usize::try_from(len_bytes).ok()?;
         let held: &AtomicUsize = &shared.held_bytes;
         let before = held.fetch_add(len_bytes, Ordering::AcqRel);
@@ -55,7 +55,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         self.shared
             .held_bytes
@@ -64,7 +64,7 @@ impl Drop for Held {
 }
 
 /// A command with all that its answer needs.
-pub(crate) struct Asked {
+pub(crate) struct ReceivedCommand {
     /// The connection that it came over, and its answer goes.
     pub lane: u64,
     client: Client,
@@ -78,11 +78,11 @@ pub(crate) struct Asked {
 
 /// A command whose data is coming.
 pub(crate) struct Incoming {
-    pub asked: Asked,
+    pub asked: ReceivedCommand,
     /// The command, or how it ended before its data was there.
-    work: Result<(Arc<Unit>, Checked), Outcome>,
+    work: Result<(Arc<Unit>, CheckedCommand), Outcome>,
     fill: AlignedFill,
-    held: Option<Held>,
+    held: Option<HeldMemory>,
     /// Bytes that came, those that nobody wants included.
     arrived_bytes: u64,
     /// More comes without being asked for.
@@ -98,21 +98,21 @@ pub(crate) struct Incoming {
 
 /// A command that can begin.
 pub(crate) struct Start {
-    pub asked: Asked,
+    pub asked: ReceivedCommand,
     unit: Arc<Unit>,
-    checked: Checked,
+    checked: CheckedCommand,
     data: Bytes,
-    held: Option<Held>,
+    held: Option<HeldMemory>,
 }
 
 /// What ended of what was under way.
 pub(crate) enum Done {
     Command {
-        asked: Box<Asked>,
+        asked: Box<ReceivedCommand>,
         outcome: Outcome,
         is_aborted: bool,
         has_descriptor_sense: bool,
-        held: Option<Held>,
+        held: Option<HeldMemory>,
     },
     Task {
         lane: u64,
@@ -178,7 +178,7 @@ impl SessionTask {
         } else {
             0
         };
-        let asked = Asked {
+        let asked = ReceivedCommand {
             lane,
             client,
             header,
@@ -199,7 +199,7 @@ impl SessionTask {
             *checked = shorter;
             accept = len;
         }
-        let is_exact = |work: &Result<(Arc<Unit>, Checked), Outcome>| match work {
+        let is_exact = |work: &Result<(Arc<Unit>, CheckedCommand), Outcome>| match work {
             Ok((_, checked)) => match checked.command {
                 Command::Write { .. } | Command::WriteAndVerify { .. } => true,
                 // Both blocks of each pair; the one block that is repeated, which is not the first of several, or none
@@ -228,7 +228,7 @@ impl SessionTask {
                 None => accept.max(reads),
                 Some(_) => immediate_len,
             };
-            held = Held::take(&self.shared, len_bytes);
+            held = HeldMemory::take(&self.shared, len_bytes);
             if held.is_none() {
                 work = Err(Outcome::of(Status::TaskSetFull));
             }
@@ -305,7 +305,7 @@ impl SessionTask {
             incoming.delayed = None;
             if incoming.work.is_ok() {
                 incoming.held = None;
-                incoming.held = Held::take(&self.shared, incoming.fill.len_bytes() as u64);
+                incoming.held = HeldMemory::take(&self.shared, incoming.fill.len_bytes() as u64);
                 if incoming.held.is_none() {
                     incoming.work = Err(Outcome::of(Status::TaskSetFull));
                 }
@@ -324,7 +324,7 @@ impl SessionTask {
             true => u64::from(header.expected_len_bytes).min(execute::TRANSFER_LEN_BYTES_MAX),
             false => 0,
         };
-        start.held = Held::take(&self.shared, len_bytes);
+        start.held = HeldMemory::take(&self.shared, len_bytes);
         match start.held {
             Some(_) => self.waiting.push_back(start),
             None => self.answer(&start.asked, Outcome::of(Status::TaskSetFull), false),
@@ -483,7 +483,7 @@ impl SessionTask {
             data,
             held,
         } = start;
-        let place: Arc<Place> = view.place();
+        let place: Arc<SessionContext> = view.place();
         let nexus = self.nexus.clone();
         let guard = unit.begin_task(&nexus);
         let (lane, client) = (asked.lane, asked.client);
@@ -578,7 +578,7 @@ impl SessionTask {
     }
 
     /// Sends the data and the status of a command.
-    fn answer(&mut self, asked: &Asked, outcome: Outcome, has_descriptor_sense: bool) {
+    fn answer(&mut self, asked: &ReceivedCommand, outcome: Outcome, has_descriptor_sense: bool) {
         let header = &asked.header;
         if !asked.is_immediate {
             self.open_count -= 1;

@@ -11,7 +11,7 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, VolumeId};
 use cairn_fs::{Fs, FsSettings};
-use cairn_iscsi::{Running, Settings, Shared, Target, Targets};
+use cairn_iscsi::{PortalCore, Running, Settings, Target, Targets};
 use cairn_iscsi_client::{Error, IscsiUrl, Session, SessionSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_qos::Shaper;
@@ -93,7 +93,7 @@ fn a_server_whose_lease_is_over_closes_connections_and_answers_nothing() {
     let targets = Targets::new(env.clone(), Shaper::new(&env), Activities::new(&env), None);
     let lease = Arc::new(AtomicBool::new(true));
     let may_answer = Arc::clone(&lease);
-    let shared = Shared::new(Arc::clone(&targets), Settings::default(), move || {
+    let shared = PortalCore::new(Arc::clone(&targets), Settings::default(), move || {
         may_answer.load(Ordering::Acquire)
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cairn_activity::Activities;
-use cairn_iscsi::{Running, Settings, Shared, Targets};
+use cairn_iscsi::{PortalCore, Running, Settings, Targets};
 use cairn_qos::Shaper;
 use socket2::{Domain, Socket, Type};
 
@@ -46,7 +46,7 @@ fn answers_before_a_login_are_few_until_they_are_taken() {
         .unwrap();
     let env = cairn_base::real::env(runtime.handle().clone());
     let targets = Targets::new(env.clone(), Shaper::new(&env), Activities::new(&env), None);
-    let shared = Shared::new(targets, Settings::default(), || true);
+    let shared = PortalCore::new(targets, Settings::default(), || true);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let running = {

@@ -21,7 +21,7 @@ use cairn_base::{NodeId, VolumeId};
 use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{CallHeader, FragmentHeader, Writer};
-use cairn_exports::{Exports, Place};
+use cairn_exports::{Exports, VolumeLocation};
 use cairn_forward::{Admission, ConnectError, Forward, Service, Stream};
 use cairn_rpc_server::intake::RECORD_LEN_BYTES_MAX;
 use cairn_rpc_server::{Peer, Reply, ReplyFuture};
@@ -30,7 +30,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::forward_metrics::{ForwardMetrics, Held, PassedCounts};
+use crate::forward_metrics::{ForwardMetrics, PassedCounts, WaitingCall};
 
 /// A call is held for so long for an owner that answers it.
 const HOLD_MAX: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ const ACCEPTED_WORDS: [u32; 2] = [1, 0];
 const SYSTEM_ERROR: u32 = 5;
 
 /// A call as it came, without its record mark.
-pub struct Passed {
+pub struct ForwardedCall {
     xid: u32,
     parts: Vec<Bytes>,
     /// When it had been read, by the clock that counts suspended time.
@@ -57,7 +57,7 @@ pub struct Passed {
     was_sent: AtomicBool,
 }
 
-impl Passed {
+impl ForwardedCall {
     /// `args`: all that followed the header, in order. `read_at`: [`Routes::now`] when these were there.
     pub fn new(
         call: &CallHeader<'_>,
@@ -150,7 +150,7 @@ impl Routes {
     pub fn pass(
         self: &Arc<Self>,
         volume: VolumeId,
-        call: Passed,
+        call: ForwardedCall,
         is_change: bool,
         later: Reply,
     ) -> ReplyFuture {
@@ -192,7 +192,7 @@ impl Routes {
         self: &Arc<Self>,
         admission: &Arc<Admission>,
         volume: VolumeId,
-        call: &Passed,
+        call: &ForwardedCall,
         is_change: bool,
         counts: &Arc<PassedCounts>,
     ) -> Answer {
@@ -204,43 +204,43 @@ impl Routes {
             changed.borrow_and_update();
             let place = self.exports.current().place(volume);
             let owner = match place {
-                Place::On(owner) => owner,
+                VolumeLocation::On(owner) => owner,
                 // It came here meanwhile: the server of this node answers as the owner.
-                Place::Here => self.forward.own(),
+                VolumeLocation::Here => self.forward.own(),
                 // The client asks another node sooner if this one does not keep it.
-                Place::Nowhere if self.exports.is_ending() => return Answer::Later,
-                Place::Nowhere => {
-                    held.get_or_insert_with(|| Held::new(counts, begun));
+                VolumeLocation::Nowhere if self.exports.is_ending() => return Answer::Later,
+                VolumeLocation::Nowhere => {
+                    held.get_or_insert_with(|| WaitingCall::new(counts, begun));
                     // An error means that the server ends.
                     if changed.changed().await.is_err() {
                         return Answer::Later;
                     }
                     continue;
                 }
-                Place::Gone => return Answer::Later,
+                VolumeLocation::Gone => return Answer::Later,
             };
             let mut asked_at = Instant::now();
             let asked = async {
                 let served = self.forward.until_served(volume, owner, admission).await;
                 if let Err(ConnectError::Ended(_)) = served {
-                    return Asked::TooLate;
+                    return OwnerReply::TooLate;
                 }
                 if served.is_err() {
-                    return Asked::NoAnswer;
+                    return OwnerReply::NoAnswer;
                 }
                 let stream = match self.stream(owner, admission).await {
                     Ok(stream) => stream,
-                    Err(ConnectError::Ended(_)) => return Asked::TooLate,
-                    Err(_) => return Asked::NoAnswer,
+                    Err(ConnectError::Ended(_)) => return OwnerReply::TooLate,
+                    Err(_) => return OwnerReply::NoAnswer,
                 };
                 // Last: from here on it is on its way, and its bytes bear the time.
                 if is_change && !admission.is_fresh(call.read_at) {
-                    return Asked::TooLate;
+                    return OwnerReply::TooLate;
                 }
                 asked_at = Instant::now();
                 match stream.ask(call).await {
-                    Some(record) => Asked::Answered(record),
-                    None => Asked::NoAnswer,
+                    Some(record) => OwnerReply::Answered(record),
+                    None => OwnerReply::NoAnswer,
                 }
             };
             let mut asked = Box::pin(asked);
@@ -251,14 +251,14 @@ impl Routes {
                     // One that hangs is not waited for once another owns the volume.
                     Ok(()) = changed.changed() => {
                         if self.exports.current().place(volume) != place {
-                            break Asked::NoAnswer;
+                            break OwnerReply::NoAnswer;
                         }
                     }
                 }
             };
             drop(asked);
             match reply {
-                Asked::Answered(record) if !is_from_none(&record) => {
+                OwnerReply::Answered(record) if !is_from_none(&record) => {
                     // It did not wait while the owner that answers did its work.
                     if let Some(held) = held {
                         held.end_at(asked_at);
@@ -266,10 +266,10 @@ impl Routes {
                     counts.note_answered(asked_at.elapsed());
                     return Answer::Record(record);
                 }
-                Asked::TooLate => return Answer::ConnectAgain,
-                Asked::Answered(_) | Asked::NoAnswer => {}
+                OwnerReply::TooLate => return Answer::ConnectAgain,
+                OwnerReply::Answered(_) | OwnerReply::NoAnswer => {}
             }
-            held.get_or_insert_with(|| Held::new(counts, begun));
+            held.get_or_insert_with(|| WaitingCall::new(counts, begun));
             if self.exports.is_ending() {
                 return Answer::Later;
             }
@@ -314,7 +314,7 @@ impl Routes {
 }
 
 /// What came of asking one owner.
-enum Asked {
+enum OwnerReply {
     Answered(Bytes),
     /// It does not answer, or not in time.
     NoAnswer,
@@ -354,7 +354,7 @@ impl Owner {
     }
 
     /// `None`: the stream ended before the reply came.
-    async fn ask(&self, call: &Passed) -> Option<Bytes> {
+    async fn ask(&self, call: &ForwardedCall) -> Option<Bytes> {
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut waiting = self.waiting.lock();

@@ -74,13 +74,13 @@ impl PassedCounts {
 }
 
 /// A call that waits for an owner, for as long as this is there.
-pub struct Held {
+pub struct WaitingCall {
     counts: Arc<PassedCounts>,
     since: tokio::time::Instant,
     until: Option<tokio::time::Instant>,
 }
 
-impl Held {
+impl WaitingCall {
     pub fn new(counts: &Arc<PassedCounts>, since: tokio::time::Instant) -> Self {
         counts.held_now.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -96,7 +96,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for WaitingCall {
     fn drop(&mut self) {
         self.counts.held_now.fetch_sub(1, Ordering::Relaxed);
         let until = self.until.unwrap_or_else(tokio::time::Instant::now);
@@ -223,7 +223,7 @@ mod tests {
     async fn held_calls_are_counted_while_and_after_they_wait() {
         let metrics = ForwardMetrics::default();
         let counts = metrics.of(VolumeId(1));
-        let held = Held::new(&counts, tokio::time::Instant::now());
+        let held = WaitingCall::new(&counts, tokio::time::Instant::now());
         assert_eq!(counts.held_now.load(Ordering::Relaxed), 1);
         assert_eq!(counts.held.histogram().get_sample_count(), 0);
         tokio::time::advance(Duration::from_secs(2)).await;

@@ -20,7 +20,7 @@ use cairn_fs::{Credentials, FileKind, Fs, FsError, FsView, SNAPSHOTS_NAME, acces
 use cairn_rpc_server::{Handler, Peer, Program, Reply, Started, StartedCall, Transport};
 use parking_lot::Mutex;
 
-use crate::forward::{Passed, Routes, not_owner};
+use crate::forward::{ForwardedCall, Routes, not_owner};
 use crate::service::Service;
 use crate::session::Session;
 
@@ -155,7 +155,7 @@ impl MountHandler {
                     return match &self.routes {
                         // A datagram is not passed on: its answer would hold up all others.
                         Some(routes) if peer.transport == Transport::Tcp => {
-                            let passed = Passed::new(call, [args], routes.now());
+                            let passed = ForwardedCall::new(call, [args], routes.now());
                             Started::Running(routes.pass(volume, passed, false, later))
                         }
                         None if peer.is_forwarded => Started::Ready(not_owner(xid)),

@@ -23,11 +23,11 @@ use cairn_rpc_server::{
 };
 use tokio::sync::watch;
 
-use crate::forward::{Passed, Routes, not_owner};
+use crate::forward::{ForwardedCall, Routes, not_owner};
 use crate::procedures::{self, Begun};
 use crate::pseudo;
 use crate::service::Service;
-use crate::session::{Place, Request, Session};
+use crate::session::{Request, ResolvedHandle, Session};
 use crate::v3_values;
 
 /// So many bytes of a request's arguments, and of a WRITE's data, tell it from another one with the same number.
@@ -148,7 +148,7 @@ impl Handler for NfsHandler {
         let owned = Owned::of(&request, procedure, || {
             routes.map(|routes| Next {
                 routes: Arc::clone(routes),
-                call: Passed::new(call, [Bytes::copy_from_slice(args_bytes)], routes.now()),
+                call: ForwardedCall::new(call, [Bytes::copy_from_slice(args_bytes)], routes.now()),
             })
         });
         let Ok(begun) = procedures::start(request, decoded, &mut held_bytes) else {
@@ -158,14 +158,14 @@ impl Handler for NfsHandler {
         let service = &self.session.service;
         let started = match begun {
             Begun::Repeatable(future) => {
-                Started::Running(while_owned(owned, Told::Anything, future))
+                Started::Running(while_owned(owned, OwnerBoundReply::Anything, future))
             }
             Begun::Once(future) => {
-                let future = while_owned(owned, Told::Refusal, future);
+                let future = while_owned(owned, OwnerBoundReply::Refusal, future);
                 once(service, &service.duplicates, key(&[]), future)
             }
             Begun::OnceWrite { future, data_start } => {
-                let future = while_owned(owned, Told::Anything, future);
+                let future = while_owned(owned, OwnerBoundReply::Anything, future);
                 once(service, &service.duplicate_writes, key(&data_start), future)
             }
         };
@@ -219,7 +219,7 @@ impl Handler for NfsHandler {
             digest: Digest::of(&args[..prefix.data_offset]),
             next: self.routes.as_ref().map(|routes| Next {
                 routes: Arc::clone(routes),
-                call: Passed::new(
+                call: ForwardedCall::new(
                     call,
                     [Bytes::copy_from_slice(&args[..prefix.data_offset])],
                     routes.now(),
@@ -258,7 +258,7 @@ impl NfsHandler {
             return StartedCall::ready(not_owner(xid)).measured(procedure.number());
         };
         let later = procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox);
-        let call = Passed::new(call, args, routes.now());
+        let call = ForwardedCall::new(call, args, routes.now());
         let passed = routes.pass(volume, call, is_change(procedure), later);
         StartedCall {
             started: Started::Running(passed),
@@ -280,7 +280,7 @@ impl NfsHandler {
     ) -> Option<BeginWithPayload> {
         let routes = Arc::clone(self.routes.as_ref()?);
         let xid = call.xid;
-        let head = Passed::new(call, [Bytes::copy_from_slice(prefix)], routes.now());
+        let head = ForwardedCall::new(call, [Bytes::copy_from_slice(prefix)], routes.now());
         Some(Box::new(move |payload, tail| {
             let held_bytes = REQUEST_LEN_BYTES + payload.len();
             let later = procedures::refuse(xid, WRITE, v3::ErrorStatus::JukeBox);
@@ -316,7 +316,7 @@ impl NfsHandler {
         let session = &self.session;
         let found = session.resolve(handle).map(|object| session.place(object));
         match found {
-            Ok(Ok(Place {
+            Ok(Ok(ResolvedHandle {
                 grant,
                 snapshot,
                 ino,
@@ -417,7 +417,7 @@ struct Owned {
 /// The way to the next owner.
 struct Next {
     routes: Arc<Routes>,
-    call: Passed,
+    call: ForwardedCall,
 }
 
 impl Owned {
@@ -461,7 +461,7 @@ impl Owned {
 
 /// Which replies hold only as long as the node owns the volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum OwnerBoundReply {
     /// The result of a read, and that bytes are in memory.
     Anything,
     /// A change that was made is in the log, which only the owner can write. That it was not made was read.
@@ -470,14 +470,14 @@ enum Told {
 
 /// What only an owner knows is told only if this node owns the volume still when the reply is ready: another owner may
 /// have changed it since. Else the next owner is asked, as the client would ask it.
-fn while_owned(owned: Option<Owned>, told: Told, future: ReplyFuture) -> ReplyFuture {
+fn while_owned(owned: Option<Owned>, told: OwnerBoundReply, future: ReplyFuture) -> ReplyFuture {
     let Some(owned) = owned else {
         return future;
     };
     Box::pin(async move {
         let reply = future.await;
         let is_fenced = reply.failure == Some(v3_values::FENCED.number());
-        let is_for_owners = told == Told::Anything || reply.failure.is_some();
+        let is_for_owners = told == OwnerBoundReply::Anything || reply.failure.is_some();
         match is_fenced || is_for_owners && !owned.is_still() {
             true => owned.ask_next().await,
             false => reply,
@@ -582,7 +582,7 @@ impl LargeWrite {
         else {
             return ready(peer.garbage(xid));
         };
-        let future = while_owned(owned, Told::Anything, future);
+        let future = while_owned(owned, OwnerBoundReply::Anything, future);
         let started = once(&service, &service.duplicate_writes, key, future);
         StartedCall {
             started: timed(started, timing),
@@ -610,7 +610,7 @@ impl LargeWrite {
             Ok(Err(Some(volume))) => return Err(NotHere::Elsewhere(volume)),
             Err(status) => return Err(NotHere::Refused(refuse(&session, xid, WRITE, status))),
         };
-        let Place {
+        let ResolvedHandle {
             grant,
             snapshot,
             ino,

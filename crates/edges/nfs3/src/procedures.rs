@@ -20,7 +20,7 @@ use cairn_rpc_server::{Reply, ReplyFuture};
 
 use crate::mount;
 use crate::nfs_program::data_start;
-use crate::session::{Request, Shown};
+use crate::session::{InodeView, Request};
 use crate::v3_values;
 
 /// Most bytes of a READDIR or READDIRPLUS reply, whatever the client asks for.
@@ -285,7 +285,7 @@ type Name = Box<[u8]>;
 /// A page of a directory, and how each of its entries is shown.
 struct Page {
     dir: Attr,
-    entries: Vec<(Shown, DirEntry)>,
+    entries: Vec<(InodeView, DirEntry)>,
     eof: bool,
 }
 
@@ -537,8 +537,8 @@ impl Request {
         };
         // Above it is the directory, as it is now.
         let mut entries = vec![
-            entry(Shown::Snapshots, b".", 1, dir),
-            entry(Shown::In(View::Live), b"..", 2, dir),
+            entry(InodeView::Snapshots, b".", 1, dir),
+            entry(InodeView::In(View::Live), b"..", 2, dir),
         ];
         entries.retain(|(_, entry)| entry.cookie > cookie);
         let mut eof = true;
@@ -555,7 +555,9 @@ impl Request {
                 continue;
             };
             match shown.attr(self.ino).await {
-                Ok(attr) => entries.push(entry(Shown::In(shown.view()), &snapshot.name, at, attr)),
+                Ok(attr) => {
+                    entries.push(entry(InodeView::In(shown.view()), &snapshot.name, at, attr))
+                }
                 Err(FsError::Stale) => {}
                 Err(error) => return Err(error),
             }

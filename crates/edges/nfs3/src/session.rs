@@ -25,7 +25,7 @@ const FILEID_SHOWN_MAX: u64 = u64::MAX >> FILEID_SHOWN_SHIFT;
 const WRITE_BITS: u32 = 0o222;
 
 /// What a handle names in a volume that is here.
-pub struct Place {
+pub struct ResolvedHandle {
     pub grant: usize,
     pub snapshot: Option<FsView>,
     pub ino: Ino,
@@ -34,12 +34,12 @@ pub struct Place {
 
 /// How an inode is shown: as it is in a view, or as the directory of its snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum InodeView {
     In(View),
     Snapshots,
 }
 
-impl Shown {
+impl InodeView {
     /// The number that an inode has where it is shown so. Clients take two directories of one number, one below the other, for a
     /// loop, and keep one set of attributes and bytes for a number: so each view of an inode has its own, for as long as there
     /// is that snapshot. Generations are counted round after a million of them.
@@ -97,20 +97,20 @@ impl Session {
     }
 
     /// Where an object is in a volume that is here; else the volume that is elsewhere, or none for the pseudo root.
-    pub fn place(&self, object: Object) -> Result<Place, Option<VolumeId>> {
+    pub fn place(&self, object: Object) -> Result<ResolvedHandle, Option<VolumeId>> {
         match object {
             Object::Inode {
                 grant,
                 snapshot,
                 ino,
-            } => Ok(Place {
+            } => Ok(ResolvedHandle {
                 grant,
                 snapshot,
                 ino,
                 lists_snapshots: false,
             }),
             // Read as the directory is now, and nothing can be changed there.
-            Object::Snapshots { grant, dir } => Ok(Place {
+            Object::Snapshots { grant, dir } => Ok(ResolvedHandle {
                 grant,
                 snapshot: Some(FsView::clone(&self.exports.grants()[grant].fs)),
                 ino: dir,
@@ -217,10 +217,10 @@ impl Request {
     }
 
     /// How what the call's first handle names is shown.
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> InodeView {
         match self.lists_snapshots {
-            true => Shown::Snapshots,
-            false => Shown::In(self.snapshot.as_ref().map_or(View::Live, FsView::view)),
+            true => InodeView::Snapshots,
+            false => InodeView::In(self.snapshot.as_ref().map_or(View::Live, FsView::view)),
         }
     }
 
@@ -258,7 +258,7 @@ impl Request {
         self.handle_as(self.shown(), ino)
     }
 
-    pub fn handle_as(&self, shown: Shown, ino: Ino) -> v3::FileHandle {
+    pub fn handle_as(&self, shown: InodeView, ino: Ino) -> v3::FileHandle {
         self.session.seal(self.target_as(shown, ino))
     }
 
@@ -267,11 +267,11 @@ impl Request {
         self.target_as(self.shown(), self.ino)
     }
 
-    fn target_as(&self, shown: Shown, ino: Ino) -> Target {
+    fn target_as(&self, shown: InodeView, ino: Ino) -> Target {
         let volume = self.volume();
         match shown {
-            Shown::In(view) => Target::Inode { volume, view, ino },
-            Shown::Snapshots => Target::Snapshots { volume, dir: ino },
+            InodeView::In(view) => Target::Inode { volume, view, ino },
+            InodeView::Snapshots => Target::Snapshots { volume, dir: ino },
         }
     }
 
@@ -280,10 +280,10 @@ impl Request {
         self.attr_as(self.shown(), attr)
     }
 
-    pub fn attr_as(&self, shown: Shown, attr: &Attr) -> v3::FileAttr {
+    pub fn attr_as(&self, shown: InodeView, attr: &Attr) -> v3::FileAttr {
         let mut told = v3_values::attr(self.volume(), attr);
         told.fileid = shown.fileid(attr.ino);
-        if shown == Shown::Snapshots {
+        if shown == InodeView::Snapshots {
             told.mode &= !WRITE_BITS;
             let changed = v3_values::time(self.fs().snapshots_changed());
             (told.mtime, told.ctime) = (changed, changed);
@@ -328,13 +328,13 @@ mod tests {
             65_535,
             FILEID_SHOWN_MAX - 1,
         ];
-        let snapshots = generations.map(|number| Shown::In(View::Snapshot(Generation(number))));
-        let all = [Shown::In(View::Live), Shown::Snapshots];
+        let snapshots = generations.map(|number| InodeView::In(View::Snapshot(Generation(number))));
+        let all = [InodeView::In(View::Live), InodeView::Snapshots];
         for branch in [Branch::MAIN, Branch(1), Branch(16), Branch::LAST] {
             let mut seen = std::collections::BTreeSet::new();
             for ino in [1, 2, 16, 1 << 20, (1 << FILEID_SHOWN_SHIFT) - 1] {
                 let ino = Ino(ino).in_branch(branch);
-                assert_eq!(Shown::In(View::Live).fileid(ino), ino.0);
+                assert_eq!(InodeView::In(View::Live).fileid(ino), ino.0);
                 for shown in all.iter().chain(&snapshots) {
                     assert!(
                         seen.insert(shown.fileid(ino)),
@@ -344,7 +344,7 @@ mod tests {
             }
         }
         // Generations that do not fit are counted round, past the numbers that mean something else.
-        let past = Shown::In(View::Snapshot(Generation(FILEID_SHOWN_MAX)));
+        let past = InodeView::In(View::Snapshot(Generation(FILEID_SHOWN_MAX)));
         assert_eq!(past.fileid(Ino(5)), snapshots[0].fileid(Ino(5)));
     }
 }

@@ -69,7 +69,7 @@ enum Audience {
 
 /// The fields that are checked here; the rest is for others.
 #[derive(Deserialize)]
-struct Checked {
+struct CheckedClaims {
     iss: String,
     aud: Audience,
     #[serde(default)]
@@ -127,12 +127,12 @@ pub fn check(
     }
     let body = decoded(body)?;
     let unread = |_| TokenError::Malformed("its claims are not those of an ID token");
-    let claims: Checked = serde_json::from_slice(&body).map_err(unread)?;
+    let claims: CheckedClaims = serde_json::from_slice(&body).map_err(unread)?;
     is_expected(&claims, expected)?;
     serde_json::from_slice(&body).map_err(unread)
 }
 
-fn is_expected(claims: &Checked, expected: &Expected<'_>) -> Result<(), TokenError> {
+fn is_expected(claims: &CheckedClaims, expected: &Expected<'_>) -> Result<(), TokenError> {
     if claims.iss != expected.issuer {
         return Err(TokenError::Issuer(shortened(&claims.iss)));
     }

@@ -90,14 +90,14 @@ struct Metadata {
 }
 
 #[derive(Clone)]
-struct Known {
+struct ProviderDocuments {
     metadata: Metadata,
     keys: Vec<Key>,
 }
 
 #[derive(Default)]
 struct Memory {
-    known: Option<(Duration, Known)>,
+    known: Option<(Duration, ProviderDocuments)>,
     failed: Option<(Duration, OidcError)>,
     again_at: Option<Duration>,
 }
@@ -224,7 +224,7 @@ impl Provider {
         id_token::check(token, keys, &expected)
     }
 
-    async fn known(&self) -> Result<Known, OidcError> {
+    async fn known(&self) -> Result<ProviderDocuments, OidcError> {
         let mut memory = self.memory.lock().await;
         let now = self.env.clock.monotonic();
         if let Some((at, known)) = &memory.known
@@ -266,7 +266,7 @@ impl Provider {
         Ok(known.keys)
     }
 
-    async fn ask(&self) -> Result<Known, OidcError> {
+    async fn ask(&self) -> Result<ProviderDocuments, OidcError> {
         let issuer = &self.settings.issuer;
         let address = format!(
             "{}/.well-known/openid-configuration",
@@ -298,7 +298,7 @@ impl Provider {
                 place_of(&error)
             ))
         })?;
-        Ok(Known { metadata, keys })
+        Ok(ProviderDocuments { metadata, keys })
     }
 
     /// The client for requests to an address, if that may be asked for anything.

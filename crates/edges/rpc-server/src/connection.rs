@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use cairn_base::busy_poll::{BusyPoll, Told};
+use cairn_base::busy_poll::{BusyPoll, ConnectionRequests};
 use cairn_codec_rpc::{CallHeader, DecodeError};
 use cairn_forward::{Admission, Stream};
 use futures_util::stream::FuturesUnordered;
@@ -33,10 +33,10 @@ use tokio::time::MissedTickBehavior;
 use crate::connection_metrics::Events;
 use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
 use crate::intake::{Gate, Intake, Space, Step, Verdict};
-use crate::parked::{Late, Parked, Parking, Waiting};
+use crate::parked::{DueCall, Late, Parked, Parking};
 use crate::program::{Answered, Delay, ReplyFuture, Started};
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 /// After so many rounds other connections of the thread get their turn.
 const ROUND_COUNT_MAX: usize = 16;
@@ -69,7 +69,7 @@ enum Broken {
 pub async fn serve(
     stream: Carrier,
     admission: Option<Arc<Admission>>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     dispatcher: Dispatcher,
     busy_poll: Arc<BusyPoll>,
     mut stop: watch::Receiver<bool>,
@@ -188,7 +188,7 @@ impl Future for Running {
 
 /// This connection's part of the bytes held by all; given back when dropped.
 struct HeldBytes {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     held_bytes: usize,
 }
 
@@ -217,7 +217,7 @@ impl Drop for HeldBytes {
 
 /// The calls of a connection that were begun, and their replies up to the socket.
 struct Calls {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     dispatcher: Dispatcher,
     rights: Rights,
     /// Calls begun since the busy poll was told.
@@ -228,7 +228,7 @@ struct Calls {
     /// Calls that are delayed.
     parked: FuturesUnordered<Parked>,
     /// Those of them whose time has come, and that the limits do not let begin yet.
-    ready: VecDeque<Waiting>,
+    ready: VecDeque<DueCall>,
     /// Replies that are delayed, of changes for which there was no room to wait.
     late: FuturesUnordered<Late>,
     parking: Parking,
@@ -309,7 +309,7 @@ struct Connection {
     admission: Option<Arc<Admission>>,
     intake: Intake<Reply, LargeCall>,
     calls: Calls,
-    told: Told,
+    told: ConnectionRequests,
     held: HeldBytes,
     /// The client sends no more.
     ended: bool,
@@ -365,7 +365,7 @@ impl Connection {
             admission,
             intake: Intake::default(),
             calls,
-            told: Told::new(busy_poll),
+            told: ConnectionRequests::new(busy_poll),
             held,
             ended: false,
             stopping: false,
@@ -617,7 +617,7 @@ impl Connection {
 }
 
 impl Calls {
-    fn new(shared: Arc<Shared>, dispatcher: Dispatcher) -> Self {
+    fn new(shared: Arc<ServerCore>, dispatcher: Dispatcher) -> Self {
         let parking = Parking::new(&shared);
         Self {
             shared,
@@ -664,7 +664,7 @@ impl Calls {
     }
 
     /// Begins a call whose time has come.
-    fn unpark(&mut self, waiting: Waiting, cx: &mut Context<'_>) {
+    fn unpark(&mut self, waiting: DueCall, cx: &mut Context<'_>) {
         self.parking.take(waiting.held_bytes);
         self.run(waiting.call, waiting.begun, cx);
     }

@@ -85,9 +85,9 @@ struct Shard {
 
 /// The cache. Cheap to clone.
 #[derive(Clone)]
-pub struct Duplicates(Arc<Inner>);
+pub struct Duplicates(Arc<CacheCore>);
 
-struct Inner {
+struct CacheCore {
     shards: [Mutex<Shard>; SHARD_COUNT],
     shard_count_max: usize,
     shard_bytes_max: usize,
@@ -97,7 +97,7 @@ impl Duplicates {
     /// Keeps at most so many replies and bytes; the oldest go first. Requests that run are not counted
     /// here, because the limits of connections bound them.
     pub fn new(count_max: usize, bytes_max: usize) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(CacheCore {
             shards: Default::default(),
             shard_count_max: count_max.div_ceil(SHARD_COUNT),
             shard_bytes_max: bytes_max.div_ceil(SHARD_COUNT),
@@ -144,7 +144,7 @@ impl Duplicates {
     }
 }
 
-impl Inner {
+impl CacheCore {
     fn shard(&self, key: &RequestKey) -> &Mutex<Shard> {
         &self.shards[(key.digest ^ u64::from(key.xid)) as usize % SHARD_COUNT]
     }
@@ -219,7 +219,7 @@ fn cost(reply: &Bytes) -> usize {
 
 /// The duty to do a request once. Dropped without a reply, the request is forgotten.
 pub struct Guard {
-    cache: Arc<Inner>,
+    cache: Arc<CacheCore>,
     key: RequestKey,
     number: u64,
 }

@@ -14,7 +14,7 @@ use std::time::Instant;
 use crate::connection::Done;
 use crate::dispatch::Dispatched;
 use crate::program::Delay;
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 /// Calls and replies of one connection that are delayed. More are not read.
 const CONNECTION_COUNT_MAX: usize = 4096;
@@ -26,7 +26,7 @@ const CONNECTION_BYTES_MAX: usize = 32 << 20;
 const PART_OF_HELD: usize = 2;
 
 /// A call whose time has come.
-pub struct Waiting {
+pub struct DueCall {
     pub call: Dispatched,
     pub begun: Instant,
     pub held_bytes: usize,
@@ -35,12 +35,12 @@ pub struct Waiting {
 /// A call that is delayed.
 pub struct Parked {
     delay: Delay,
-    waiting: Option<Waiting>,
+    waiting: Option<DueCall>,
 }
 
 impl Parked {
     pub fn new(call: Dispatched, begun: Instant, delay: Delay) -> Self {
-        let waiting = Waiting {
+        let waiting = DueCall {
             call,
             begun,
             held_bytes: delay.held_bytes,
@@ -53,9 +53,9 @@ impl Parked {
 }
 
 impl Future for Parked {
-    type Output = Waiting;
+    type Output = DueCall;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waiting> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<DueCall> {
         ready!(self.delay.until.as_mut().poll(cx));
         match self.waiting.take() {
             Some(waiting) => Poll::Ready(waiting),
@@ -95,13 +95,13 @@ impl Future for Late {
 
 /// This connection's part of what is delayed; given back when dropped.
 pub struct Parking {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     count: usize,
     held_bytes: usize,
 }
 
 impl Parking {
-    pub fn new(shared: &Arc<Shared>) -> Self {
+    pub fn new(shared: &Arc<ServerCore>) -> Self {
         Self {
             shared: Arc::clone(shared),
             count: 0,

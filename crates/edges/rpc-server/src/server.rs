@@ -72,7 +72,7 @@ pub struct Listeners {
 }
 
 /// What all connections of a server share.
-pub struct Shared {
+pub struct ServerCore {
     /// For threads, metrics and the log.
     name: String,
     pub settings: ServerSettings,
@@ -96,7 +96,7 @@ pub struct Shared {
     addresses: Mutex<HashMap<IpAddr, watch::Sender<Ends>>>,
 }
 
-impl Shared {
+impl ServerCore {
     fn gauges(&self) -> Gauges {
         let settings = &self.settings;
         Gauges {
@@ -122,7 +122,7 @@ impl Shared {
 
 /// A server that does not serve yet.
 pub struct RpcServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
 }
 
 impl RpcServer {
@@ -135,7 +135,7 @@ impl RpcServer {
     ) -> Result<Self, ServeError> {
         let port_mapper = Arc::new(PortMapper::new(&programs));
         programs.push(Arc::new(PortMapperProgram(Arc::clone(&port_mapper))));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerCore {
             name: name.to_owned(),
             settings,
             table: Arc::new(Table::new(programs)),
@@ -257,7 +257,7 @@ fn prepare_listener(listener: &TcpListener, settings: &ServerSettings) -> io::Re
 
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
 pub struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     acceptor: Acceptor,
     /// Where it listens.
     listens: Vec<SocketAddr>,
@@ -324,7 +324,7 @@ enum Ends {
 
 /// An address at which clients are let in.
 pub struct OpenAddress {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     address: IpAddr,
     accepting: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -423,7 +423,7 @@ struct Accepted {
 
 /// The right to be one of the connections that the limits allow.
 struct Permit {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
     client: IpAddr,
     lane_count: Arc<AtomicUsize>,
@@ -445,7 +445,7 @@ impl Drop for Permit {
 
 #[derive(Clone)]
 struct Acceptor {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     lanes: Vec<Lane>,
     clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
     refused: Arc<LogLimit>,
@@ -599,7 +599,7 @@ type Sockets = (Vec<TcpListener>, Vec<UdpSocket>, Acceptor);
 
 /// One thread from its start to its end.
 async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     thread: usize,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
     sockets: Option<Sockets>,
@@ -669,7 +669,7 @@ async fn run(
 }
 
 async fn serve_tcp(
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     thread: usize,
     stream: std::net::TcpStream,
     peer: SocketAddr,
@@ -756,7 +756,7 @@ async fn ends_of_address(
 }
 
 /// Answers datagrams one after the other. Programs answer only short calls over UDP.
-async fn serve_udp(shared: Arc<Shared>, thread: usize, socket: UdpSocket) {
+async fn serve_udp(shared: Arc<ServerCore>, thread: usize, socket: UdpSocket) {
     let socket = match tokio::net::UdpSocket::from_std(socket) {
         Ok(socket) => socket,
         Err(error) => {

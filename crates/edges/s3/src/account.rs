@@ -14,7 +14,7 @@ use http::Method;
 
 use crate::metrics::METHODS;
 
-struct Inner {
+struct AccountCore {
     operation: Operation,
     client: Client,
     activity: OnceLock<Arc<Activity>>,
@@ -23,14 +23,14 @@ struct Inner {
 
 /// The account of one request.
 #[derive(Clone)]
-pub(crate) struct Account(Arc<Inner>);
+pub(crate) struct Account(Arc<AccountCore>);
 
 impl Account {
     pub fn new(method: &Method, client: IpAddr) -> Self {
         let last = METHODS.len() - 1;
         let known = METHODS.iter().position(|name| *name == method.as_str());
         let number = known.unwrap_or(last);
-        Self(Arc::new(Inner {
+        Self(Arc::new(AccountCore {
             operation: Operation {
                 protocol: Protocol::S3,
                 // There are six.

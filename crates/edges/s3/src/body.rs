@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout};
 use crate::errors::told;
 use crate::forms::FileError;
 use crate::pace::{PACE_LEN_BYTES_MIN, Pace};
-use crate::server::{Shared, Transfer};
+use crate::server::{ServerCore, Transfer};
 
 /// Steps that are read before the client has taken those before.
 const AHEAD_COUNT: usize = 2;
@@ -72,7 +72,7 @@ pub fn wrong_sha256() -> S3Error {
 
 /// Receives all bytes of a request; what was promised of them holds. Returns the checksums, by algorithm, in base64.
 pub async fn receive(
-    shared: &Shared,
+    shared: &ServerCore,
     transfer: &mut Transfer,
     staged: &mut Staged,
     body: Option<StreamingBlob>,
@@ -269,7 +269,7 @@ impl Stream for Steps {
 
 /// The bytes of an object. The first step is read before this is answered, so that what cannot be read at all is said.
 pub async fn send(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerCore>,
     mut transfer: Transfer,
     bucket: &Bucket,
     who: &Credentials,

@@ -24,15 +24,15 @@ use tokio::time::Instant;
 
 use crate::account::Account;
 use crate::errors::{deleted, told};
-use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
+use crate::needs::{Denial, Facts, Granted, Judge, Need, ObjectName, On};
 use crate::operations::{self, At, POST_OBJECT, Row};
 use crate::places::Holder;
 use crate::refused;
-use crate::server::Shared;
+use crate::server::ServerCore;
 use crate::service::Service;
 
 /// Looks up secrets for signatures.
-pub struct Keys(pub Arc<Shared>);
+pub struct Keys(pub Arc<ServerCore>);
 
 #[async_trait::async_trait]
 impl S3Auth for Keys {
@@ -51,7 +51,7 @@ impl S3Auth for Keys {
 }
 
 /// Says who asks, and looks whether they may, before an operation begins: with the request goes a [`Caller`].
-pub struct Access(pub Arc<Shared>);
+pub struct Access(pub Arc<ServerCore>);
 
 #[async_trait::async_trait]
 impl S3Access for Access {
@@ -257,7 +257,7 @@ struct Judged {
 
 impl Caller {
     /// What the request asks for comes into the order of changes: its body may come slowly, and newer ones be done meanwhile.
-    fn begin(&mut self, row: &Row, target: &Named) {
+    fn begin(&mut self, row: &Row, target: &ObjectName) {
         if row.operation == DELETE_OBJECTS {
             self.ticket = Some(Arc::new(self.objects.ticket()));
         }
@@ -381,7 +381,7 @@ impl Caller {
     }
 
     /// Refuses a bucket that is not whose the client takes it for: owners are numbers of users.
-    async fn require_owner(&self, named: &Named, expected: Option<&str>) -> S3Result<()> {
+    async fn require_owner(&self, named: &ObjectName, expected: Option<&str>) -> S3Result<()> {
         let Some(expected) = expected else {
             return Ok(());
         };

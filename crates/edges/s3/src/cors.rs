@@ -14,7 +14,7 @@ use s3s::{Body, HttpResponse};
 
 use cairn_objects::CorsRule;
 
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 const VARIES: HeaderValue = HeaderValue::from_static(
     "Origin, Access-Control-Request-Headers, Access-Control-Request-Method",
@@ -23,7 +23,7 @@ const DENIED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>Acc
                       no rule of the bucket allows this</Message></Error>";
 
 /// A request by a page of another server.
-pub struct Asked {
+pub struct CorsRequest {
     origin: String,
     is_preflight: bool,
     /// The headers that the page wants to send.
@@ -33,7 +33,7 @@ pub struct Asked {
 }
 
 /// What a browser says of the page that a request is from; `None` for other clients.
-pub fn asked(shared: &Shared, request: &Request<Incoming>) -> Option<Asked> {
+pub fn asked(shared: &ServerCore, request: &Request<Incoming>) -> Option<CorsRequest> {
     let headers = request.headers();
     let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::to_owned);
     let origin = text(ORIGIN)?;
@@ -59,7 +59,7 @@ pub fn asked(shared: &Shared, request: &Request<Incoming>) -> Option<Asked> {
             .filter(|rule| rule.allows(&origin, &method, &names));
         fit.next()
     });
-    Some(Asked {
+    Some(CorsRequest {
         origin,
         is_preflight,
         headers: names,
@@ -67,7 +67,7 @@ pub fn asked(shared: &Shared, request: &Request<Incoming>) -> Option<Asked> {
     })
 }
 
-impl Asked {
+impl CorsRequest {
     /// The answer, if it is only a question.
     pub fn preflight(&self) -> Option<HttpResponse> {
         if !self.is_preflight {

@@ -28,9 +28,9 @@ use crate::chunks::{self, Chunks};
 use crate::contents;
 use crate::forms::unhex;
 use crate::operations::{self, At, Row};
-use crate::pass::Named;
+use crate::pass::LookupKey;
 use crate::places::{self, Holder};
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 /// A thousand keys to delete, or ten thousand parts.
 pub(crate) const KEYS_LEN_BYTES_MAX: u64 = 8 << 20;
@@ -82,7 +82,7 @@ fn too_long(len_bytes_max: u64) -> S3Error {
 
 /// Bounds the body of a request that is read as a whole. Others have theirs read as it comes.
 pub(crate) fn bound(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerCore>,
     request: Request<Incoming>,
 ) -> S3Result<(Request<Body>, Watched)> {
     let watched = Watched::default();
@@ -122,14 +122,14 @@ pub(crate) fn bound(
     }
     // Its signature is checked before it is read: that is the key's then.
     let address = request.extensions().get::<ClientAddress>();
-    let signer = match Named::of(shared, &request) {
-        Some(Named::Key(id)) => shared.holder_of(&id),
+    let signer = match LookupKey::of(shared, &request) {
+        Some(LookupKey::Key(id)) => shared.holder_of(&id),
         _ => None,
     };
     let stranger = || Holder::Address(address.map(|address| network_of(address.0)));
     let holder = signer.unwrap_or_else(stranger);
     let place = Arc::clone(shared);
-    let place = Place::Waiting(Box::pin(async move { place.place(holder).await }));
+    let place = BodyMemory::Waiting(Box::pin(async move { place.place(holder).await }));
     let request = request.map(|body| {
         let document = Document::new(body, len_bytes_max, place, check, watched.clone());
         Body::http_body_unsync(document)
@@ -138,9 +138,9 @@ pub(crate) fn bound(
 }
 
 /// As much memory as an object on its way, for as long as the body is read.
-enum Place {
-    Waiting(BoxFuture<Option<places::Place>>),
-    Held(#[expect(dead_code, reason = "held")] Option<places::Place>),
+enum BodyMemory {
+    Waiting(BoxFuture<Option<places::BufferSlot>>),
+    Held(#[expect(dead_code, reason = "held")] Option<places::BufferSlot>),
 }
 
 /// A body that comes as one piece, bounded in length and in time from when it is read on.
@@ -148,7 +148,7 @@ struct Document<B> {
     body: B,
     len_bytes_max: u64,
     taken: BytesMut,
-    place: Place,
+    place: BodyMemory,
     ends: Option<Pin<Box<Sleep>>>,
     /// `None`: it is over.
     check: Option<Check>,
@@ -159,7 +159,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 type Polled = Poll<Option<Result<Frame<Bytes>, Failed>>>;
 
 impl<B> Document<B> {
-    fn new(body: B, len_bytes_max: u64, place: Place, check: Check, watched: Watched) -> Self {
+    fn new(body: B, len_bytes_max: u64, place: BodyMemory, check: Check, watched: Watched) -> Self {
         Self {
             body,
             len_bytes_max,
@@ -198,9 +198,9 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Document<B> {
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         let this = self.get_mut();
-        if let Place::Waiting(waiting) = &mut this.place {
+        if let BodyMemory::Waiting(waiting) = &mut this.place {
             let held = ready!(waiting.as_mut().poll(context));
-            this.place = Place::Held(held);
+            this.place = BodyMemory::Held(held);
         }
         while this.check.is_some() {
             let ends = this.ends.get_or_insert_with(|| Box::pin(sleep(STALL_MAX)));
@@ -341,7 +341,7 @@ mod tests {
 
     fn document<B>(body: B, len_bytes_max: u64, want: &'static [u8]) -> (Document<B>, Watched) {
         let watched = Watched::default();
-        let place = Place::Waiting(Box::pin(async { None }));
+        let place = BodyMemory::Waiting(Box::pin(async { None }));
         let check: Check = Box::new(move |bytes: &[u8]| match bytes == want {
             true => Ok(()),
             false => Err(wrong_sha256()),
@@ -389,10 +389,10 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_held_before_the_body_is_read() {
         let (mut body, _) = document(pieces(), 5, b"12345");
-        assert!(matches!(body.place, Place::Waiting(_)));
+        assert!(matches!(body.place, BodyMemory::Waiting(_)));
         let whole = body.frame().await.unwrap().unwrap();
         assert_eq!(whole.into_data().unwrap(), "12345");
-        assert!(matches!(body.place, Place::Held(_)) && body.is_end_stream());
+        assert!(matches!(body.place, BodyMemory::Held(_)) && body.is_end_stream());
         assert!(body.frame().await.is_none());
     }
 }

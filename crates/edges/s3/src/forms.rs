@@ -39,7 +39,7 @@ use crate::caller::{Access, Keys};
 use crate::needs::Facts;
 use crate::operations::{self, At, POST_OBJECT, PUT_OBJECT};
 use crate::refused::{self, escaped};
-use crate::server::{Shared, Transfer, refusal};
+use crate::server::{ServerCore, Transfer, refusal};
 use crate::service::Service;
 use crate::values::PLAIN;
 
@@ -89,7 +89,7 @@ pub(crate) fn is_form<B>(request: &Request<B>) -> bool {
 }
 
 /// Does what a form asks for, and answers.
-pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> HttpResponse {
+pub(crate) async fn answer(shared: &Arc<ServerCore>, request: Request<Incoming>) -> HttpResponse {
     let done = post(shared, request).await;
     done.unwrap_or_else(|error| {
         let told = error.to_http_response();
@@ -97,7 +97,7 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     })
 }
 
-async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<HttpResponse> {
+async fn post(shared: &Arc<ServerCore>, request: Request<Incoming>) -> S3Result<HttpResponse> {
     let (head, mut body) = request.into_parts();
     let bucket = bucket_of(shared, &head.headers, head.uri.path())?;
     let query = head.uri.query().unwrap_or_default();
@@ -114,7 +114,7 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<Http
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = form::boundary(kind).map_err(|error| told(&error))?;
     let opened = timeout(STALL_MAX, open(&mut body, &boundary)).await;
-    let Opened {
+    let OpenedForm {
         fields,
         first,
         before_len_bytes,
@@ -164,7 +164,7 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<Http
         trailing_headers: None,
     };
     let put = Service(Arc::clone(shared)).put_object(request).await?;
-    let place = Place {
+    let place = ObjectUrl {
         scheme: shared
             .settings
             .certificate
@@ -179,7 +179,7 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<Http
 }
 
 /// The bucket that a form is sent to, by host or path.
-fn bucket_of(shared: &Shared, headers: &HeaderMap, path: &str) -> S3Result<String> {
+fn bucket_of(shared: &ServerCore, headers: &HeaderMap, path: &str) -> S3Result<String> {
     let path = percent_decode_str(path).decode_utf8();
     let path = path.map_err(|_| s3_error!(InvalidURI, "the path is no text"))?;
     let of_host = shared.hosts.bucket_of_host(headers);
@@ -194,7 +194,7 @@ fn bucket_of(shared: &Shared, headers: &HeaderMap, path: &str) -> S3Result<Strin
 }
 
 /// A form whose fields were read.
-struct Opened {
+struct OpenedForm {
     fields: Fields,
     /// Bytes of the file that came with them.
     first: Bytes,
@@ -202,7 +202,7 @@ struct Opened {
 }
 
 /// Reads the fields before the file, and no more than comes with their end.
-async fn open(body: &mut Incoming, boundary: &str) -> S3Result<Opened> {
+async fn open(body: &mut Incoming, boundary: &str) -> S3Result<OpenedForm> {
     let mut reader = FieldsReader::new(boundary);
     let mut before_len_bytes = 0;
     while let Some(frame) = body.frame().await {
@@ -219,7 +219,7 @@ async fn open(body: &mut Incoming, boundary: &str) -> S3Result<Opened> {
         match reader.push(&piece).map_err(|error| told(&error))? {
             Read::Partly => before_len_bytes += piece.len(),
             Read::Whole { file_offset } => {
-                return Ok(Opened {
+                return Ok(OpenedForm {
                     fields: reader.fields(),
                     first: piece.slice(file_offset.min(piece.len())..),
                     before_len_bytes: before_len_bytes + file_offset,
@@ -285,7 +285,7 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
 
 /// The access key that signed the policy; `None`: the form is nobody's ("Calculating a signature", "POST").
 async fn signer(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerCore>,
     fields: &Fields,
     now_seconds: i64,
 ) -> S3Result<Option<String>> {
@@ -515,7 +515,7 @@ fn input_of(fields: &Fields, bucket: String, key: String) -> S3Result<PutObjectI
 }
 
 /// Where the object is, as clients name it.
-struct Place<'a> {
+struct ObjectUrl<'a> {
     scheme: &'static str,
     host: Option<&'a HeaderValue>,
     /// Of the form's request.
@@ -524,7 +524,7 @@ struct Place<'a> {
     key: &'a str,
 }
 
-impl Place<'_> {
+impl ObjectUrl<'_> {
     fn url(&self) -> String {
         let host = self.host.and_then(|host| host.to_str().ok());
         let key = utf8_percent_encode(self.key, PLAIN);
@@ -534,7 +534,7 @@ impl Place<'_> {
 }
 
 /// What a client is told whose file has become an object ("POST Object", "Response").
-fn answered(fields: &Fields, place: &Place<'_>, put: &PutObjectOutput) -> HttpResponse {
+fn answered(fields: &Fields, place: &ObjectUrl<'_>, put: &PutObjectOutput) -> HttpResponse {
     let etag = put.e_tag.as_ref().map(ETag::value).unwrap_or_default();
     let etag = format!("\"{etag}\"");
     let redirect = fields.get("success_action_redirect");
@@ -887,7 +887,7 @@ mod tests {
             ..PutObjectOutput::default()
         };
         let host = HeaderValue::from_static("localhost:9000");
-        let place = Place {
+        let place = ObjectUrl {
             scheme: "http",
             host: Some(&host),
             path: "/photos/",

@@ -21,9 +21,9 @@ use crate::pace::Pace;
 /// Whether a request is under way: what is read then is its body. The number grows with each begin and each end, so it is odd in
 /// between, and a request that nothing was read of is noticed as well.
 #[derive(Clone, Default)]
-pub struct UnderWay(Arc<AtomicU64>);
+pub struct RequestPhase(Arc<AtomicU64>);
 
-impl UnderWay {
+impl RequestPhase {
     /// The head of a request is whole.
     pub fn begin(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
@@ -39,7 +39,7 @@ impl UnderWay {
 pub type Heads<S> = Watched<S, HeadTime>;
 
 /// A stream whose heads are to be whole within `timeout` after they began.
-pub fn timed<S>(stream: S, timeout: Duration, under_way: UnderWay) -> Heads<S> {
+pub fn timed<S>(stream: S, timeout: Duration, under_way: RequestPhase) -> Heads<S> {
     let watch = HeadTime {
         timeout,
         under_way,
@@ -55,7 +55,7 @@ pub fn timed<S>(stream: S, timeout: Duration, under_way: UnderWay) -> Heads<S> {
 /// Watches how long heads take.
 pub struct HeadTime {
     timeout: Duration,
-    under_way: UnderWay,
+    under_way: RequestPhase,
     /// The number at the last read.
     seen: u64,
     /// Some of a head was read. At first the whole connection counts.
@@ -168,9 +168,9 @@ mod tests {
     const ALMOST: Duration = Duration::from_secs(4);
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn heads() -> (Heads<DuplexStream>, UnderWay, DuplexStream) {
+    fn heads() -> (Heads<DuplexStream>, RequestPhase, DuplexStream) {
         let (near, far) = duplex(64);
-        let under_way = UnderWay::default();
+        let under_way = RequestPhase::default();
         (timed(near, TIMEOUT, under_way.clone()), under_way, far)
     }
 

@@ -40,5 +40,5 @@ mod website;
 pub use cairn_https::{Certificate, CertificateError};
 pub use metrics::S3Collector;
 pub use pass::is_used_elsewhere;
-pub use server::{Passed, Running, Settings, Shared};
+pub use server::{PeerServer, Running, ServerCore, Settings};
 pub use stores::{Store, Stores};

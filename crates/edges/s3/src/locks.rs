@@ -64,13 +64,13 @@ fn until(date: &Timestamp, now_seconds: i64) -> S3Result<i64> {
 }
 
 /// How a new object is to be locked, as headers say.
-pub struct Asked<'a> {
+pub struct LockRequest<'a> {
     pub mode: Option<&'a ObjectLockMode>,
     pub until: Option<&'a Timestamp>,
     pub hold: Option<&'a ObjectLockLegalHoldStatus>,
 }
 
-impl Asked<'_> {
+impl LockRequest<'_> {
     /// Notes it in what comes with the object.
     pub fn note(&self, bucket: &Bucket, key: &str, record: &mut ObjectRecord) -> S3Result<()> {
         if self.mode.is_none() && self.until.is_none() && self.hold.is_none() {
@@ -106,13 +106,13 @@ impl Asked<'_> {
 }
 
 /// What is told of an object's lock.
-pub struct Told {
+pub struct LockHeaders {
     pub mode: Option<ObjectLockMode>,
     pub until: Option<Timestamp>,
     pub hold: Option<ObjectLockLegalHoldStatus>,
 }
 
-impl Told {
+impl LockHeaders {
     pub fn of(info: &ObjectInfo) -> Self {
         let record = info.record.as_ref();
         let retention = record.and_then(|record| record.retention);
@@ -238,7 +238,7 @@ impl Service {
         let bucket = caller.bucket(&input.bucket)?;
         let version = values::version(input.version_id.as_ref());
         let info = bucket.readable(&caller.who, &input.key, version);
-        let told_of = Told::of(&info.await.map_err(told)?);
+        let told_of = LockHeaders::of(&info.await.map_err(told)?);
         let Some(mode) = told_of.mode else {
             return Err(not_set(
                 "NoSuchObjectLockConfiguration",
@@ -300,7 +300,7 @@ impl Service {
         let version = values::version(input.version_id.as_ref());
         let info = bucket.readable(&caller.who, &input.key, version);
         let off = || ObjectLockLegalHoldStatus::from_static(ObjectLockLegalHoldStatus::OFF);
-        let status = Told::of(&info.await.map_err(told)?).hold;
+        let status = LockHeaders::of(&info.await.map_err(told)?).hold;
         Ok(S3Response::new(GetObjectLegalHoldOutput {
             legal_hold: Some(ObjectLockLegalHold {
                 status: Some(status.unwrap_or_else(off)),

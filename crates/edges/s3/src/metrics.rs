@@ -7,7 +7,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
 
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 #[derive(Default)]
 pub struct Counters {
@@ -38,7 +38,7 @@ pub const METHODS: [&str; 6] = ["GET", "PUT", "POST", "DELETE", "HEAD", "other"]
 pub type Requests = [[AtomicU64; 5]; METHODS.len()];
 
 pub struct S3Collector {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     requests: IntCounterVec,
     bytes: IntCounterVec,
     connections: IntGauge,
@@ -47,7 +47,7 @@ pub struct S3Collector {
 }
 
 impl S3Collector {
-    pub fn new(shared: Arc<Shared>) -> Result<Self, prometheus::Error> {
+    pub fn new(shared: Arc<ServerCore>) -> Result<Self, prometheus::Error> {
         let requests = Opts::new(
             "cairn_s3_requests_total",
             "S3 requests by method and class of the status",

@@ -80,7 +80,7 @@ impl Need {
 
 /// An object, perhaps a version of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct ObjectName {
     pub bucket: String,
     pub key: String,
     pub is_version: bool,
@@ -89,10 +89,10 @@ pub struct Named {
 /// What of a request the table asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    pub target: Named,
+    pub target: ObjectName,
     /// Of a listing.
     pub prefix: String,
-    pub source: Option<Named>,
+    pub source: Option<ObjectName>,
     pub gives_acl: bool,
     pub gives_tags: bool,
     pub copies_tags: bool,
@@ -141,7 +141,7 @@ impl Facts {
         };
         let is_grant = |name: &http::HeaderName| name.as_str().starts_with("x-amz-grant-");
         Ok(Self {
-            target: Named {
+            target: ObjectName {
                 bucket: bucket.to_owned(),
                 key: key.to_owned(),
                 is_version: !version.is_empty(),
@@ -168,7 +168,7 @@ impl Facts {
             &input.grant_write_acp,
         ];
         Self {
-            target: Named {
+            target: ObjectName {
                 bucket: input.bucket.clone(),
                 key: input.key.clone(),
                 is_version: false,
@@ -221,7 +221,7 @@ impl Facts {
     }
 }
 
-fn source_of(header: &http::HeaderValue) -> S3Result<Named> {
+fn source_of(header: &http::HeaderValue) -> S3Result<ObjectName> {
     let wrong = || {
         s3_error!(
             InvalidArgument,
@@ -234,7 +234,7 @@ fn source_of(header: &http::HeaderValue) -> S3Result<Named> {
             bucket,
             key,
             version_id,
-        } => Ok(Named {
+        } => Ok(ObjectName {
             bucket: bucket.into(),
             key: key.into(),
             is_version: version_id.is_some_and(|id| !id.is_empty()),
@@ -394,7 +394,7 @@ mod tests {
 
     /// A request in which all is so that a need comes up.
     fn facts(when: When) -> Facts {
-        let named = |is_version| Named {
+        let named = |is_version| ObjectName {
             bucket: BUCKET.to_owned(),
             key: "a".to_owned(),
             is_version,

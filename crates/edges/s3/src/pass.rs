@@ -38,7 +38,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use crate::audit::key_of;
-use crate::server::Shared;
+use crate::server::ServerCore;
 
 /// The longest frame: a key or the name of a bucket, and the volumes of a node.
 const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
@@ -57,7 +57,7 @@ const OF_CONNECTION: [HeaderName; 3] = [CONNECTION, UPGRADE, HeaderName::from_st
 /// What a request names that is of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Named {
+pub(crate) enum LookupKey {
     Key(String),
     /// Of a request without a key.
     Bucket(String),
@@ -67,9 +67,9 @@ pub(crate) enum Named {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Ask {
-    /// Answered with [`Found`].
+    /// Answered with [`LocateAnswer`].
     Find {
-        named: Named,
+        named: LookupKey,
         /// What the node owns, as whoever asks has it: it may have one of them no more, or not yet.
         volumes: Vec<VolumeId>,
     },
@@ -81,7 +81,7 @@ pub(crate) enum Ask {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Found {
+pub(crate) struct LocateAnswer {
     pub volume: Option<VolumeId>,
     /// All volumes that were asked about are served, and read.
     pub is_sure: bool,
@@ -158,15 +158,15 @@ pub async fn is_used_elsewhere(forward: &Arc<Forward>) -> bool {
 }
 
 /// Which volume a key or a bucket is in, where that was found out a short while ago.
-pub(crate) type Known = Remembered<Named>;
+pub(crate) type Known = Remembered<LookupKey>;
 
 pub(crate) fn known() -> Known {
     Remembered::new(Some(KNOWN_MAX), KNOWN_COUNT_MAX)
 }
 
-impl Named {
+impl LookupKey {
     /// What a request names; `None`: nothing that is of one volume.
-    pub fn of(shared: &Shared, request: &Request<Incoming>) -> Option<Self> {
+    pub fn of(shared: &ServerCore, request: &Request<Incoming>) -> Option<Self> {
         let headers = request.headers();
         let authorization = headers.get(AUTHORIZATION);
         let authorization = authorization.and_then(|value| value.to_str().ok());
@@ -179,7 +179,7 @@ impl Named {
     }
 
     /// Of the volumes that are served here.
-    pub fn here(&self, shared: &Shared) -> Option<VolumeId> {
+    pub fn here(&self, shared: &ServerCore) -> Option<VolumeId> {
         let stores = &shared.stores;
         match self {
             Self::Key(id) => {
@@ -193,10 +193,10 @@ impl Named {
 
 /// The search for what a request names.
 struct Searched<'a> {
-    shared: &'a Shared,
+    shared: &'a ServerCore,
     forward: &'a Arc<Forward>,
     admission: &'a Arc<Admission>,
-    named: &'a Named,
+    named: &'a LookupKey,
 }
 
 impl Search for Searched<'_> {
@@ -221,13 +221,17 @@ impl Search for Searched<'_> {
         self.shared.known.note(self.named.clone(), volume, now);
     }
 
-    async fn ask(&self, node: NodeId, volumes: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
+    async fn ask(
+        &self,
+        node: NodeId,
+        volumes: Vec<VolumeId>,
+    ) -> io::Result<cairn_forward::LocateAnswer> {
         let question = Ask::Find {
             named: self.named.clone(),
             volumes,
         };
-        let (found, _) = ask::<Found>(self.forward, self.admission, node, &question).await?;
-        Ok(cairn_forward::Found {
+        let (found, _) = ask::<LocateAnswer>(self.forward, self.admission, node, &question).await?;
+        Ok(cairn_forward::LocateAnswer {
             volume: found.volume,
             is_sure: found.is_sure,
         })
@@ -281,14 +285,14 @@ pub(crate) enum Routed {
     /// Another node's answer.
     Answered(HttpResponse),
     /// No node has what it names.
-    Nowhere(Named),
+    Nowhere(LookupKey),
     /// The volume has no owner that answers, or what became of the request is not known.
     Unavailable,
 }
 
 /// Has the request answered by the node that has its volume.
 pub(crate) async fn route(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerCore>,
     links: &Links,
     admission: &Arc<Admission>,
     request: Request<Incoming>,
@@ -296,7 +300,7 @@ pub(crate) async fn route(
     let Some(forward) = &shared.forward else {
         return Routed::Here(request);
     };
-    let Some(named) = Named::of(shared, &request) else {
+    let Some(named) = LookupKey::of(shared, &request) else {
         return Routed::Here(request);
     };
     let is_change = !request.method().is_safe();
@@ -373,7 +377,7 @@ fn drop_of_connection(headers: &mut HeaderMap) {
 
 /// Asks the owner; an error if it did not answer, whatever it did.
 async fn pass(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerCore>,
     forward: &Forward,
     mut link: Link,
     links: &Links,
@@ -501,8 +505,8 @@ mod tests {
         forward.learn(terms).await;
         let admission = forward.registry().admit_own().await.unwrap();
         let settings = Settings::default();
-        let shared = Shared::new(stores, settings, Some(forward.clone()), may_answer);
-        let named = Named::Key("AKID".to_owned());
+        let shared = ServerCore::new(stores, settings, Some(forward.clone()), may_answer);
+        let named = LookupKey::Key("AKID".to_owned());
         let search = Searched {
             shared: &shared,
             forward: &forward,
@@ -518,11 +522,11 @@ mod tests {
     async fn frames_are_read_as_they_are_written_or_refused() {
         let all = [
             Ask::Find {
-                named: Named::Key("AKID".to_owned()),
+                named: LookupKey::Key("AKID".to_owned()),
                 volumes: vec![VolumeId(1), VolumeId(2)],
             },
             Ask::Find {
-                named: Named::Bucket("photos".to_owned()),
+                named: LookupKey::Bucket("photos".to_owned()),
                 volumes: Vec::new(),
             },
             Ask::IsUsed,

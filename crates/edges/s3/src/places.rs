@@ -92,12 +92,12 @@ struct State {
     held: HashMap<Group, usize>,
     held_count: usize,
     /// In the order in which they came.
-    waiting: BTreeMap<u64, (Arc<[Group]>, oneshot::Sender<Place>)>,
+    waiting: BTreeMap<u64, (Arc<[Group]>, oneshot::Sender<BufferSlot>)>,
     turn: u64,
 }
 
 /// One place, for as long as it is held.
-pub struct Place {
+pub struct BufferSlot {
     places: Arc<Places>,
     groups: Arc<[Group]>,
 }
@@ -116,13 +116,13 @@ impl Places {
     }
 
     /// Waits for a place.
-    pub async fn take(self: &Arc<Self>, holder: Holder) -> Option<Place> {
+    pub async fn take(self: &Arc<Self>, holder: Holder) -> Option<BufferSlot> {
         let place = self.begin(holder);
         // Nobody drops what tells it without telling.
         place.await.ok()
     }
 
-    fn begin(self: &Arc<Self>, holder: Holder) -> oneshot::Receiver<Place> {
+    fn begin(self: &Arc<Self>, holder: Holder) -> oneshot::Receiver<BufferSlot> {
         let (to, place) = oneshot::channel();
         let mut state = self.state.lock();
         let turn = state.turn;
@@ -136,7 +136,7 @@ impl Places {
     }
 
     /// Gives what is free. Returned are places of those who wait no more.
-    fn give(self: &Arc<Self>, state: &mut State) -> Vec<Place> {
+    fn give(self: &Arc<Self>, state: &mut State) -> Vec<BufferSlot> {
         let mut given_up = Vec::new();
         state.waiting.retain(|_, (_, to)| !to.is_closed());
         while let Some(turn) = state.next(self.count) {
@@ -144,7 +144,7 @@ impl Places {
                 break;
             };
             state.add(&groups);
-            let place = Place {
+            let place = BufferSlot {
                 places: Arc::clone(self),
                 groups,
             };
@@ -212,7 +212,7 @@ impl State {
     }
 }
 
-impl Drop for Place {
+impl Drop for BufferSlot {
     fn drop(&mut self) {
         let mut state = self.places.state.lock();
         state.remove(&self.groups);
@@ -244,7 +244,7 @@ mod tests {
         places: &Arc<Places>,
         holder: &Holder,
         count: usize,
-    ) -> (Vec<Place>, Vec<oneshot::Receiver<Place>>) {
+    ) -> (Vec<BufferSlot>, Vec<oneshot::Receiver<BufferSlot>>) {
         let (mut given, mut waiting) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let mut place = places.begin(holder.clone());

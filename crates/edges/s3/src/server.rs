@@ -37,14 +37,14 @@ use crate::caller::{Caller, ClientAddress, PassedOn, Permit};
 use crate::cors;
 use crate::documents::{self, KEYS_LEN_BYTES_MAX};
 use crate::forms;
-use crate::heads::{self, UnderWay};
+use crate::heads::{self, RequestPhase};
 use crate::hosts::Hosts;
 use crate::ids::Ids;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::operations;
-use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
-use crate::places::{Holder, Place, Places};
+use crate::pass::{self, Ask, Known, Links, LocateAnswer, LookupKey, Routed};
+use crate::places::{BufferSlot, Holder, Places};
 use crate::ranges::Whole;
 use crate::refused;
 use crate::service::Service;
@@ -120,7 +120,7 @@ impl Default for Settings {
 }
 
 /// What all connections share.
-pub struct Shared {
+pub struct ServerCore {
     pub stores: Arc<Stores>,
     pub settings: Settings,
     pub(crate) hosts: Hosts,
@@ -141,7 +141,7 @@ pub struct Shared {
     pub(crate) passed: AtomicU64,
 }
 
-impl Shared {
+impl ServerCore {
     pub fn new(
         stores: Arc<Stores>,
         settings: Settings,
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// A place for a request without a rate: a document, or parts that become one object.
-    pub(crate) async fn place(&self, holder: Holder) -> Option<Place> {
+    pub(crate) async fn place(&self, holder: Holder) -> Option<BufferSlot> {
         self.transfers.take(holder).await
     }
 
@@ -253,7 +253,7 @@ impl Shared {
 
 /// An object on its way, and its place among them.
 pub struct Transfer {
-    _place: Option<Place>,
+    _place: Option<BufferSlot>,
     permit: Permit,
     gate: Arc<Gate>,
     client: Client,
@@ -311,7 +311,7 @@ impl Transfer {
 /// What serves connections.
 #[derive(Clone)]
 struct Serving {
-    shared: Arc<Shared>,
+    shared: Arc<ServerCore>,
     service: S3Service,
     stopping: watch::Receiver<bool>,
     /// Streams of other nodes.
@@ -330,7 +330,7 @@ pub struct Running {
 
 impl Running {
     /// Begins to serve: what other nodes pass on, and clients wherever it is told to [listen](Self::listen).
-    pub fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+    pub fn start(shared: Arc<ServerCore>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(shared.settings.threads.max(1))
             .thread_name("s3")
@@ -380,9 +380,9 @@ impl Running {
     }
 
     /// What serves requests that other nodes pass on.
-    pub fn passed(&self) -> Option<Passed> {
+    pub fn passed(&self) -> Option<PeerServer> {
         let runtime = self.runtime.as_ref()?;
-        Some(Passed {
+        Some(PeerServer {
             serving: self.serving.clone(),
             runtime: runtime.handle().clone(),
         })
@@ -426,12 +426,12 @@ fn bounds() -> Arc<StaticConfigProvider> {
 
 /// Serves requests that other nodes pass on, with the threads of this node's server.
 #[derive(Clone)]
-pub struct Passed {
+pub struct PeerServer {
     serving: Serving,
     runtime: tokio::runtime::Handle,
 }
 
-impl Passed {
+impl PeerServer {
     /// Serves one stream of another node to its end.
     pub async fn serve(&self, incoming: cairn_forward::Incoming) {
         let serving = self.serving.clone();
@@ -459,7 +459,7 @@ async fn passed(serving: Serving, incoming: cairn_forward::Incoming) {
     let answered = match question {
         Ask::Find { named, volumes } => {
             let is_read = |volume: &VolumeId| shared.stores.of_volume(*volume).is_some();
-            let found = Found {
+            let found = LocateAnswer {
                 volume: named.here(shared),
                 is_sure: volumes.iter().all(is_read),
             };
@@ -598,7 +598,7 @@ async fn begin(
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, serving: &Serving) {
     let mut stopping = serving.stopping.clone();
-    let under_way = UnderWay::default();
+    let under_way = RequestPhase::default();
     let stream = Lingering::new(stream, from.unread.clone());
     let stream = heads::timed(stream, HEAD_TIMEOUT, under_way.clone());
     let answer = service_fn(|request| {
@@ -686,13 +686,13 @@ fn too_long() -> HttpResponse {
 }
 
 /// What is told of something that no node has.
-fn nowhere(named: &Named) -> HttpResponse {
+fn nowhere(named: &LookupKey) -> HttpResponse {
     refusal(&match named {
-        Named::Key(_) => s3_error!(
+        LookupKey::Key(_) => s3_error!(
             InvalidAccessKeyId,
             "no volume of the cluster has this access key"
         ),
-        Named::Bucket(_) => denied(),
+        LookupKey::Bucket(_) => denied(),
     })
 }
 
@@ -705,7 +705,7 @@ async fn answer_here(
     let region = &shared.settings.region;
     let asked = cors::asked(shared, &request);
     let shown = website::answer(shared, &serving.service, &request).await;
-    let mut response = match (asked.as_ref().and_then(cors::Asked::preflight), shown) {
+    let mut response = match (asked.as_ref().and_then(cors::CorsRequest::preflight), shown) {
         (Some(answer), _) => answer,
         (None, Some(answer)) => answer?,
         (None, None) => match signed::check(request.uri(), request.headers(), region) {

@@ -21,12 +21,12 @@ use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 use crate::body::Sums;
 use crate::buckets::{self, not_set};
 use crate::caller::Caller;
-use crate::server::Shared;
+use crate::server::ServerCore;
 use crate::values::{self, ReadCondition};
 
 const LIST_COUNT_MAX: usize = 1000;
 
-pub struct Service(pub Arc<Shared>);
+pub struct Service(pub Arc<ServerCore>);
 
 fn sums<T>(request: &S3Request<T>, content_md5: Option<String>, checksum: Checksum) -> Sums {
     let trailer = request.headers.get("x-amz-trailer");

@@ -19,7 +19,7 @@ use s3s::{Body, HttpError, HttpResponse, S3Request, S3Response, S3Result, s3_err
 use crate::account::Account;
 use crate::buckets::not_set;
 use crate::caller::ClientAddress;
-use crate::server::Shared;
+use crate::server::ServerCore;
 use crate::service::Service;
 
 /// What of a key is in a path as it is.
@@ -40,7 +40,7 @@ const DROPPED: [&str; 5] = [
 ];
 
 /// A request to the host of a website, and what that is set to; `None`: it is to none.
-fn asked(shared: &Shared, request: &Request<Incoming>) -> Option<(String, Option<Website>)> {
+fn asked(shared: &ServerCore, request: &Request<Incoming>) -> Option<(String, Option<Website>)> {
     let host = request.headers().get(HOST)?.to_str().ok()?;
     let name = shared.hosts.website(host)?;
     let bucket = shared.stores.bucket(&name);
@@ -50,7 +50,7 @@ fn asked(shared: &Shared, request: &Request<Incoming>) -> Option<(String, Option
 
 /// Answers what is asked of a website's host; `None`: it is asked of another.
 pub(crate) async fn answer(
-    shared: &Shared,
+    shared: &ServerCore,
     service: &S3Service,
     request: &Request<Incoming>,
 ) -> Option<Result<HttpResponse, HttpError>> {

@@ -70,10 +70,10 @@ pub struct OwnedLease {
 /// What tells whether the lease is valid; cheap to clone.
 #[derive(Clone)]
 pub struct LeaseView {
-    shared: Arc<Shared>,
+    shared: Arc<LeaseCore>,
 }
 
-struct Shared {
+struct LeaseCore {
     env: Env,
     id: LeaseId,
     settings: LeaseSettings,
@@ -91,7 +91,7 @@ impl OwnedLease {
     ) -> Result<Self, CoordinatorError> {
         let sent = env.clock.boottime();
         let grant = coordinator.grant_lease(settings.ttl).await?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LeaseCore {
             id: grant.id,
             settings,
             valid_until: Mutex::new(Some(validity(&env, sent, grant.ttl))),
@@ -181,7 +181,7 @@ fn validity(env: &Env, sent: Duration, ttl: Duration) -> Duration {
     from + (ttl - ttl / DRIFT_MARGIN_DIVISOR)
 }
 
-impl Shared {
+impl LeaseCore {
     fn valid_until(&self) -> Option<Duration> {
         let now = match planted::is(Bug::LeaseLastsOverSuspension) {
             true => self.env.clock.monotonic(),
@@ -227,7 +227,7 @@ impl Shared {
 
 /// Renews a lease until it is over or nobody wants it.
 struct Keeper {
-    shared: Arc<Shared>,
+    shared: Arc<LeaseCore>,
     coordinator: Arc<dyn Coordinator>,
     renew_at: Duration,
     /// Since when the coordinator has not renewed it.

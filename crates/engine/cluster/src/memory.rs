@@ -24,7 +24,7 @@ use crate::coordinator::{
     Txn, WatchEvent, Watcher,
 };
 pub use store::Backup;
-use store::{Seen, Store};
+use store::{Store, WatchEvents};
 
 /// How long a client waits for a reply, as [`crate::Etcd`] does.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,10 +56,10 @@ pub struct HeldRequest {
 /// The store itself; cheap to clone.
 #[derive(Clone)]
 pub struct MemoryCoordinator {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryCore>,
 }
 
-struct Shared {
+struct MemoryCore {
     env: Env,
     state: Mutex<State>,
     /// Grows with everything that may concern a watcher.
@@ -69,7 +69,7 @@ struct Shared {
 struct State {
     store: Store,
     clients: BTreeMap<String, ClientState>,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, HeldStep>,
     next_request: u64,
     /// Watchers see nothing beyond this, if it is set.
     delivered: Option<Revision>,
@@ -94,7 +94,7 @@ struct ClientState {
     faults_of_transactions: VecDeque<Fault>,
 }
 
-struct Held {
+struct HeldStep {
     client: String,
     step: Step,
 }
@@ -115,7 +115,7 @@ enum Lost {
 impl MemoryCoordinator {
     pub fn new(env: Env) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MemoryCore {
                 env,
                 state: Mutex::new(State {
                     store: Store::default(),
@@ -167,7 +167,7 @@ impl MemoryCoordinator {
 
     pub fn held(&self) -> Vec<HeldRequest> {
         let state = self.shared.state.lock();
-        let describe = |(id, held): (&u64, &Held)| HeldRequest {
+        let describe = |(id, held): (&u64, &HeldStep)| HeldRequest {
             id: *id,
             client: held.client.clone(),
             done: matches!(held.step, Step::Reply(_)),
@@ -247,7 +247,7 @@ impl MemoryCoordinator {
     }
 }
 
-impl Shared {
+impl MemoryCore {
     fn tick(&self) {
         self.ticks.send_modify(|ticks| *ticks += 1);
     }
@@ -267,7 +267,7 @@ impl Shared {
     fn step(&self, id: u64) {
         let held = {
             let mut state = self.state.lock();
-            let is_to_do = |held: &Held| matches!(held.step, Step::Do(_));
+            let is_to_do = |held: &HeldStep| matches!(held.step, Step::Do(_));
             if state.is_without_quorum && state.held.get(&id).is_some_and(is_to_do) {
                 return;
             }
@@ -275,24 +275,24 @@ impl Shared {
         };
         match held {
             None => {}
-            Some(Held {
+            Some(HeldStep {
                 step: Step::Reply(reply),
                 ..
             }) => reply(),
-            Some(Held {
+            Some(HeldStep {
                 client,
                 step: Step::Do(work),
             }) => {
                 let reply = self.with_store(work);
                 let step = Step::Reply(reply);
-                self.state.lock().held.insert(id, Held { client, step });
+                self.state.lock().held.insert(id, HeldStep { client, step });
             }
         }
     }
 }
 
 struct MemoryClient {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryCore>,
     name: String,
 }
 
@@ -356,7 +356,7 @@ impl MemoryClient {
         state.next_request += 1;
         let client = self.name.clone();
         let step = Step::Do(work);
-        state.held.insert(id, Held { client, step });
+        state.held.insert(id, HeldStep { client, step });
         drop(state);
         if !holds {
             self.shared.step(id);
@@ -431,7 +431,7 @@ impl Coordinator for MemoryClient {
 }
 
 struct MemoryWatcher {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryCore>,
     client: String,
     range: KeyRange,
     /// The revision that comes next.
@@ -461,19 +461,19 @@ impl MemoryWatcher {
         }
         let restored = self.incarnation != state.store.incarnation();
         let seen = if restored {
-            Seen::Compacted
+            WatchEvents::Compacted
         } else {
             state.store.changes(&self.range, self.from, limit)
         };
         match seen {
-            Seen::Nothing => Err(wait),
-            Seen::Compacted => {
+            WatchEvents::Nothing => Err(wait),
+            WatchEvents::Compacted => {
                 let reply = state.store.range(&self.range);
                 self.incarnation = state.store.incarnation();
                 self.from = reply.revision.next();
                 Ok(WatchEvent::Reset(reply))
             }
-            Seen::Changes { revision, changes } => {
+            WatchEvents::Changes { revision, changes } => {
                 self.from = revision.next();
                 Ok(WatchEvent::Changes { revision, changes })
             }

@@ -44,15 +44,15 @@ impl ReadBuffers {
 
 #[derive(Debug)]
 pub(crate) struct BufPool {
-    classes: [Mutex<Vec<Kept>>; CLASS_COUNT],
+    classes: [Mutex<Vec<IdleBuffer>>; CLASS_COUNT],
     kept_bytes: AtomicUsize,
     kept_bytes_max: AtomicUsize,
 }
 
 /// A buffer that nobody uses.
-struct Kept(AlignedBuf);
+struct IdleBuffer(AlignedBuf);
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for IdleBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes", self.0.len())
     }
@@ -84,7 +84,7 @@ impl BufPool {
     }
 
     fn take_kept(&self, class: usize) -> Option<AlignedBuf> {
-        let Kept(buf) = self.classes.get(class)?.lock().pop()?;
+        let IdleBuffer(buf) = self.classes.get(class)?.lock().pop()?;
         self.kept_bytes.fetch_sub(buf.len(), Ordering::Relaxed);
         Some(buf)
     }
@@ -111,7 +111,7 @@ impl BufPool {
         // Several that come at once may be a few too many: each class has its own bound.
         let of_all = self.kept_bytes.load(Ordering::Relaxed);
         if of_class + len_bytes <= max_bytes / CLASS_PART && of_all + len_bytes <= max_bytes {
-            kept.push(Kept(buf));
+            kept.push(IdleBuffer(buf));
             self.kept_bytes.fetch_add(len_bytes, Ordering::Relaxed);
         }
     }
@@ -120,7 +120,7 @@ impl BufPool {
     fn drop_beyond(&self, bytes: usize) {
         for class in self.classes.iter().rev() {
             while self.kept_bytes.load(Ordering::Relaxed) > bytes {
-                let Some(Kept(buf)) = class.lock().pop() else {
+                let Some(IdleBuffer(buf)) = class.lock().pop() else {
                     break;
                 };
                 self.kept_bytes.fetch_sub(buf.len(), Ordering::Relaxed);

@@ -26,7 +26,7 @@ use crate::workers::{END_MAX, join};
 /// The completion that only says "look at the queue".
 const WAKE_KEY: u64 = u64::MAX;
 
-struct Shared {
+struct RingCore {
     queue: Mutex<VecDeque<Box<Request>>>,
     /// The thread is, or is about to be, in the kernel and will not look at the queue by itself.
     sleeping: AtomicBool,
@@ -34,7 +34,7 @@ struct Shared {
     wake: OwnedFd,
 }
 
-impl Shared {
+impl RingCore {
     fn wake(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: writes 8 bytes of a live array to an open eventfd. It only fails when the counter
@@ -44,7 +44,7 @@ impl Shared {
 }
 
 pub(crate) struct Ring {
-    shared: Arc<Shared>,
+    shared: Arc<RingCore>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -59,7 +59,7 @@ impl Ring {
         }
         // SAFETY: just opened, and owned by nobody else.
         let wake = unsafe { OwnedFd::from_raw_fd(wake) };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RingCore {
             queue: Mutex::default(),
             sleeping: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -153,7 +153,7 @@ fn require_operations(is_known: impl Fn(u8) -> bool) -> io::Result<()> {
 
 struct RingThread {
     ring: IoUring,
-    shared: Arc<Shared>,
+    shared: Arc<RingCore>,
     in_flight: Slab<Box<Request>>,
     batch: VecDeque<Box<Request>>,
     /// Keys whose operation has to be given to the kernel.
@@ -163,7 +163,7 @@ struct RingThread {
 }
 
 impl RingThread {
-    fn new(ring: IoUring, shared: Arc<Shared>) -> Self {
+    fn new(ring: IoUring, shared: Arc<RingCore>) -> Self {
         Self {
             ring,
             shared,

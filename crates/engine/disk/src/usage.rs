@@ -37,7 +37,7 @@ impl Usage {
 
     /// Counts again what others keep there.
     pub(crate) fn recount(&self, root: &Path) -> io::Result<()> {
-        let mut others = Others::default();
+        let mut others = OtherUsage::default();
         visit_files(root, 0, &mut |depth, entry| {
             // Of the many files of its own nothing is asked.
             if depth >= OTHERS_DEPTH {
@@ -90,7 +90,7 @@ fn in_blocks(len_bytes: u64) -> u64 {
 /// Bytes of the files below a folder: those that come and go through the disk, and those of others.
 fn scan_folder(root: &Path) -> io::Result<(u64, u64)> {
     let mut own_bytes = 0u64;
-    let mut others = Others::default();
+    let mut others = OtherUsage::default();
     visit_files(root, 0, &mut |depth, entry| {
         let metadata = entry.metadata()?;
         if depth >= OTHERS_DEPTH {
@@ -136,13 +136,13 @@ fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 #[derive(Default)]
-struct Others {
+struct OtherUsage {
     bytes: u64,
     /// Files with several names take their space once.
     seen: HashSet<(u64, u64)>,
 }
 
-impl Others {
+impl OtherUsage {
     fn add(&mut self, metadata: &Metadata) {
         if self.seen.insert((metadata.dev(), metadata.ino())) {
             let bytes = metadata.blocks().saturating_mul(512);

@@ -21,14 +21,14 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Shared {
+struct WorkersCore {
     queue: Mutex<Queue>,
     filled: Condvar,
 }
 
 /// Jobs waiting are bounded by the engine's in-flight limit.
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<WorkersCore>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -54,7 +54,7 @@ impl Workers {
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &WorkersCore) {
     loop {
         let job = {
             let mut queue = shared.queue.lock();

@@ -30,7 +30,7 @@ use crate::counters::{Changed, Counters};
 use crate::error::MetaError;
 use crate::gathering::Gathering;
 use crate::log::LogWriter;
-use crate::shared::{Queued, Shared, Stop};
+use crate::shared::{Queued, Stop, StoreCore};
 use crate::state::{StateKey, StateStore, versions};
 
 /// Most bytes of batches in one group, beside the first batch.
@@ -88,7 +88,7 @@ impl Backlog {
     }
 
     /// Brings the state as far as it goes; without space for it that is no error.
-    fn apply(&mut self, shared: &Arc<Shared>) -> Result<(), MetaError> {
+    fn apply(&mut self, shared: &Arc<StoreCore>) -> Result<(), MetaError> {
         while let Some((group, applied)) = self.groups.front() {
             match shared.apply(group, *applied) {
                 Ok(()) => {}
@@ -108,7 +108,7 @@ impl Backlog {
 }
 
 pub(crate) struct Committer {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<StoreCore>,
     pub clock: Arc<dyn Clock>,
     pub backlog: Backlog,
     pub log: Box<dyn LogWriter>,
@@ -363,7 +363,7 @@ impl Committer {
 /// another log file it waits: what waits for the group waits longer, and is not lost.
 async fn append(
     log: &mut dyn LogWriter,
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     clock: &dyn Clock,
     group: &Group,
     may_block: bool,
@@ -384,7 +384,7 @@ async fn append(
 }
 
 /// Tells all who wait when the task ends by a panic: nobody else would.
-struct PanicGuard(Option<Arc<Shared>>);
+struct PanicGuard(Option<Arc<StoreCore>>);
 
 impl Drop for PanicGuard {
     fn drop(&mut self) {

@@ -5,15 +5,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::shared::{Shared, Stop};
+use crate::shared::{Stop, StoreCore};
 
 /// As long as it is there, nothing that is submitted becomes durable, and so nobody who waits for that is answered.
 ///
 /// A store that is closed, or fails, does not wait for it: then [`Self::is_kept`] says no.
-pub struct Held(Arc<Shared>);
+pub struct CommitHold(Arc<StoreCore>);
 
-impl Held {
-    pub(crate) fn begin(shared: &Arc<Shared>) -> Self {
+impl CommitHold {
+    pub(crate) fn begin(shared: &Arc<StoreCore>) -> Self {
         // Under the lock: what was cut before was submitted before.
         let pending = shared.pending.lock();
         shared.held_count.fetch_add(1, Ordering::AcqRel);
@@ -27,7 +27,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for CommitHold {
     fn drop(&mut self) {
         self.0.held_count.fetch_sub(1, Ordering::AcqRel);
         self.0.work.notify_one();

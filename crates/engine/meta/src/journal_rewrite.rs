@@ -18,7 +18,7 @@ use crate::batch::{Batch, JOURNAL_ENTRY_BYTES};
 use crate::error::MetaError;
 use crate::journal::JournalReplay;
 use crate::log::CommitLog;
-use crate::shared::Shared;
+use crate::shared::StoreCore;
 use crate::store::MetaStore;
 
 /// Has the log forget the earlier starts: the states are brought up to date, and `journal`, all that there is of it, is
@@ -164,7 +164,7 @@ fn without_overlaps(journal: Vec<JournalEntry>, data_bytes_max: usize) -> Vec<Jo
 }
 
 /// Whether enough disks have space for all of it once more, and two log files.
-fn has_room(shared: &Shared, journal: &[JournalEntry]) -> bool {
+fn has_room(shared: &StoreCore, journal: &[JournalEntry]) -> bool {
     let lens = journal
         .iter()
         .map(|entry| (entry.data.len() + JOURNAL_ENTRY_BYTES) as u64);

@@ -46,7 +46,7 @@ pub use cairn_formats::metadata::{
 pub use cairn_formats::settings as volume_settings;
 pub use disks::Preference;
 pub use error::{MetaError, MetaErrorKind};
-pub use held::Held;
+pub use held::CommitHold;
 pub use log::ensemble::{
     Agreement, AgreementError, Copies, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,
 };

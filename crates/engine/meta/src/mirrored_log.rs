@@ -13,11 +13,11 @@ use crate::batch::Batch;
 use crate::disks::Preference;
 use crate::error::MetaError;
 use crate::log::CommitLog;
-use crate::shared::Shared;
+use crate::shared::StoreCore;
 
 /// A log that is mirrored on disks of one server, where the copies of the state are as well.
 pub struct MirroredLog {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
 }
 
 impl CommitLog for MirroredLog {
@@ -27,7 +27,7 @@ impl CommitLog for MirroredLog {
 }
 
 impl MirroredLog {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<StoreCore>) -> Self {
         Self { shared }
     }
 

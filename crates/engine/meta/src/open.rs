@@ -39,7 +39,7 @@ use crate::replay_budget::ReplayHold;
 use crate::segments::Segments;
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
-    BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared, Submitted,
+    BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, StoreCore, Submitted,
 };
 use crate::snapshots::Snapshots;
 use crate::state::remote::RemoteCopies;
@@ -292,7 +292,7 @@ impl Parts {
     pub async fn create<L: CommitLog>(
         self,
         found: Box<dyn FoundLog>,
-        handle: impl FnOnce(Arc<Shared>) -> L,
+        handle: impl FnOnce(Arc<StoreCore>) -> L,
     ) -> Result<Arc<MetaStore<L>>, MetaError> {
         let Self {
             env,
@@ -339,7 +339,7 @@ impl Parts {
     pub async fn open<L: CommitLog>(
         self,
         found: Box<dyn FoundLog>,
-        handle: impl FnOnce(Arc<Shared>) -> L,
+        handle: impl FnOnce(Arc<StoreCore>) -> L,
     ) -> Result<(Arc<MetaStore<L>>, Recovered), MetaError> {
         let Self {
             env,
@@ -782,7 +782,7 @@ struct Start {
 
 /// What all parts of a store share, and what its committer begins with.
 struct Started {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     backlog: Backlog,
     counters: Counters,
     /// Copies of the state are to be made at once.
@@ -827,7 +827,7 @@ impl Start {
         let progress = Arc::new(Progress::default());
         progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
         let is_full = !self.backlog.is_empty() || read_only.is_some();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreCore {
             clock: self.clock,
             entropy: self.entropy,
             ship: Mutex::new(BackgroundShip {
@@ -888,7 +888,7 @@ impl Start {
     async fn run<L: CommitLog>(
         self,
         log: Box<dyn LogWriter>,
-        handle: impl FnOnce(Arc<Shared>) -> L,
+        handle: impl FnOnce(Arc<StoreCore>) -> L,
     ) -> Result<Arc<MetaStore<L>>, MetaError> {
         let Started {
             shared,

@@ -24,10 +24,10 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Counts and bounds the memory of replayed logs, of all volumes of a process. Cloning shares it.
 #[derive(Clone, Debug)]
-pub struct ReplayBudget(Arc<Inner>);
+pub struct ReplayBudget(Arc<BudgetCore>);
 
 #[derive(Debug)]
-struct Inner {
+struct BudgetCore {
     bytes_max: u64,
     holds: Mutex<Holds>,
     /// An opening has less, or nothing any more.
@@ -58,7 +58,7 @@ impl Holds {
 impl ReplayBudget {
     /// `bytes_max`: of each of both kinds.
     pub fn new(bytes_max: u64) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(BudgetCore {
             bytes_max,
             holds: Mutex::default(),
             freed: Notify::new(),

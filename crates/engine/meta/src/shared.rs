@@ -87,7 +87,7 @@ pub(crate) struct Submitted {
 
 pub(crate) type Overlay = BTreeMap<Key, Submitted>;
 
-pub(crate) struct Shared {
+pub(crate) struct StoreCore {
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
     pub tasks: Tasks,
@@ -123,7 +123,7 @@ pub(crate) struct Shared {
     /// Old states that are of use only until the next shipment.
     pub superseded: Mutex<Vec<Candidate>>,
     pub stop: AtomicU8,
-    /// Those who want nothing to become durable: see [`crate::Held`].
+    /// Those who want nothing to become durable: see [`crate::CommitHold`].
     pub held_count: AtomicUsize,
     pub log_start: AtomicU64,
     pub shipping: Arc<tokio::sync::Mutex<()>>,
@@ -155,7 +155,7 @@ pub(crate) struct BackgroundShip {
     pub short_file_count: u64,
 }
 
-impl Shared {
+impl StoreCore {
     pub fn stop(&self) -> Stop {
         match self.stop.load(Ordering::Acquire) {
             0 => Stop::No,

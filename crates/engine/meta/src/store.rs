@@ -20,14 +20,14 @@ use smallvec::SmallVec;
 use crate::batch::{Batch, Ticket};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::held::Held;
+use crate::held::CommitHold;
 use crate::log::CommitLog;
 use crate::log::ensemble::Seat;
 use crate::open;
 use crate::progress::Durable;
 use crate::segments::{self, SegmentTotals};
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
-use crate::shared::{INO_CHUNK, Pending, SEGMENT_CHUNK, Shared, Stop};
+use crate::shared::{INO_CHUNK, Pending, SEGMENT_CHUNK, Stop, StoreCore};
 use crate::snapshots::{
     NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotChange, SnapshotError, check_name,
 };
@@ -96,7 +96,7 @@ pub struct Recovered {
 /// The metadata of one volume, open for reading and writing. All methods may be called from any
 /// thread. Dropped without [`MetaStore::close`], it stops as in a crash: nothing durable is lost.
 pub struct MetaStore<L: CommitLog = VolumeLog> {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<StoreCore>,
     pub(crate) log: L,
 }
 
@@ -363,8 +363,8 @@ impl<L: CommitLog> MetaStore<L> {
     }
 
     /// Keeps back what is submitted from now on, until the answer is dropped: readers see it, and it does not become durable.
-    pub fn hold(&self) -> Held {
-        Held::begin(&self.shared)
+    pub fn hold(&self) -> CommitHold {
+        CommitHold::begin(&self.shared)
     }
 
     /// Changes what is noted about a snapshot that can be seen: its name, whether it is locked, whether it is deleted.

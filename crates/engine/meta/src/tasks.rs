@@ -22,9 +22,9 @@ struct Running {
 }
 
 /// Counts a task for as long as it exists, however it ends.
-struct Counted(Arc<Running>);
+struct TaskGuard(Arc<Running>);
 
-impl Drop for Counted {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::AcqRel);
         self.0.ended.notify_waiters();
@@ -58,7 +58,7 @@ impl Tasks {
 
     fn counted(&self, task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<()> {
         self.running.count.fetch_add(1, Ordering::AcqRel);
-        let counted = Counted(self.running.clone());
+        let counted = TaskGuard(self.running.clone());
         Box::pin(async move {
             // Declared first, so dropped last: what the task holds is gone when it is not counted.
             let _counted = counted;

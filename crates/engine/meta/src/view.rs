@@ -11,7 +11,7 @@ use cairn_formats::metadata::Key;
 
 use crate::batch::Ticket;
 use crate::error::MetaError;
-use crate::shared::Shared;
+use crate::shared::StoreCore;
 use crate::state::StateStore;
 use crate::state::versions::{self, Entry, Version, VersionCursor};
 
@@ -27,12 +27,12 @@ type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], View) -> VersionCurso
 /// The keys of a volume as one view has them.
 #[derive(Clone, Copy)]
 pub struct MetaView<'a> {
-    shared: &'a Shared,
+    shared: &'a StoreCore,
     view: View,
 }
 
 impl<'a> MetaView<'a> {
-    pub(crate) fn new(shared: &'a Shared, view: View) -> Self {
+    pub(crate) fn new(shared: &'a StoreCore, view: View) -> Self {
         Self { shared, view }
     }
 

@@ -178,9 +178,9 @@ impl Resolve for System {
 }
 
 /// What another one finds, if it may be contacted. The connection is made to the very addresses that were checked.
-struct Checked(Arc<dyn Resolve>);
+struct CheckedResolver(Arc<dyn Resolve>);
 
-impl Resolve for Checked {
+impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let host = name.as_str().to_owned();
         let finding = self.0.resolve(name);
@@ -210,7 +210,7 @@ impl Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
         builder
             .redirect(reqwest::redirect::Policy::none())
-            .dns_resolver(Arc::new(Checked(resolver)))
+            .dns_resolver(Arc::new(CheckedResolver(resolver)))
             .build()
             .map(Self)
     }

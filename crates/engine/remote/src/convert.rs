@@ -6,7 +6,7 @@ use std::ops::Range;
 use cairn_base::disk::DiskError;
 use cairn_formats::FormatError;
 use cairn_shard::{DiskHealth, HiddenId, ShardError, ShardService};
-use cairn_wire::{DiskReport, Fault, FormatFault, Hidden, Place, RecycledCount};
+use cairn_wire::{DiskReport, Fault, FormatFault, Hidden, RecycledCount, ShardRange};
 use parking_lot::Mutex;
 
 /// Most words of peers that are remembered, and most bytes of each.
@@ -140,7 +140,7 @@ pub(crate) fn hidden_id(hidden: Hidden) -> HiddenId {
 }
 
 /// `None`: no place that a shard could have.
-pub(crate) fn range(place: Place) -> Option<Range<u64>> {
+pub(crate) fn range(place: ShardRange) -> Option<Range<u64>> {
     let end = place.offset.checked_add(place.len_bytes.into())?;
     Some(place.offset..end)
 }

@@ -14,14 +14,14 @@ use cairn_shard::{
     CHECKSUM_UNIT_BYTES, CheckedRead, Copied, Health, HiddenId, ShardError, ShardFooter,
     ShardFuture, ShardList, ShardName, ShardService, ShardStat, ShardWrite, SweptShards,
 };
-use cairn_wire::{DiskReport, Message, PAYLOAD_LEN_BYTES_MAX, Place, Reply, Request};
+use cairn_wire::{DiskReport, Message, PAYLOAD_LEN_BYTES_MAX, Reply, Request, ShardRange};
 use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 
 use crate::convert;
 use crate::frames::send_small;
 use crate::link::{Link, NoReply};
-use crate::peer::{Shared, unexpected};
+use crate::peer::{PeerCore, unexpected};
 use crate::serve::NUMBER_OF_NONE;
 
 /// Most bytes that one request reads; a larger read has several under way.
@@ -40,7 +40,7 @@ const _: () = assert!(WRITE_LEN_BYTES_MAX <= PAYLOAD_LEN_BYTES_MAX);
 
 /// The shards of a disk that another node serves.
 pub struct RemoteDisk {
-    peer: Arc<Shared>,
+    peer: Arc<PeerCore>,
     id: DiskId,
     label: String,
     health: Health,
@@ -48,7 +48,7 @@ pub struct RemoteDisk {
 }
 
 impl RemoteDisk {
-    pub(crate) fn new(peer: Arc<Shared>, report: DiskReport) -> Self {
+    pub(crate) fn new(peer: Arc<PeerCore>, report: DiskReport) -> Self {
         let disk = Self {
             id: report.disk,
             label: convert::label(&peer.label, &report.label),
@@ -193,7 +193,7 @@ impl RemoteDisk {
     async fn write(
         &self,
         writes: Vec<ShardWrite>,
-        request: impl Fn(Vec<Place>) -> Request + Send + Sync,
+        request: impl Fn(Vec<ShardRange>) -> Request + Send + Sync,
     ) -> Result<(), ShardError> {
         let asked = batches(writes).into_iter();
         let asked = asked.map(|(places, payload)| self.done(request(places), payload));
@@ -214,7 +214,7 @@ impl RemoteDisk {
     ) -> Result<CheckedRead, ShardError> {
         // No piece is longer than that.
         let len_bytes = (range.end - range.start) as u32;
-        let place = Place {
+        let place = ShardRange {
             offset: range.start,
             len_bytes,
         };
@@ -535,7 +535,7 @@ impl ShardService for RemoteDisk {
                     hidden: named,
                     node,
                     disk: from.id(),
-                    place: Place {
+                    place: ShardRange {
                         offset: range.start,
                         // At most what one request reads.
                         len_bytes: len_bytes as u32,
@@ -685,11 +685,11 @@ impl ShardService for RemoteDisk {
 }
 
 /// The places and the payload of each request that writes all of `writes`; at least one.
-fn batches(writes: Vec<ShardWrite>) -> Vec<(Vec<Place>, Vec<Bytes>)> {
+fn batches(writes: Vec<ShardWrite>) -> Vec<(Vec<ShardRange>, Vec<Bytes>)> {
     let mut done = Vec::new();
     let (mut places, mut payload, mut len_bytes) = (Vec::new(), Vec::new(), 0);
     for write in writes {
-        let mut place = Place {
+        let mut place = ShardRange {
             offset: write.offset,
             len_bytes: 0,
         };

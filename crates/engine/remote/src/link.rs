@@ -48,7 +48,7 @@ struct Permits {
     _bytes: OwnedSemaphorePermit,
 }
 
-struct Waiting {
+struct PendingCall {
     reply: Option<oneshot::Sender<Result<Arrived, NoReply>>>,
     due: Duration,
     _permits: Permits,
@@ -61,9 +61,9 @@ struct Arrived {
 }
 
 #[derive(Default)]
-struct UnderWay {
+struct PendingCalls {
     id_last: u64,
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, PendingCall>,
     /// Nothing is added any more.
     ended: Option<String>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Link {
     queue: UnboundedSender<Outgoing>,
     limits: Limits,
     credits: Mutex<BTreeMap<DiskId, Arc<Credit>>>,
-    under_way: Mutex<UnderWay>,
+    under_way: Mutex<PendingCalls>,
 }
 
 impl Link {
@@ -159,7 +159,7 @@ impl Link {
         };
         let message = Message::Request { disk, request };
         let (reply, replied) = oneshot::channel();
-        let id = self.add(Waiting {
+        let id = self.add(PendingCall {
             reply: Some(reply),
             due,
             _permits: permits,
@@ -196,7 +196,7 @@ impl Link {
         NoReply::Broken(reason.unwrap_or_else(|| "the connection ended".to_owned()))
     }
 
-    fn add(&self, waiting: Waiting) -> Result<u64, NoReply> {
+    fn add(&self, waiting: PendingCall) -> Result<u64, NoReply> {
         let mut under_way = self.under_way.lock();
         if let Some(reason) = &under_way.ended {
             return Err(NoReply::Broken(reason.clone()));

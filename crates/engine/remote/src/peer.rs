@@ -74,7 +74,7 @@ struct Status {
     problem: Option<String>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct PeerCore {
     pub(crate) env: Env,
     pub(crate) settings: PeerSettings,
     pub(crate) node: NodeId,
@@ -91,7 +91,7 @@ pub(crate) struct Shared {
 }
 
 /// A node that serves its disks to this one. The connection ends with it; disks that are still in use then fail.
-pub struct Peer(Arc<Shared>);
+pub struct Peer(Arc<PeerCore>);
 
 impl Peer {
     /// Begins to connect, and goes on to. `label` names the node in messages.
@@ -103,7 +103,7 @@ impl Peer {
         dial: Arc<dyn Dial>,
         settings: PeerSettings,
     ) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PeerCore {
             env,
             settings,
             node,
@@ -178,7 +178,7 @@ impl Drop for Peer {
     }
 }
 
-impl Shared {
+impl PeerCore {
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.link.lock().clone()
     }

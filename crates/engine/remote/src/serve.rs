@@ -10,8 +10,8 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, NodeId};
 use cairn_shard::{Copied, HiddenId, ShardError, ShardService, ShardWrite};
 use cairn_wire::{
-    Fault, Hello, Limits, Message, PAYLOAD_LEN_BYTES_MAX, PROTOCOL_VERSION, Place, Reply, Request,
-    Welcome,
+    Fault, Hello, Limits, Message, PAYLOAD_LEN_BYTES_MAX, PROTOCOL_VERSION, Reply, Request,
+    ShardRange, Welcome,
 };
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -299,7 +299,7 @@ impl Server {
             };
             match frame.message {
                 Message::Request { disk, request } => {
-                    let asked = Asked {
+                    let asked = ReceivedRequest {
                         header: frame.header,
                         payload: frame.payload,
                         disk,
@@ -352,7 +352,7 @@ impl Server {
     fn begin(
         self: &Arc<Self>,
         session: &Arc<Session>,
-        asked: Asked,
+        asked: ReceivedRequest,
         breaker: &Arc<Breaker>,
     ) -> Result<(), End> {
         let Some(disk) = self.served.disk(asked.disk) else {
@@ -397,7 +397,7 @@ impl Server {
         &self,
         session: &Session,
         disk: Arc<dyn ShardService>,
-        asked: Asked,
+        asked: ReceivedRequest,
     ) -> Result<(Reply, Bytes), ShardError> {
         let payload = asked.payload;
         let own = |hidden: cairn_wire::Hidden| session.own(asked.disk, hidden);
@@ -574,7 +574,7 @@ impl Server {
     }
 }
 
-struct Asked {
+struct ReceivedRequest {
     header: cairn_wire::Header,
     payload: Bytes,
     disk: DiskId,
@@ -598,8 +598,8 @@ fn done((): ()) -> Reply {
 }
 
 /// The parts of a payload at their places. The message was refused if they were not of its length.
-fn writes(places: &[Place], mut payload: Bytes) -> Vec<ShardWrite> {
-    let take = |place: &Place| {
+fn writes(places: &[ShardRange], mut payload: Bytes) -> Vec<ShardWrite> {
+    let take = |place: &ShardRange| {
         let len_bytes = (place.len_bytes as usize).min(payload.len());
         ShardWrite {
             offset: place.offset,
@@ -612,7 +612,7 @@ fn writes(places: &[Place], mut payload: Bytes) -> Vec<ShardWrite> {
 fn range(
     disk: &dyn ShardService,
     shard: cairn_shard::ShardName,
-    place: Place,
+    place: ShardRange,
 ) -> Result<std::ops::Range<u64>, ShardError> {
     convert::range(place).ok_or_else(|| ShardError::BadRange {
         disk: disk.label().to_owned(),
@@ -625,7 +625,7 @@ fn range(
 
 /// Requests and bytes under way for one disk.
 #[derive(Clone, Copy, Default)]
-struct UnderWay {
+struct DiskLoad {
     requests: u32,
     credits: u64,
 }
@@ -634,7 +634,7 @@ struct UnderWay {
 struct Session {
     /// `None`: nothing is sent any more.
     queue: Mutex<Option<mpsc::UnboundedSender<Outgoing>>>,
-    under_way: Arc<Mutex<BTreeMap<DiskId, UnderWay>>>,
+    under_way: Arc<Mutex<BTreeMap<DiskId, DiskLoad>>>,
     hidden: Mutex<BTreeMap<(DiskId, HiddenId), Epoch>>,
     /// A state is on its way; another one would only wait behind it.
     is_saying: Arc<AtomicBool>,
@@ -653,7 +653,7 @@ impl Drop for Saying {
 
 /// Counts a request until its reply is about to be written.
 struct Usage {
-    under_way: Arc<Mutex<BTreeMap<DiskId, UnderWay>>>,
+    under_way: Arc<Mutex<BTreeMap<DiskId, DiskLoad>>>,
     idle: Arc<tokio::sync::Notify>,
     disk: DiskId,
     credits: u64,

@@ -103,7 +103,7 @@ impl Refusals {
 
 /// What an append asks for.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct AppendTarget {
     placing: Placing,
     stream: Stream,
 }
@@ -140,7 +140,7 @@ impl SegmentStore {
         stream: Stream,
         records: Vec<EncodedRecord>,
     ) -> Result<Appended> {
-        let wanted = Wanted {
+        let wanted = AppendTarget {
             placing: placing.into(),
             stream,
         };
@@ -163,7 +163,7 @@ impl SegmentStore {
     async fn append_now(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        wanted: Wanted,
+        wanted: AppendTarget,
         records: &[EncodedRecord],
     ) -> Result<Appended> {
         let blocks: u32 = records
@@ -211,7 +211,7 @@ impl SegmentStore {
     }
 
     /// The disks that an append does without from the beginning: those that are doubted, if others are enough.
-    fn first_refusals(&self, wanted: Wanted) -> Refusals {
+    fn first_refusals(&self, wanted: AppendTarget) -> Refusals {
         let refusals = Refusals::of_late(self.doubtful_disks());
         match refusals.avoided.is_empty() || self.place(wanted, &refusals).is_ok() {
             true => refusals,
@@ -225,7 +225,7 @@ impl SegmentStore {
     async fn append_once(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        wanted: Wanted,
+        wanted: AppendTarget,
         records: &[EncodedRecord],
         refusals: &mut Refusals,
     ) -> Result<std::result::Result<Appended, Vec<WriteFailure>>> {
@@ -306,7 +306,7 @@ impl SegmentStore {
     async fn give_back(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        wanted: Wanted,
+        wanted: AppendTarget,
         refusals: &Refusals,
         jobs: Vec<WriteJob<'_>>,
     ) {
@@ -322,7 +322,7 @@ impl SegmentStore {
 
     async fn write(
         self: &Arc<Self>,
-        wanted: Wanted,
+        wanted: AppendTarget,
         refusals: &Refusals,
         job: WriteJob<'_>,
     ) -> std::result::Result<(), WriteFailure> {
@@ -378,7 +378,7 @@ impl SegmentStore {
     /// Whether a segment with as much parity can be made without some disks that answer late.
     fn can_do_without(
         &self,
-        wanted: Wanted,
+        wanted: AppendTarget,
         parity: u8,
         refusals: &Refusals,
         late: &[DiskId],
@@ -414,10 +414,10 @@ impl SegmentStore {
     async fn open_segment(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        wanted: Wanted,
+        wanted: AppendTarget,
         refusals: &mut Refusals,
     ) -> Result<Arc<Segment>> {
-        let Wanted { placing, stream } = wanted;
+        let AppendTarget { placing, stream } = wanted;
         let code = placing.code;
         if let Some(segment) = self.current_segment(volume, wanted, refusals) {
             return Ok(segment);
@@ -464,10 +464,10 @@ impl SegmentStore {
     fn current_segment(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        wanted: Wanted,
+        wanted: AppendTarget,
         refusals: &Refusals,
     ) -> Option<Arc<Segment>> {
-        let Wanted { placing, stream } = wanted;
+        let AppendTarget { placing, stream } = wanted;
         let segment = volume.streams.lock().get(placing, stream)?.clone();
         if self.is_usable(&segment, placing.code, refusals) {
             return Some(segment);
@@ -506,7 +506,7 @@ impl SegmentStore {
     async fn create_segment(
         self: &Arc<Self>,
         volume: &Volume,
-        wanted: Wanted,
+        wanted: AppendTarget,
         refusals: &mut Refusals,
     ) -> Result<Arc<Segment>> {
         let (mut detail, mut is_unreachable) = (String::new(), false);
@@ -555,7 +555,7 @@ impl SegmentStore {
     /// disks that work: they are no reason for less protection. Fails with `NoSpace`, or with `Write` if no disk works.
     ///
     /// Those of the kind that is asked for are chosen, unless a segment on all of them would survive more.
-    fn place(&self, wanted: Wanted, refusals: &Refusals) -> Result<SegmentPlace> {
+    fn place(&self, wanted: AppendTarget, refusals: &Refusals) -> Result<SegmentPlace> {
         let members = self.members();
         let healthy: Vec<(Arc<dyn ShardService>, u64)> = self
             .roomy_disks()
@@ -684,7 +684,7 @@ impl SegmentStore {
         self: &Arc<Self>,
         volume: &Volume,
         place: &SegmentPlace,
-        wanted: Wanted,
+        wanted: AppendTarget,
         can_do_without: impl Fn(&[DiskId]) -> bool,
     ) -> std::result::Result<Arc<Segment>, Vec<(DiskId, ShardError)>> {
         let SegmentPlace {

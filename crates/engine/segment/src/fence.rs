@@ -33,19 +33,19 @@ const OPENING_TRIES_MAX: u32 = 60;
 pub(crate) struct Unfenced {
     /// Of `waiting`, so that nobody takes the lock where there is none.
     count: AtomicUsize,
-    waiting: Mutex<BTreeMap<(DiskId, VolumeId), Waiting>>,
+    waiting: Mutex<BTreeMap<(DiskId, VolumeId), PendingPromise>>,
 }
 
 /// What a disk was asked to promise.
 #[derive(Clone, Copy)]
-struct Waiting {
+struct PendingPromise {
     epoch: Epoch,
     /// It works, and has no room to keep the promise.
     is_full: bool,
 }
 
 impl Unfenced {
-    fn add(&self, disk: DiskId, volume: VolumeId, asked: Waiting) {
+    fn add(&self, disk: DiskId, volume: VolumeId, asked: PendingPromise) {
         let mut waiting = self.waiting.lock();
         waiting.insert((disk, volume), asked);
         self.count.store(waiting.len(), Ordering::Release);
@@ -72,7 +72,7 @@ impl Unfenced {
         self.any_of(disk, |asked| !asked.is_full)
     }
 
-    fn any_of(&self, disk: DiskId, is_wanted: impl Fn(&Waiting) -> bool) -> bool {
+    fn any_of(&self, disk: DiskId, is_wanted: impl Fn(&PendingPromise) -> bool) -> bool {
         let of_disk = (disk, VolumeId(0))..=(disk, VolumeId(u32::MAX));
         self.count.load(Ordering::Acquire) > 0
             && self
@@ -126,13 +126,13 @@ impl SegmentStore {
                 }
             }
             self.unfenced
-                .add(disk.id(), volume, Waiting { epoch, is_full });
+                .add(disk.id(), volume, PendingPromise { epoch, is_full });
             self.fence_later(disk, volume, epoch);
         }
         for disk in failed {
             let is_full = false;
             self.unfenced
-                .add(disk.id(), volume, Waiting { epoch, is_full });
+                .add(disk.id(), volume, PendingPromise { epoch, is_full });
             self.fence_later(disk, volume, epoch);
         }
         match newest {

@@ -51,7 +51,7 @@ pub use cairn_formats::tier_object::ObjectId;
 pub use disk_table::{Member, Role};
 pub use encoder::Encoder;
 pub use error::{ErrorKind, SegmentError};
-pub use move_targets::{DiskRoom, MoveRoom, MovingShard, Place};
+pub use move_targets::{DiskRoom, MoveRoom, MovingShard, TargetDisk};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Rate, Turn, Urgency};
 pub use read::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache, WantedPart};

@@ -56,7 +56,7 @@ pub struct MovingShard<'a> {
 
 /// A disk of the pool, as far as that matters to those that take its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TargetDisk {
     pub node: NodeId,
     /// What is on it can be read.
     pub is_there: bool,
@@ -65,7 +65,7 @@ pub struct Place {
     pub media: Option<Media>,
 }
 
-impl Place {
+impl TargetDisk {
     fn domain(&self, disk: DiskId) -> DomainPath {
         DomainPath {
             node: self.node,
@@ -81,7 +81,7 @@ pub struct MoveRoom {
     disks: Vec<DiskRoom>,
     leaves_reserve: bool,
     /// All disks of the pool, if they are on several nodes.
-    places: BTreeMap<DiskId, Place>,
+    places: BTreeMap<DiskId, TargetDisk>,
     /// Those that are to stay, if they are on several nodes.
     pool: Topology,
     /// All disks of the pool, if it is known of any what kind of device it is: their kind, and whether what is on them
@@ -104,13 +104,13 @@ impl MoveRoom {
     }
 
     /// The same in a pool of these disks, which may be on several nodes.
-    pub fn among(mut self, places: impl IntoIterator<Item = (DiskId, Place)>) -> Self {
+    pub fn among(mut self, places: impl IntoIterator<Item = (DiskId, TargetDisk)>) -> Self {
         self.places = places.into_iter().collect();
         let staying = self.places.values().filter(|place| place.stays);
         self.pool = staying.map(|place| place.node).collect();
         if self.places.values().any(|place| place.media.is_some()) {
             let places = self.places.iter();
-            let kind = |place: &Place| (place.media, place.is_there && place.stays);
+            let kind = |place: &TargetDisk| (place.media, place.is_there && place.stays);
             self.kinds = places.map(|(disk, place)| (*disk, kind(place))).collect();
         }
         let mut nodes = self.places.values().map(|place| place.node);
@@ -139,7 +139,7 @@ impl MoveRoom {
     /// The same with one more disk.
     pub fn with(mut self, disk: DiskRoom) -> Self {
         if !self.places.is_empty() {
-            let place = Place {
+            let place = TargetDisk {
                 node: disk.node,
                 is_there: true,
                 stays: true,
@@ -518,7 +518,7 @@ mod tests {
             ..disk(id, *shards, 0)
         });
         let places = numbered().map(|(id, (node, _, is_there))| {
-            let place = Place {
+            let place = TargetDisk {
                 node: NodeId(*node),
                 is_there: *is_there,
                 stays: true,
@@ -572,7 +572,7 @@ mod tests {
             ..disk(id, *shards, SHARD)
         });
         let places = numbered().map(|(id, (_, node))| {
-            let place = Place {
+            let place = TargetDisk {
                 node: NodeId(node),
                 is_there: true,
                 stays: Some(id) != leaving,

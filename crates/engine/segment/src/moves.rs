@@ -73,11 +73,11 @@ pub struct Moved {
     pub lost_bytes: u64,
     /// Keeps the segment from being removed until its disks are known.
     _gate: OwnedRwLockReadGuard<()>,
-    place: Place,
+    place: MoveTarget,
 }
 
 /// The place that a shard is being moved to. Dropped, the move is over as far as that is known.
-struct Place {
+struct MoveTarget {
     volume: Arc<Volume>,
     segment: Arc<Segment>,
     index: u8,
@@ -96,7 +96,7 @@ enum Outcome {
     Done,
 }
 
-impl Drop for Place {
+impl Drop for MoveTarget {
     fn drop(&mut self) {
         // The next move would begin by deleting what the metadata may name, and the next sweep would end it.
         if self.outcome != Outcome::Unknown {
@@ -227,7 +227,7 @@ impl SegmentStore {
         if !segment.begin_move(index, target) {
             return Err(MoveError::NotNow);
         }
-        let mut place = Place {
+        let mut place = MoveTarget {
             volume,
             segment: segment.clone(),
             index,
@@ -347,7 +347,7 @@ impl SegmentStore {
         let room = MoveRoom::new(disks.map(|disk| self.disk_room(disk.id(), disk_space(&*disk))));
         let members = self.members();
         let place = |at: DomainPath| {
-            let place = move_targets::Place {
+            let place = move_targets::TargetDisk {
                 node: at.node,
                 is_there: self.healthy_disk(at.disk).is_some(),
                 stays: members.takes_shards(at.disk),

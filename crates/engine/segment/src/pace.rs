@@ -80,7 +80,7 @@ pub struct Clients {
     clock: Arc<dyn Clock>,
     /// Requests of clients so far, of each protocol.
     requests: RwLock<Vec<Requests>>,
-    seen: Mutex<Seen>,
+    seen: Mutex<DiskLoad>,
     /// Who holds it works; the others wait.
     turn: tokio::sync::Mutex<()>,
     /// By urgency, who holds it is the next one: those that are as urgent come one after the other.
@@ -99,7 +99,7 @@ struct LastTurn {
 }
 
 #[derive(Default)]
-struct Seen {
+struct DiskLoad {
     requests: u64,
     busy_until: Duration,
 }
@@ -149,7 +149,7 @@ impl Clients {
         let now = self.clock.monotonic();
         let mut seen = self.seen.lock();
         if requests != seen.requests {
-            *seen = Seen {
+            *seen = DiskLoad {
                 requests,
                 busy_until: now + BUSY_FOR,
             };

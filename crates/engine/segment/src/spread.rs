@@ -177,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::move_targets::{DiskRoom, Place};
+    use crate::move_targets::{DiskRoom, TargetDisk};
 
     const MIB: u64 = 1 << 20;
     const SHARD: u64 = 8 * MIB;
@@ -201,7 +201,7 @@ mod tests {
             reserve_bytes,
         });
         let places = each().map(|(disk, (node, _))| {
-            let place = Place {
+            let place = TargetDisk {
                 node: NodeId(*node),
                 is_there: true,
                 stays: true,

@@ -40,7 +40,7 @@ pub(crate) struct Fences {
 struct Gate {
     /// Nothing of a lower epoch begins any more.
     refused_below: Epoch,
-    kept: Kept,
+    kept: StoredPromise,
     /// Changes under way of `refused_below`, and of lower epochs.
     underway_count: usize,
     older_count: usize,
@@ -48,7 +48,7 @@ struct Gate {
 
 /// What the disk has of a promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kept {
+enum StoredPromise {
     /// Not known yet.
     NotRead,
     /// It is durable; epoch 0 stands for none.
@@ -140,9 +140,9 @@ impl Fences {
             return Entry::Refused(gate.refused_below);
         }
         match &gate.kept {
-            Kept::NotRead => Entry::NotRead,
-            Kept::Damaged(reason) => Entry::Damaged(reason.clone()),
-            Kept::At(kept) if *kept == epoch && gate.refused_below == epoch => {
+            StoredPromise::NotRead => Entry::NotRead,
+            StoredPromise::Damaged(reason) => Entry::Damaged(reason.clone()),
+            StoredPromise::At(kept) if *kept == epoch && gate.refused_below == epoch => {
                 gate.underway_count += 1;
                 Entry::In(Turn {
                     fences: self,
@@ -150,7 +150,7 @@ impl Fences {
                     epoch,
                 })
             }
-            Kept::At(_) => Entry::NotYet,
+            StoredPromise::At(_) => Entry::NotYet,
         }
     }
 
@@ -172,26 +172,26 @@ impl Fences {
         if refused_below > epoch {
             return Err(keeper.fenced(volume, epoch, refused_below));
         }
-        if kept == Kept::At(epoch) {
+        if kept == StoredPromise::At(epoch) {
             return Ok(());
         }
         keeper.write(Promise { volume, epoch }).await?;
-        self.with(volume, |gate| gate.kept = Kept::At(epoch));
+        self.with(volume, |gate| gate.kept = StoredPromise::At(epoch));
         Ok(())
     }
 
     /// Reads what is kept, once.
     async fn load(&self, keeper: &Keeper<'_>, volume: VolumeId) -> Result<(), ShardError> {
         let _keeping = self.keeping.lock().await;
-        if self.state(volume).1 != Kept::NotRead {
+        if self.state(volume).1 != StoredPromise::NotRead {
             return Ok(());
         }
         let kept = keeper.read(volume).await?;
-        if let Kept::Damaged(reason) = &kept {
+        if let StoredPromise::Damaged(reason) = &kept {
             tracing::error!(disk = keeper.disk.label(), %volume, %reason, "both copies of a promise are damaged; the volume's shards here do not change before it is opened again");
         }
         self.with(volume, |gate| {
-            if let Kept::At(epoch) = kept {
+            if let StoredPromise::At(epoch) = kept {
                 gate.refused_below = gate.refused_below.max(epoch);
             }
             gate.kept = kept;
@@ -243,7 +243,7 @@ impl Fences {
         self.volumes.lock().remove(&volume);
     }
 
-    fn state(&self, volume: VolumeId) -> (Epoch, Kept) {
+    fn state(&self, volume: VolumeId) -> (Epoch, StoredPromise) {
         self.with(volume, |gate| (gate.refused_below, gate.kept.clone()))
     }
 
@@ -251,7 +251,7 @@ impl Fences {
         let mut volumes = self.volumes.lock();
         run(volumes.entry(volume).or_insert(Gate {
             refused_below: Epoch(0),
-            kept: Kept::NotRead,
+            kept: StoredPromise::NotRead,
             underway_count: 0,
             older_count: 0,
         }))
@@ -276,9 +276,9 @@ impl Keeper<'_> {
         }
     }
 
-    async fn read(&self, volume: VolumeId) -> Result<Kept, ShardError> {
+    async fn read(&self, volume: VolumeId) -> Result<StoredPromise, ShardError> {
         let Some(file) = self.open(volume).await? else {
-            return Ok(Kept::At(Epoch(0)));
+            return Ok(StoredPromise::At(Epoch(0)));
         };
         let mut copies = Vec::with_capacity(2);
         for start in [0, PROMISE_LEN_BYTES as u64] {
@@ -309,11 +309,11 @@ impl Keeper<'_> {
             )
         );
         match pick_promise([first, second], is_version) {
-            Ok(picked) => Ok(Kept::At(picked.value.epoch)),
+            Ok(picked) => Ok(StoredPromise::At(picked.value.epoch)),
             // It says nothing of what the disk has.
             Err(CopyError::Disk(error)) if both_unread => Err(error.into()),
-            Err(CopyError::Disk(_)) => Ok(Kept::Damaged(FormatError::Truncated)),
-            Err(CopyError::Format(reason)) => Ok(Kept::Damaged(reason)),
+            Err(CopyError::Disk(_)) => Ok(StoredPromise::Damaged(FormatError::Truncated)),
+            Err(CopyError::Format(reason)) => Ok(StoredPromise::Damaged(reason)),
         }
     }
 

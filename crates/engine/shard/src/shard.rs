@@ -19,7 +19,7 @@ use cairn_formats::shard::name::ShardName;
 use parking_lot::Mutex;
 
 use crate::error::ShardError;
-use crate::shard_disk::Shared;
+use crate::shard_disk::DiskCore;
 
 const BLOCK_BYTES: u64 = IO_ALIGN_BYTES as u64;
 /// A sealed file is cut behind its footer if that frees more than this part of it; otherwise it
@@ -31,7 +31,7 @@ const LIMIT_UNKNOWN: u64 = u64::MAX;
 /// An open shard. There is at most one per name and disk.
 pub struct Shard {
     name: ShardName,
-    shared: Arc<Shared>,
+    shared: Arc<DiskCore>,
     file: Arc<dyn DiskFile>,
     /// Where data must end: the capacity, or the footer's start.
     limit_bytes: AtomicU64,
@@ -59,7 +59,7 @@ impl Shard {
     /// `capacity_bytes`: for a new shard. `unsynced_folders`: what makes its name durable.
     pub(crate) fn new(
         name: ShardName,
-        shared: Arc<Shared>,
+        shared: Arc<DiskCore>,
         file: Arc<dyn DiskFile>,
         capacity_bytes: Option<u64>,
         unsynced_folders: Vec<String>,

@@ -60,13 +60,13 @@ impl Default for ShardSettings {
 }
 
 /// What the disk and its open shards share.
-pub(crate) struct Shared {
+pub(crate) struct DiskCore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) health: Health,
     live: Mutex<Live>,
 }
 
-impl Shared {
+impl DiskCore {
     pub(crate) fn label(&self) -> &str {
         self.disk.label()
     }
@@ -111,8 +111,8 @@ impl Published {
 /// The shards of one disk of a pool.
 pub struct ShardDisk {
     identity: DiskIdentity,
-    shared: Arc<Shared>,
-    /// Keeps handles open; those in use elsewhere are also found through `Shared::live`.
+    shared: Arc<DiskCore>,
+    /// Keeps handles open; those in use elsewhere are also found through `DiskCore::live`.
     open: Cache<ShardName, Arc<Shard>, UnitWeighter, FxBuildHasher>,
     free: FreeFiles,
     /// Volumes whose marker is known to be there.
@@ -287,7 +287,7 @@ impl ShardDisk {
         }
         let opened = Arc::new(Self {
             identity,
-            shared: Arc::new(Shared {
+            shared: Arc::new(DiskCore {
                 disk,
                 health: Health::new(settings.errors_in_a_row_max.max(1)),
                 live: Mutex::default(),

@@ -221,7 +221,7 @@ const OF_GOOGLE: &str =
     "the JSON of a service account's key, as Google gives it (`private_key`, `client_email`)";
 
 /// The content of a file of credentials.
-struct Found<T> {
+struct CredentialFile<T> {
     credential: T,
     /// It is sent itself, and not only what it signs.
     is_shown: bool,
@@ -247,7 +247,10 @@ impl SecretFile {
     }
 
     /// What `parse` finds in the file, if nobody else can read it and it may go to the store.
-    fn read<T>(&self, parse: impl FnOnce(&str) -> Option<Found<T>>) -> Result<T, CredentialsError> {
+    fn read<T>(
+        &self,
+        parse: impl FnOnce(&str) -> Option<CredentialFile<T>>,
+    ) -> Result<T, CredentialsError> {
         self.try_read(parse).map_err(|why| {
             let path = self.path.display().to_string();
             if let Some(more) = UNUSABLE_LOGGED.admitted() {
@@ -267,7 +270,10 @@ impl SecretFile {
     }
 
     /// The error is for the log, and has nothing of what is in the file.
-    fn try_read<T>(&self, parse: impl FnOnce(&str) -> Option<Found<T>>) -> Result<T, String> {
+    fn try_read<T>(
+        &self,
+        parse: impl FnOnce(&str) -> Option<CredentialFile<T>>,
+    ) -> Result<T, String> {
         let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
         // Before it is opened: to open a pipe takes until somebody writes.
         if !std::fs::metadata(&self.path).map_err(unreadable)?.is_file() {
@@ -341,7 +347,7 @@ impl AwsFile {
                 secret_key: value_of(&lines, &["aws_secret_access_key"])?,
                 token: value_of(&lines, &["aws_session_token"]),
             };
-            Some(Found {
+            Some(CredentialFile {
                 is_shown: credential.token.is_some(),
                 credential,
                 hosts: hosts_of(&lines),
@@ -368,7 +374,7 @@ impl AzureFile {
             );
             if let Some(key) = key {
                 let key = AzureAccessKey::try_new(&key).ok()?;
-                return Some(Found {
+                return Some(CredentialFile {
                     credential: AzureCredential::AccessKey(key),
                     is_shown: false,
                     hosts,
@@ -376,7 +382,7 @@ impl AzureFile {
             }
             let names = ["azure_storage_sas_token", "azure_storage_sas_key"];
             let token = value_of(&lines, &names)?;
-            Some(Found {
+            Some(CredentialFile {
                 credential: AzureCredential::SASToken(split_sas(&token).ok()?),
                 is_shown: true,
                 hosts,
@@ -406,7 +412,7 @@ impl GoogleFile {
     pub fn read(&self) -> Result<GcpCredentialProvider, CredentialsError> {
         self.file.read(|text| {
             // A bearer token.
-            let found = |credential| Found {
+            let found = |credential| CredentialFile {
                 credential,
                 is_shown: true,
                 hosts: hosts_in_json(text),

@@ -72,11 +72,11 @@ pub trait Handler: Send + Sync + 'static {
 
 /// Accepts connections until it is closed or dropped; connections end with it.
 pub struct Listener {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerCore>,
     address: SocketAddr,
 }
 
-struct Shared {
+struct ListenerCore {
     trust: Arc<Trust>,
     settings: ListenerSettings,
     handlers: RwLock<[Option<Arc<dyn Handler>>; Protocol::ALL.len()]>,
@@ -84,7 +84,7 @@ struct Shared {
     strangers: Arc<Strangers>,
     /// Those of them that come from addresses of nodes.
     neighbours: Arc<Strangers>,
-    known: RwLock<Known>,
+    known: RwLock<NodeAddresses>,
     connections: Arc<Semaphore>,
     joins: Arc<Semaphore>,
     refusals: LogLimit,
@@ -109,7 +109,7 @@ impl Listener {
         let listener = TcpListener::bind(address).await.map_err(told)?;
         let address = listener.local_addr()?;
         let clock = &trust.env().clock;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ListenerCore {
             handlers: RwLock::default(),
             halves: Arc::new(Halves {
                 count_max: settings.handshake_count_max,
@@ -204,7 +204,7 @@ struct Admitted {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Shared {
+impl ListenerCore {
     async fn accept_all(self: Arc<Self>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
         let stopped = stop.wait_for(|stop| *stop);
         let accepting = async {
@@ -374,14 +374,14 @@ impl Shared {
 
 /// Where nodes connect from.
 #[derive(Default)]
-struct Known {
+struct NodeAddresses {
     /// As the map has it.
     addresses: BTreeSet<IpAddr>,
     /// Where each was when it showed its certificate last: the map may have a name, or a machine several addresses.
     seen: BTreeMap<NodeId, IpAddr>,
 }
 
-impl Known {
+impl NodeAddresses {
     fn has(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.addresses.contains(&address) || self.seen.values().any(|seen| *seen == address)
@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn nodes_are_known_by_the_map_and_by_where_they_were_seen() {
-        let mut known = Known::default();
+        let mut known = NodeAddresses::default();
         let of = |address: &str| address.parse::<IpAddr>().unwrap();
         known.addresses.insert(of("10.0.0.1"));
         known.saw(NodeId(2), of("::ffff:10.0.0.2"));

@@ -84,16 +84,16 @@ struct Aligned(Mutex<Shard>);
 /// What clients do with one volume. It stays the same while the volume is there.
 pub struct Activity {
     shards: [Aligned; SHARD_COUNT],
-    shared: Arc<Shared>,
+    shared: Arc<ActivityCore>,
 }
 
-struct Shared {
+struct ActivityCore {
     clock: Arc<dyn Clock>,
     turns: Turns,
 }
 
 impl Activity {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<ActivityCore>) -> Self {
         Self {
             shards: Default::default(),
             shared,
@@ -163,7 +163,7 @@ impl Activity {
 
 /// That of all volumes.
 pub struct Activities {
-    shared: Arc<Shared>,
+    shared: Arc<ActivityCore>,
     volumes: RwLock<BTreeMap<VolumeId, Arc<Activity>>>,
 }
 
@@ -172,7 +172,7 @@ impl Activities {
         let clock = Arc::clone(&env.clock);
         let turns = Turns::new(clock.monotonic());
         Arc::new(Self {
-            shared: Arc::new(Shared { clock, turns }),
+            shared: Arc::new(ActivityCore { clock, turns }),
             volumes: RwLock::default(),
         })
     }

@@ -30,7 +30,7 @@ pub struct Sketch<K, V> {
     /// A part of each hash, beside the counters, so that a search reads few cache lines and compares many at a time.
     tags: [u32; COUNTER_COUNT],
     weights: [u64; COUNTER_COUNT],
-    counters: Vec<Named<K, V>>,
+    counters: Vec<SketchEntry<K, V>>,
     hints: [u8; HINT_COUNT],
     /// No counter before this one is as light as `lightest`.
     next: usize,
@@ -39,7 +39,7 @@ pub struct Sketch<K, V> {
     is_complete: bool,
 }
 
-struct Named<K, V> {
+struct SketchEntry<K, V> {
     key: K,
     error: u64,
     value: V,
@@ -103,7 +103,7 @@ impl<K: Eq + Clone, V: Default> Sketch<K, V> {
     fn give(&mut self, tag: u32, key: &K) -> usize {
         let count = self.counters.len();
         if count < COUNTER_COUNT {
-            self.counters.push(Named {
+            self.counters.push(SketchEntry {
                 key: key.clone(),
                 error: 0,
                 value: V::default(),
@@ -166,7 +166,7 @@ impl<K, V> Sketch<K, V> {
     /// What it takes beside itself, without what keys point to.
     #[cfg(test)]
     pub fn heap_len_bytes(&self) -> usize {
-        self.counters.capacity() * size_of::<Named<K, V>>()
+        self.counters.capacity() * size_of::<SketchEntry<K, V>>()
     }
 
     /// As if nothing had been added, in the memory that it has.

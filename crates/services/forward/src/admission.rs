@@ -83,10 +83,10 @@ pub struct Registry {
 struct State {
     terms: MapTerms,
     number_next: u64,
-    admitted: BTreeMap<u64, Arc<Held>>,
+    admitted: BTreeMap<u64, Arc<AdmissionCore>>,
 }
 
-struct Held {
+struct AdmissionCore {
     stamp: Stamp,
     client: SocketAddr,
     /// The pulse's generation when it was admitted.
@@ -95,7 +95,7 @@ struct Held {
     end: watch::Sender<Option<End>>,
 }
 
-impl Held {
+impl AdmissionCore {
     fn end(&self, why: End) {
         self.is_ended.store(true, Ordering::Release);
         self.end.send_if_modified(|end| {
@@ -117,7 +117,7 @@ impl Held {
 pub struct Admission {
     registry: Arc<Registry>,
     number: u64,
-    held: Arc<Held>,
+    held: Arc<AdmissionCore>,
 }
 
 impl Registry {
@@ -162,7 +162,8 @@ impl Registry {
         }
         self.known.send_replace(revision);
         if !planted::is(Bug::ForwardNotSettled) {
-            let is_over = |held: &Held| held.end.borrow().is_some_and(|end| end == End::Term);
+            let is_over =
+                |held: &AdmissionCore| held.end.borrow().is_some_and(|end| end == End::Term);
             self.wait_released(is_over, "a change of the cluster's map")
                 .await;
         }
@@ -170,7 +171,7 @@ impl Registry {
     }
 
     /// Waits until all that `which` names is released.
-    async fn wait_released(&self, which: impl Fn(&Held) -> bool, what: &'static str) {
+    async fn wait_released(&self, which: impl Fn(&AdmissionCore) -> bool, what: &'static str) {
         let clock = Arc::clone(self.pulse.clock());
         let begun = clock.monotonic();
         let mut warned = false;
@@ -265,7 +266,7 @@ impl Registry {
             // The sender is in `self`.
             let _ = settled.wait_for(is_learnt).await;
             // This client's earlier connections: what they began comes before what this one brings.
-            let is_of_client = |held: &Held| {
+            let is_of_client = |held: &AdmissionCore| {
                 held.client.ip() == client.ip()
                     && !client.ip().is_unspecified()
                     && held.is_ended(self.pulse.generation())
@@ -289,7 +290,7 @@ impl Registry {
         }
         let number = state.number_next;
         state.number_next += 1;
-        let held = Arc::new(Held {
+        let held = Arc::new(AdmissionCore {
             stamp,
             client,
             generation,

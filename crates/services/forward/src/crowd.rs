@@ -109,12 +109,12 @@ pub struct Seat {
     id: u64,
     network: IpAddr,
     leave: Arc<Notify>,
-    shown: Arc<Shown>,
+    shown: Arc<ClientIdentity>,
 }
 
 /// What the client of a connection has shown of itself.
 #[derive(Default)]
-struct Shown {
+struct ClientIdentity {
     /// The first name that was proven.
     client: OnceLock<Arc<str>>,
     /// Its network is to be remembered when the connection ends.
@@ -136,7 +136,7 @@ pub enum Settled {
 pub struct Mark {
     crowd: Arc<Crowd>,
     id: u64,
-    shown: Arc<Shown>,
+    shown: Arc<ClientIdentity>,
 }
 
 impl Crowd {

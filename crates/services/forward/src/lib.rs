@@ -37,7 +37,7 @@ pub use forward::{ConnectError, Forward, Incoming, Nodes, Serve, ServeReads};
 
 pub use framed::Framed;
 pub use link::{Beat, Beats, Link, read_beat};
-pub use locate::{Found, Located, Remembered, Search, locate};
+pub use locate::{LocateAnswer, Located, Remembered, Search, locate};
 pub use metrics::ForwardedStreams;
 pub use preamble::{BadPreamble, PREAMBLE_LEN_BYTES, Preamble, Service, Stamp, Term};
 pub use pulse::Pulse;

@@ -25,7 +25,7 @@ pub enum Located {
 
 /// What a node answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LocateAnswer {
     pub volume: Option<VolumeId>,
     /// The node serves all volumes that it was asked about, and knows their contents.
     pub is_sure: bool,
@@ -46,7 +46,7 @@ pub trait Search: Send + Sync {
         &self,
         node: NodeId,
         volumes: Vec<VolumeId>,
-    ) -> impl Future<Output = io::Result<Found>> + Send;
+    ) -> impl Future<Output = io::Result<LocateAnswer>> + Send;
 }
 
 /// Looks for it on all nodes.
@@ -82,7 +82,7 @@ pub async fn locate(nodes: &dyn Nodes, search: &impl Search) -> Located {
     });
     for (node, answer) in join_all(answers).await {
         match answer {
-            Ok(Found {
+            Ok(LocateAnswer {
                 volume: Some(volume),
                 ..
             }) => {

@@ -15,7 +15,7 @@ use crate::perm::{
 };
 use crate::quota::{owner_of, usage_of};
 use crate::types::*;
-use crate::volume::{Fs, FsView, Shared};
+use crate::volume::{Fs, FsView, VolumeCore};
 
 /// Extents that one step of cutting a file removes, about.
 const CUT_EXTENTS_MAX: usize = 4096;
@@ -128,7 +128,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn retain(
         &self,
         ino: Ino,

@@ -8,7 +8,7 @@
 //! branch takes it over: it gets a record, names, attributes and extents of its own, which share the bytes. From then on it is
 //! an inode as any other, so that nothing else has to know of branches. What a branch removes leaves a mark ([`Key::gone`]).
 //!
-//! A branch that is deleted goes as its files would ([`Shared::free_branches`]), the one that the store was made for, too. What
+//! A branch that is deleted goes as its files would ([`VolumeCore::free_branches`]), the one that the store was made for, too. What
 //! others began with stays for as long as they do: the snapshots that they began from, which nobody else sees any more.
 //!
 //! Taking over a large file or directory takes several batches; the record comes with the last. Until then everybody reads
@@ -31,7 +31,7 @@ use crate::quota::{owner_of, usage_of};
 use crate::share::Sharers;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{ROOT, Shared, meta_error};
+use crate::volume::{ROOT, VolumeCore, meta_error};
 
 /// Extents that one batch takes over, and entries of a directory that are read at a time.
 const TAKE_COUNT_MAX: usize = 1024;
@@ -242,7 +242,7 @@ pub(crate) fn of_volume(ino: Ino, delta: SpaceDelta) -> SpaceDelta {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Where an inode is read that is named in `view`: there, or where its branch began. Whether it is there is not known.
     pub(crate) fn stored_at(&self, view: View, ino: Ino) -> Result<(View, Ino), FsError> {
         let (mut view, mut ino) = (view, ino);
@@ -335,7 +335,7 @@ impl Shared {
 
 /// An inode that a branch takes over.
 struct Taking<'a> {
-    shared: &'a Shared,
+    shared: &'a VolumeCore,
     ino: Ino,
     base: &'a Inode,
     batch: Batch,

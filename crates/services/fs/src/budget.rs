@@ -45,12 +45,12 @@ impl fmt::Debug for dyn Claims {
 
 /// A [`Load`] that many change.
 #[derive(Debug, Default)]
-struct Held {
+struct LoadCounters {
     data_bytes: AtomicI64,
     run_count: AtomicI64,
 }
 
-impl Held {
+impl LoadCounters {
     fn add(&self, delta: Load) {
         self.data_bytes
             .fetch_add(delta.data_bytes, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Held {
 /// What all volumes that share it may hold together, in bytes of memory.
 #[derive(Debug)]
 pub struct DirtyBudget {
-    held: Held,
+    held: LoadCounters,
     /// What is set aside for files of the volumes, in bytes on disks ([`crate::reserve`]).
     reserved_bytes: AtomicU64,
     /// The same of volumes that others serve on these disks. They change it.
@@ -98,7 +98,7 @@ pub struct DirtyBudget {
 impl DirtyBudget {
     pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
-            held: Held::default(),
+            held: LoadCounters::default(),
             reserved_bytes: AtomicU64::new(0),
             elsewhere_bytes: AtomicU64::new(0),
             unflushed_bytes: AtomicU64::new(0),
@@ -181,7 +181,7 @@ impl DirtyBudget {
 
 /// What of a volume counts in the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counted {
+enum BudgetShare {
     All,
     /// Not its data, which nothing flushes: nobody is to wait for it.
     SetAside,
@@ -190,12 +190,12 @@ enum Counted {
 
 /// What one volume holds of a budget; gives it back when it is dropped.
 pub(crate) struct DirtyAccount {
-    held: Held,
+    held: LoadCounters,
     budget: Arc<DirtyBudget>,
     /// What of the budget's is set aside for files of this volume.
     reserved_bytes: AtomicU64,
     /// Locked over each change: what was given back is not counted again.
-    counted: Mutex<Counted>,
+    counted: Mutex<BudgetShare>,
     /// Nothing flushes any more, so there is nothing to wait for.
     has_ended: AtomicBool,
     no_space: Mutex<Option<NoSpace>>,
@@ -211,10 +211,10 @@ impl DirtyAccount {
     pub fn new(budget: Arc<DirtyBudget>) -> Self {
         budget.account_count.fetch_add(1, Ordering::Relaxed);
         Self {
-            held: Held::default(),
+            held: LoadCounters::default(),
             budget,
             reserved_bytes: AtomicU64::new(0),
-            counted: Mutex::new(Counted::All),
+            counted: Mutex::new(BudgetShare::All),
             has_ended: AtomicBool::new(false),
             no_space: Mutex::new(None),
         }
@@ -230,11 +230,11 @@ impl DirtyAccount {
     /// still holds it may never end.
     pub fn close(&self) {
         let mut counted = self.counted.lock();
-        let before = std::mem::replace(&mut *counted, Counted::Nothing);
-        if before == Counted::All {
+        let before = std::mem::replace(&mut *counted, BudgetShare::Nothing);
+        if before == BudgetShare::All {
             self.budget.held.add(-self.held.load());
         }
-        if before != Counted::Nothing {
+        if before != BudgetShare::Nothing {
             self.replace_reserved(0);
             self.budget.account_count.fetch_sub(1, Ordering::Relaxed);
             self.budget.less.notify_waiters();
@@ -244,8 +244,8 @@ impl DirtyAccount {
     /// Counts no data of the volume any more, for it is only read: what its journal had stays in memory until it is closed.
     pub fn leave_data_out(&self) {
         let mut counted = self.counted.lock();
-        if *counted == Counted::All {
-            *counted = Counted::SetAside;
+        if *counted == BudgetShare::All {
+            *counted = BudgetShare::SetAside;
             self.budget.held.add(-self.held.load());
             self.budget.less.notify_waiters();
         }
@@ -276,7 +276,7 @@ impl DirtyAccount {
             return;
         }
         let counted = self.counted.lock();
-        if *counted != Counted::Nothing {
+        if *counted != BudgetShare::Nothing {
             self.replace_reserved(bytes);
         }
     }
@@ -292,7 +292,7 @@ impl DirtyAccount {
     pub fn add(&self, delta: Load) {
         let counted = self.counted.lock();
         self.held.add(delta);
-        if *counted == Counted::All {
+        if *counted == BudgetShare::All {
             self.budget.held.add(delta);
         }
         drop(counted);

@@ -22,7 +22,7 @@ use crate::inode::Inode;
 use crate::snapshots::{Snapshot, SnapshotFailure, extent_of};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{CloneName, Fs, FsView, ROOT, Shared, meta_error};
+use crate::volume::{CloneName, Fs, FsView, ROOT, VolumeCore, meta_error};
 
 /// Where other snapshots name their schedule: one that was taken for a clone goes with the last.
 const BEGINNING: &[u8] = b".volume-clone";
@@ -185,7 +185,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Inodes of a branch that a snapshot has without a name, and their bytes: their files were removed just before it was taken.
     /// Costs as much as there are.
     async fn count_nameless(

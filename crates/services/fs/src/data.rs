@@ -17,11 +17,11 @@ use rustc_hash::FxHashSet;
 use tokio::sync::SemaphorePermit;
 
 use crate::dirty::Run;
-use crate::extents::{Ahead, Place};
+use crate::extents::{Ahead, ExtentContent};
 use crate::inode::{Inode, State};
 use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
 use crate::types::*;
-use crate::volume::{Fs, FsView, Shared, segment_error};
+use crate::volume::{Fs, FsView, VolumeCore, segment_error};
 
 /// Largest stable write, and largest file tail at COMMIT, that goes to the journal; more is
 /// cheaper as records of a segment than as bytes that are written twice.
@@ -85,13 +85,13 @@ impl Source {
 }
 
 /// A read that waits for disks that do not answer.
-struct Held {
+struct StalledRead {
     until: Duration,
     pause: Duration,
 }
 
-impl Held {
-    fn new(shared: &Shared) -> Self {
+impl StalledRead {
+    fn new(shared: &VolumeCore) -> Self {
         let now = shared.env.clock.monotonic();
         let since = *shared.unreachable_since.lock().get_or_insert(now);
         let hold = match now.saturating_sub(since) >= UNREACHABLE_LONG {
@@ -105,7 +105,7 @@ impl Held {
     }
 
     /// Waits before the disks are asked once more; false if the client has been held for long enough.
-    async fn pause(&mut self, shared: &Shared) -> bool {
+    async fn pause(&mut self, shared: &VolumeCore) -> bool {
         let now = shared.env.clock.monotonic();
         if now >= self.until {
             return false;
@@ -130,7 +130,7 @@ impl FsView {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode_in(self.view, ino)).await?;
         let mut attempt = 0;
-        let mut held: Option<Held> = None;
+        let mut held: Option<StalledRead> = None;
         let mut extents_of: Option<Range<u64>> = None;
         loop {
             if let Some(range) = extents_of.take() {
@@ -192,7 +192,7 @@ impl FsView {
                 Err(error) if error.kind() == ErrorKind::Unreachable => {
                     drop(turn);
                     shared.require_open()?;
-                    let held = held.get_or_insert_with(|| Held::new(shared));
+                    let held = held.get_or_insert_with(|| StalledRead::new(shared));
                     if !held.pause(shared).await {
                         tracing::debug!(volume = %shared.volume, %ino, offset, len, %error, "read is put off");
                         return Err(segment_error(error));
@@ -416,10 +416,10 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
                 parts.push((at, Source::Zeros(start - at)));
             }
             let source = match extent.part(start, end).place {
-                Place::Record(record, from) => {
+                ExtentContent::Record(record, from) => {
                     Source::Record(record, from..from + (end - start) as u32)
                 }
-                Place::Inline(bytes) => Source::Memory(bytes),
+                ExtentContent::Inline(bytes) => Source::Memory(bytes),
             };
             parts.push((start, source));
             at = end;
@@ -433,7 +433,7 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
 }
 
 /// What one read takes, of what it was asked for.
-struct Wanted {
+struct BoundedRead {
     sources: Vec<Source>,
     len_bytes: u64,
     /// Bytes of records that it brings into memory; 0 if it is of one part.
@@ -441,10 +441,10 @@ struct Wanted {
 }
 
 /// The first of the parts of a read: those that may be in memory at once.
-fn within_limits(mut sources: Vec<Source>) -> Wanted {
+fn within_limits(mut sources: Vec<Source>) -> BoundedRead {
     if let [source] = sources.as_slice() {
         let len_bytes = source.len_bytes();
-        return Wanted {
+        return BoundedRead {
             sources,
             len_bytes,
             held_bytes: 0,
@@ -477,7 +477,7 @@ fn within_limits(mut sources: Vec<Source>) -> Wanted {
         count += 1;
     }
     sources.truncate(count);
-    Wanted {
+    BoundedRead {
         sources,
         len_bytes,
         held_bytes,
@@ -511,7 +511,7 @@ pub(crate) fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Waits until what a read brings into memory beyond the usual fits beside that of others.
     async fn wide_read_turn(&self, held_bytes: u64) -> Option<SemaphorePermit<'_>> {
         let wide_bytes = held_bytes.saturating_sub(USUAL_READ_BYTES_MAX);

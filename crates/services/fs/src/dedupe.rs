@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::types::FsError;
-use crate::volume::{Policy, Shared, meta_error};
+use crate::volume::{Policy, VolumeCore, meta_error};
 
 /// Shorter records are written as they come: who shares one needs a key, and an extent that is as long.
 pub(crate) const DEDUPE_LEN_BYTES_MIN: u64 = 4096;
@@ -52,7 +52,7 @@ pub(crate) type Hash = [u8; 32];
 
 /// A record that was there, and the part of a file that had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownRecord {
     pub location: Location,
     pub ino: Ino,
     pub start: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Known {
 struct Slot {
     volume: VolumeId,
     hash: Hash,
-    known: Known,
+    known: KnownRecord,
     /// When it was used last, as its part of the index counts.
     used: u32,
     shares: u16,
@@ -73,11 +73,11 @@ struct Slot {
 /// Where records are, by their hashes: of all volumes of a process that deduplicate, within a fixed amount of memory.
 pub struct DedupeIndex {
     buckets_per_part: usize,
-    parts: Vec<Mutex<Part>>,
+    parts: Vec<Mutex<IndexPartition>>,
 }
 
 #[derive(Default)]
-struct Part {
+struct IndexPartition {
     /// Empty until something is put in.
     slots: Vec<Option<Slot>>,
     clock: u32,
@@ -94,12 +94,12 @@ impl DedupeIndex {
         })
     }
 
-    fn part(&self, hash: &Hash) -> &Mutex<Part> {
+    fn part(&self, hash: &Hash) -> &Mutex<IndexPartition> {
         &self.parts[usize::from(hash[0]) % PARTS]
     }
 
     /// The slots that a hash may be in.
-    fn bucket<'a>(&self, part: &'a mut Part, hash: &Hash) -> &'a mut [Option<Slot>] {
+    fn bucket<'a>(&self, part: &'a mut IndexPartition, hash: &Hash) -> &'a mut [Option<Slot>] {
         if part.slots.is_empty() {
             return &mut [];
         }
@@ -112,7 +112,12 @@ impl DedupeIndex {
     }
 
     /// Where the volume has a record of this hash and length, and who had it. Not once too many share it.
-    pub(crate) fn find(&self, volume: VolumeId, hash: &Hash, len_bytes: u64) -> Option<Known> {
+    pub(crate) fn find(
+        &self,
+        volume: VolumeId,
+        hash: &Hash,
+        len_bytes: u64,
+    ) -> Option<KnownRecord> {
         let mut part = self.part(hash).lock();
         part.clock = part.clock.wrapping_add(1);
         let clock = part.clock;
@@ -136,7 +141,7 @@ impl DedupeIndex {
     }
 
     /// Remembers where a record is. If that place was known, another part of a file has it now, too.
-    pub(crate) fn put(&self, volume: VolumeId, hash: &Hash, known: Known) {
+    pub(crate) fn put(&self, volume: VolumeId, hash: &Hash, known: KnownRecord) {
         let mut part = self.part(hash).lock();
         if part.slots.is_empty() {
             part.slots = vec![None; self.buckets_per_part * WAYS];
@@ -167,7 +172,7 @@ impl DedupeIndex {
     }
 
     /// Forgets what was found, unless something else is known by now.
-    pub(crate) fn forget(&self, volume: VolumeId, hash: &Hash, known: &Known) {
+    pub(crate) fn forget(&self, volume: VolumeId, hash: &Hash, known: &KnownRecord) {
         let mut part = self.part(hash).lock();
         for place in self.bucket(&mut part, hash) {
             let is_it =
@@ -244,18 +249,18 @@ impl Deduping {
         hash
     }
 
-    pub fn find(&self, hash: &Hash, len_bytes: u64) -> Option<Known> {
+    pub fn find(&self, hash: &Hash, len_bytes: u64) -> Option<KnownRecord> {
         self.index.find(self.volume, hash, len_bytes)
     }
 
-    pub fn put(&self, hash: &Hash, known: Known, record: &Arc<RecordPointer>) {
+    pub fn put(&self, hash: &Hash, known: KnownRecord, record: &Arc<RecordPointer>) {
         if planted::is(Bug::DedupeTakesDead) {
             self.seen.lock().insert(known.location, record.clone());
         }
         self.index.put(self.volume, hash, known);
     }
 
-    pub fn forget(&self, hash: &Hash, known: &Known) {
+    pub fn forget(&self, hash: &Hash, known: &KnownRecord) {
         self.index.forget(self.volume, hash, known);
     }
 
@@ -276,7 +281,7 @@ impl Deduping {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// The hash of bytes that are a record which may be shared: one that begins where records of the file do.
     pub(crate) fn hash_of(&self, start: u64, parts: &[Bytes], policy: &Policy) -> Option<Hash> {
         let len_bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
@@ -290,7 +295,7 @@ impl Shared {
     /// protected as one that is made now, on disks that work: who shares is not worse off than who writes.
     pub(crate) fn record_there(
         &self,
-        known: &Known,
+        known: &KnownRecord,
     ) -> Result<Option<Arc<RecordPointer>>, FsError> {
         if planted::is(Bug::DedupeTakesDead) {
             return Ok(self.dedupe.seen.lock().get(&known.location).cloned());
@@ -373,8 +378,8 @@ mod tests {
         *blake3::hash(&number.to_le_bytes()).as_bytes()
     }
 
-    fn known(number: u64, len_bytes: u32) -> Known {
-        Known {
+    fn known(number: u64, len_bytes: u32) -> KnownRecord {
+        KnownRecord {
             location: Location {
                 segment: SegmentId(number),
                 stripe_block: 0,

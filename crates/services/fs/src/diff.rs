@@ -24,7 +24,7 @@ use crate::inode::kind_of;
 use crate::namespace::COOKIE_FIRST;
 use crate::tasks::let_others_run;
 use crate::types::{FileKind, FsError};
-use crate::volume::{Fs, ROOT, Shared, meta_error};
+use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
 
 /// Marks, or names, that are read at a time.
 const READ_MAX: usize = 256;
@@ -74,7 +74,7 @@ pub struct FileChange {
 
 /// Finds what changed from one snapshot to a later one, page by page.
 pub struct SnapshotDiff {
-    shared: Arc<Shared>,
+    shared: Arc<VolumeCore>,
     earlier: Generation,
     later: Generation,
     stage: Stage,
@@ -83,7 +83,7 @@ pub struct SnapshotDiff {
     /// Names that went, of files that are still there.
     moved: FxHashMap<Ino, Vec<(Ino, Bytes)>>,
     moved_count: usize,
-    paths: [FxHashMap<Ino, Place>; 2],
+    paths: [FxHashMap<Ino, DirLocation>; 2],
     /// Directories whose new names are still to be read, each from a sequence number to another.
     dirs: Vec<NewNames>,
     found: VecDeque<FileChange>,
@@ -111,7 +111,7 @@ struct NewNames {
 
 /// Where a directory is.
 #[derive(Clone, Debug)]
-enum Place {
+enum DirLocation {
     /// Without its last slash: nothing for the root.
     At(Arc<[u8]>),
     /// Where no user sees it.
@@ -119,7 +119,7 @@ enum Place {
     Unknown,
 }
 
-impl Place {
+impl DirLocation {
     fn child(&self, name: &[u8]) -> Self {
         match self {
             Self::At(dir) => Self::At([dir, &b"/"[..], name].concat().into()),
@@ -350,8 +350,8 @@ impl SnapshotDiff {
         };
         self.moved_count = self.moved_count.saturating_sub(1);
         match self.place(Side::Earlier, dir).await?.child(&name) {
-            Place::At(path) => Ok(Some(path.to_vec())),
-            Place::Hidden | Place::Unknown => Ok(None),
+            DirLocation::At(path) => Ok(Some(path.to_vec())),
+            DirLocation::Hidden | DirLocation::Unknown => Ok(None),
         }
     }
 
@@ -457,16 +457,16 @@ impl SnapshotDiff {
     fn tell(
         &mut self,
         change: ChangeKind,
-        place: Place,
+        place: DirLocation,
         ino: Ino,
         record: &InodeRecord,
         size_before_bytes: Option<u64>,
     ) {
         let path = match place {
-            Place::At(path) if path.is_empty() => Some(b"/".to_vec()),
-            Place::At(path) => Some(path.to_vec()),
-            Place::Hidden => return,
-            Place::Unknown => None,
+            DirLocation::At(path) if path.is_empty() => Some(b"/".to_vec()),
+            DirLocation::At(path) => Some(path.to_vec()),
+            DirLocation::Hidden => return,
+            DirLocation::Unknown => None,
         };
         self.found.push_back(FileChange {
             change,
@@ -479,32 +479,32 @@ impl SnapshotDiff {
     }
 
     /// Where an inode is in one of the snapshots.
-    async fn place(&mut self, side: Side, ino: Ino) -> Result<Place, FsError> {
+    async fn place(&mut self, side: Side, ino: Ino) -> Result<DirLocation, FsError> {
         let mut below: Vec<(Ino, Bytes)> = Vec::new();
         let mut at = ino;
         let mut place = loop {
             match at {
-                ROOT => break Place::At(Arc::default()),
-                HIDDEN => break Place::Hidden,
+                ROOT => break DirLocation::At(Arc::default()),
+                HIDDEN => break DirLocation::Hidden,
                 _ => {}
             }
             if let Some(known) = self.paths[side as usize].get(&at) {
                 break known.clone();
             }
             if below.len() == DEPTH_MAX {
-                break Place::Unknown;
+                break DirLocation::Unknown;
             }
             let Some(record) = self.linked(side, at).await? else {
-                break Place::Unknown;
+                break DirLocation::Unknown;
             };
             let entry = Key::cookie(record.parent, record.cookie);
             let Some(entry) = self.get(side, &entry).await? else {
-                break Place::Unknown;
+                break DirLocation::Unknown;
             };
             let entry = CookieRecord::decode(&entry);
             let entry = entry.map_err(|error| meta_error(error.into()))?;
             if entry.ino != at {
-                break Place::Unknown;
+                break DirLocation::Unknown;
             }
             below.push((at, entry.name));
             at = record.parent;
@@ -519,7 +519,7 @@ impl SnapshotDiff {
         Ok(place)
     }
 
-    fn remember(&mut self, side: Side, dir: Ino, place: &Place) {
+    fn remember(&mut self, side: Side, dir: Ino, place: &DirLocation) {
         let paths = &mut self.paths[side as usize];
         if paths.len() >= PATHS_MAX {
             paths.clear();

@@ -13,7 +13,7 @@ use crate::branches::of_volume;
 use crate::extents::{Change, Extent};
 use crate::inode::State;
 use crate::quota::owner_of;
-use crate::volume::Shared;
+use crate::volume::VolumeCore;
 
 /// Why extents change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum Why {
     Moved,
 }
 
-impl Shared {
+impl VolumeCore {
     /// Records segments that the metadata does not know, in the batch that first refers to them.
     pub(crate) fn put_segments(&self, segments: &[SegmentInfo], batch: &mut Batch) {
         for info in segments {

@@ -25,20 +25,20 @@ pub const LOAD_EXTENTS_MAX: usize = 128;
 pub struct Extent {
     pub start: u64,
     pub end: u64,
-    pub place: Place,
+    pub place: ExtentContent,
     /// The generation in which it was stored; of one that is stored just now, see [`ExtentMap::settle`].
     pub birth: Generation,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ExtentContent {
     /// In a record, from this offset on (in the record's file bytes).
     Record(Arc<RecordPointer>, u32),
     /// Here: the metadata has all of them.
     Inline(Bytes),
 }
 
-impl Place {
+impl ExtentContent {
     /// What there is of it from `from` bytes on.
     pub fn part(&self, from: u32, len_bytes: u32) -> Self {
         match self {
@@ -98,7 +98,7 @@ impl From<RecordExtent> for Extent {
         Self {
             start: extent.start,
             end: extent.end,
-            place: Place::Record(extent.record, extent.offset_in_record),
+            place: ExtentContent::Record(extent.record, extent.offset_in_record),
             birth: extent.birth,
         }
     }
@@ -113,8 +113,8 @@ impl Extent {
                 ExtentPlace::Record {
                     record,
                     offset_in_record,
-                } => Place::Record(Arc::new(record), offset_in_record),
-                ExtentPlace::Inline(bytes) => Place::Inline(bytes),
+                } => ExtentContent::Record(Arc::new(record), offset_in_record),
+                ExtentPlace::Inline(bytes) => ExtentContent::Inline(bytes),
             },
             birth,
         }
@@ -123,11 +123,11 @@ impl Extent {
     /// What is stored of it under its key.
     pub fn to_stored(&self) -> ExtentRecord {
         let place = match &self.place {
-            Place::Record(record, offset_in_record) => ExtentPlace::Record {
+            ExtentContent::Record(record, offset_in_record) => ExtentPlace::Record {
                 record: (**record).clone(),
                 offset_in_record: *offset_in_record,
             },
-            Place::Inline(bytes) => ExtentPlace::Inline(bytes.clone()),
+            ExtentContent::Inline(bytes) => ExtentPlace::Inline(bytes.clone()),
         };
         ExtentRecord {
             start: self.start,
@@ -141,8 +141,8 @@ impl Extent {
 
     pub fn record(&self) -> Option<&Arc<RecordPointer>> {
         match &self.place {
-            Place::Record(record, _) => Some(record),
-            Place::Inline(_) => None,
+            ExtentContent::Record(record, _) => Some(record),
+            ExtentContent::Inline(_) => None,
         }
     }
 
@@ -154,14 +154,14 @@ impl Extent {
     /// The same, if its bytes are in a record.
     pub fn in_record(&self) -> Option<RecordExtent> {
         match &self.place {
-            Place::Record(record, offset) => Some(RecordExtent {
+            ExtentContent::Record(record, offset) => Some(RecordExtent {
                 start: self.start,
                 end: self.end,
                 record: record.clone(),
                 offset_in_record: *offset,
                 birth: self.birth,
             }),
-            Place::Inline(_) => None,
+            ExtentContent::Inline(_) => None,
         }
     }
 
@@ -169,8 +169,8 @@ impl Extent {
     /// view, so that what is added with an extent is exactly what goes with it.
     pub fn live_bytes(&self) -> i64 {
         match &self.place {
-            Place::Record(record, _) => live_bytes(record, self.len_bytes()),
-            Place::Inline(bytes) => bytes.len() as i64,
+            ExtentContent::Record(record, _) => live_bytes(record, self.len_bytes()),
+            ExtentContent::Inline(bytes) => bytes.len() as i64,
         }
     }
 
@@ -577,8 +577,10 @@ mod tests {
             start,
             end,
             place: match id % 2 {
-                0 => Place::Inline((0..len_bytes).map(|at| byte(id, u64::from(at))).collect()),
-                _ => Place::Record(Arc::new(record), 0),
+                0 => ExtentContent::Inline(
+                    (0..len_bytes).map(|at| byte(id, u64::from(at))).collect(),
+                ),
+                _ => ExtentContent::Record(Arc::new(record), 0),
             },
             birth: Generation::FIRST,
         }
@@ -606,10 +608,10 @@ mod tests {
                 assert!(slot.is_none(), "extents overlap");
                 let offset = at - extent.start;
                 *slot = Some(match &extent.place {
-                    Place::Record(record, from) => {
+                    ExtentContent::Record(record, from) => {
                         (record.location.segment.0, u64::from(*from) + offset)
                     }
-                    Place::Inline(bytes) => {
+                    ExtentContent::Inline(bytes) => {
                         assert_eq!(bytes.len() as u64, extent.len_bytes());
                         (u64::MAX, u64::from(bytes[offset as usize]))
                     }

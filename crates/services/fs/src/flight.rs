@@ -21,14 +21,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::watch;
 
 use crate::budget::NO_SPACE_PATIENCE;
-use crate::dedupe::{Dedupe, Hash, Known, are_same_bytes};
+use crate::dedupe::{Dedupe, Hash, KnownRecord, are_same_bytes};
 use crate::dirty::{Load, Run};
-use crate::extents::{Ahead, Change, Extent, Place};
+use crate::extents::{Ahead, Change, Extent, ExtentContent};
 use crate::inode::{Flight, FlightResult, Inode, State};
 use crate::share::Sharers;
 use crate::storing::{Records, Stored};
 use crate::types::FsError;
-use crate::volume::{Policy, Shared, segment_error};
+use crate::volume::{Policy, VolumeCore, segment_error};
 
 /// What one flight takes at most.
 pub(crate) const FLIGHT_BYTES_MAX: u64 = 4 << 20;
@@ -83,7 +83,7 @@ pub(crate) enum Source {
     /// In one that is made now of another cut, which has the same bytes.
     Again(usize),
     /// In a record that was there.
-    There(Known),
+    There(KnownRecord),
 }
 
 /// What became of one batch of a landing.
@@ -105,9 +105,9 @@ struct Piece {
 }
 
 /// A cut, and where its bytes are.
-struct Placed<'a> {
+struct PlacedCut<'a> {
     cut: &'a Cut,
-    place: Place,
+    place: ExtentContent,
     source: Option<Source>,
 }
 
@@ -123,11 +123,11 @@ impl Cut {
     }
 }
 
-impl Placed<'_> {
+impl PlacedCut<'_> {
     fn record(&self) -> Option<&Arc<RecordPointer>> {
         match &self.place {
-            Place::Record(record, _) => Some(record),
-            Place::Inline(_) => None,
+            ExtentContent::Record(record, _) => Some(record),
+            ExtentContent::Inline(_) => None,
         }
     }
 
@@ -140,7 +140,7 @@ impl Placed<'_> {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Takes a flight from the dirty data of a file; `None` if there is nothing to take, or, without `all`, little.
     pub(crate) fn take_flight(
         &self,
@@ -376,14 +376,14 @@ impl Shared {
         &self,
         pieces: &'a [Piece],
         written: &[Arc<RecordPointer>],
-    ) -> Option<Vec<Placed<'a>>> {
+    ) -> Option<Vec<PlacedCut<'a>>> {
         let mut placed = Vec::with_capacity(pieces.len());
         for Piece { cut, hash, source } in pieces {
             let source = *source;
             let record = match source {
                 None => {
-                    let place = Place::Inline(cut.copied());
-                    placed.push(Placed { cut, place, source });
+                    let place = ExtentContent::Inline(cut.copied());
+                    placed.push(PlacedCut { cut, place, source });
                     continue;
                 }
                 Some(Source::New(index) | Source::Again(index)) => written.get(index)?.clone(),
@@ -396,21 +396,21 @@ impl Shared {
                     there?
                 }
             };
-            let place = Place::Record(record, 0);
-            placed.push(Placed { cut, place, source });
+            let place = ExtentContent::Record(record, 0);
+            placed.push(PlacedCut { cut, place, source });
         }
         Some(placed)
     }
 
     /// A flight has landed: whoever writes the same bytes next finds them there.
-    fn remember(&self, job: &mut Job, pieces: &[Piece], placed: &[Placed<'_>]) {
+    fn remember(&self, job: &mut Job, pieces: &[Piece], placed: &[PlacedCut<'_>]) {
         job.deduplicated_bytes = 0;
         for (piece, placed) in pieces.iter().zip(placed) {
             if placed.shared().is_some() {
                 job.deduplicated_bytes += piece.cut.len_bytes;
             }
             if let (Some(hash), Some(record)) = (&piece.hash, placed.record()) {
-                let known = Known {
+                let known = KnownRecord {
                     location: record.location,
                     ino: job.inode.ino,
                     start: piece.cut.start,
@@ -459,7 +459,7 @@ impl Shared {
     fn land(
         &self,
         job: &Job,
-        placed: &[Placed<'_>],
+        placed: &[PlacedCut<'_>],
         segments: &[SegmentInfo],
     ) -> Result<Option<Ticket>, FsError> {
         // First: who reads right behind the flight finds what was written in memory.
@@ -485,7 +485,7 @@ impl Shared {
     fn land_all(
         &self,
         job: &Job,
-        placed: &[Placed<'_>],
+        placed: &[PlacedCut<'_>],
         segments: &[SegmentInfo],
     ) -> Result<Option<Ticket>, FsError> {
         let mut at = 0;
@@ -502,14 +502,14 @@ impl Shared {
     fn land_from(
         &self,
         job: &Job,
-        placed: &[Placed<'_>],
+        placed: &[PlacedCut<'_>],
         segments: &[SegmentInfo],
         at: &mut u64,
     ) -> Result<Landing, FsError> {
         let inode = &job.inode;
         let mut loaded = 0;
         let mut needed: Option<Range<u64>> = None;
-        for Placed { cut, .. } in placed {
+        for PlacedCut { cut, .. } in placed {
             let range = cut.start.max(*at)..cut.start + cut.len_bytes;
             if range.is_empty() {
                 continue;
@@ -576,7 +576,7 @@ impl Shared {
         put_sharers(inode.ino, placed, &change, &mut batch);
         let shared = shared_segments(placed);
         // Before they count as stored: never twice, and nowhere for a moment. What is dirty there again replaces these.
-        for Placed { cut, .. } in placed {
+        for PlacedCut { cut, .. } in placed {
             let end = (cut.start + cut.len_bytes).min(*at);
             state.fresh.remove(cut.start.max(from)..end);
         }
@@ -691,9 +691,9 @@ impl Shared {
 
 /// The cuts that got a record of their own, with it.
 fn new_records<'a>(
-    placed: &'a [Placed<'_>],
+    placed: &'a [PlacedCut<'_>],
 ) -> impl Iterator<Item = (&'a Cut, &'a Arc<RecordPointer>)> {
-    let is_new = |placed: &&Placed<'_>| matches!(placed.source, Some(Source::New(_)));
+    let is_new = |placed: &&PlacedCut<'_>| matches!(placed.source, Some(Source::New(_)));
     let new = placed.iter().filter(is_new);
     new.filter_map(|placed| Some((placed.cut, placed.record()?)))
 }
@@ -703,14 +703,14 @@ fn new_records<'a>(
 /// stopped, or to `u64::MAX`; returns the end of the last extent.
 fn insert_extents(
     state: &mut State,
-    placed: &[Placed<'_>],
+    placed: &[PlacedCut<'_>],
     limit: u64,
     at: &mut u64,
     change: &mut Change,
 ) -> u64 {
     let mut end_max = 0;
     let mut room = LAND_EXTENTS_MAX;
-    for Placed { cut, place, .. } in placed {
+    for PlacedCut { cut, place, .. } in placed {
         let start = cut.start.max(*at);
         let mut end = (cut.start + cut.len_bytes).min(limit);
         if start >= end {
@@ -743,7 +743,7 @@ fn insert_extents(
 }
 
 /// Says which part of the file refers to records that were made for others, so that a collection finds it.
-fn put_sharers(ino: Ino, placed: &[Placed<'_>], change: &Change, batch: &mut Batch) {
+fn put_sharers(ino: Ino, placed: &[PlacedCut<'_>], change: &Change, batch: &mut Batch) {
     let shared: FxHashSet<Location> = placed
         .iter()
         .filter_map(|placed| placed.shared())
@@ -765,7 +765,7 @@ fn put_sharers(ino: Ino, placed: &[Placed<'_>], change: &Change, batch: &mut Bat
 }
 
 /// Segments with records that were there before, and which nothing keeps there.
-fn shared_segments(placed: &[Placed<'_>]) -> Vec<SegmentId> {
+fn shared_segments(placed: &[PlacedCut<'_>]) -> Vec<SegmentId> {
     let there = placed
         .iter()
         .filter(|placed| matches!(placed.source, Some(Source::There(_))))

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::flight::{FLIGHT_BYTES_MAX, FLIGHT_RUNS_MAX, Job, STREAM_FLUSH_BYTES};
 use crate::inode::{Inode, State};
 use crate::types::FsError;
-use crate::volume::Shared;
+use crate::volume::VolumeCore;
 
 /// The flusher looks at the queue this often.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
@@ -50,7 +50,7 @@ pub(crate) struct Gathered {
     len_bytes: u64,
 }
 
-impl Shared {
+impl VolumeCore {
     /// Adds a flight, and sends all that are there if they are enough.
     fn gather(self: &Arc<Self>, gathered: &mut Gathered, mut job: Job) {
         job.stream = Stream::Mixed;

@@ -20,7 +20,7 @@ use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Quiet, Room, Survey
 use crate::tasks::let_others_run;
 use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
-use crate::volume::{Fs, Shared, segment_error};
+use crate::volume::{Fs, VolumeCore, segment_error};
 
 /// Between two rounds there is so much time at least, however often somebody finds no space.
 const ROUND_PAUSE: Duration = Duration::from_millis(20);
@@ -227,7 +227,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     pub(crate) async fn run_gc(self: Arc<Self>) {
         let interval = self.collector.settings.interval;
         let mut rounds = 0;

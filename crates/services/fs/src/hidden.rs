@@ -12,7 +12,7 @@ use cairn_meta::{Batch, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDe
 use crate::branches::of_volume;
 use crate::quota::owner_of;
 use crate::types::FsError;
-use crate::volume::{Fs, ROOT, Shared};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// The hidden folder's inode. Others are numbered from below, and never come so far.
 pub(crate) const HIDDEN: Ino = Ino(u64::MAX - 1);
@@ -37,7 +37,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn make_hidden(&self, branch: Branch) -> Result<(Ino, Ticket), FsError> {
         let hidden = HIDDEN.in_branch(branch);
         // Of two who make it at the same time, one finds it.

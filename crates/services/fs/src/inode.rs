@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use crate::dirty::{DirtyMap, Run};
 use crate::extents::ExtentMap;
 use crate::perm::Guarded;
-use crate::policy::Found;
+use crate::policy::CachedPolicy;
 use crate::quota::Charged;
 use crate::ranges::RangeSet;
 use crate::reserve::Reserved;
@@ -120,7 +120,7 @@ pub(crate) struct State {
     /// The directory that a file without a name will come to.
     pub near: Ino,
     /// What directories say about its data, as it was found last.
-    pub policy_found: Found,
+    pub policy_found: CachedPolicy,
     /// Changes up to then, on the monotonic clock, go on from one whose former content was kept, or that made the file.
     pub change_until: Duration,
 }
@@ -203,7 +203,7 @@ impl State {
             write_end: 0,
             write_run_bytes: 0,
             near: Ino(0),
-            policy_found: Found::default(),
+            policy_found: CachedPolicy::default(),
             change_until: Duration::ZERO,
         }
     }

@@ -35,12 +35,12 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use crate::dedupe::Dedupe;
-use crate::extents::{Ahead, Change, Extent, ExtentMap, Place, RecordExtent};
+use crate::extents::{Ahead, Change, Extent, ExtentContent, ExtentMap, RecordExtent};
 use crate::gc_policy::Budget;
 use crate::inode::Inode;
 use crate::storing::{Records, Stored};
 use crate::types::FsError;
-use crate::volume::{AccessPattern, Fs, Shared, segment_error};
+use crate::volume::{AccessPattern, Fs, VolumeCore, segment_error};
 
 /// Parts of files are noted and written anew in steps of so many bytes, at multiples of them.
 const WINDOW_BYTES: u64 = 4 << 20;
@@ -207,7 +207,7 @@ fn point_to_joined(extents: &mut ExtentMap, run: &Joined, change: &mut Change) -
         let new = Extent {
             start: stretch.start,
             end: stretch.end,
-            place: Place::Record(run.record.clone(), from),
+            place: ExtentContent::Record(run.record.clone(), from),
             // Settled when it is submitted.
             birth: Generation::FIRST,
         };
@@ -229,7 +229,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// A reader in order is about to read `range`, whose extents are in memory, from disks.
     pub(crate) fn note_small_extents(&self, inode: &Inode, range: &Range<u64>) {
         // A clone's files are in snapshots, for the most part.

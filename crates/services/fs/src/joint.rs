@@ -15,7 +15,7 @@
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, Timestamp};
-use cairn_meta::{Held, MetaStore, NewSnapshot, SnapshotError, Ticket};
+use cairn_meta::{CommitHold, MetaStore, NewSnapshot, SnapshotError, Ticket};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::snapshots::{ClosedJournal, Snapshot, SnapshotFailure};
@@ -75,7 +75,7 @@ pub struct JointSnapshots {
     schedule: Bytes,
     _turns: Vec<OwnedMutexGuard<()>>,
     closed: Vec<ClosedJournal>,
-    held: Vec<Held>,
+    held: Vec<CommitHold>,
     begun: Vec<(Generation, Ticket)>,
 }
 

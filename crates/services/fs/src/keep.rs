@@ -37,7 +37,7 @@ use crate::quota::owner_of;
 use crate::room::METADATA_BYTES;
 use crate::types::*;
 use crate::unnamed::{Expected, Keeping as Kept, Placing};
-use crate::volume::{Fs, ROOT, Shared, meta_error};
+use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
 use crate::xattr::{XattrValues, check_xattr};
 
 /// Attributes of the hidden folder that say below which directories contents are kept.
@@ -180,7 +180,7 @@ pub(crate) struct Prepared {
 }
 
 /// A file that is to be kept before a change is made.
-pub(crate) struct Wanted {
+pub(crate) struct KeepRequest {
     pub inode: Arc<Inode>,
     pub dir: Ino,
     pub name: Vec<u8>,
@@ -194,7 +194,7 @@ pub(crate) struct Wanted {
 pub(crate) enum Changed<T> {
     Done(T),
     /// Not yet.
-    Keep(Wanted),
+    Keep(KeepRequest),
 }
 
 /// A path below a directory.
@@ -313,7 +313,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn is_in_change(&self, state: &State) -> bool {
         self.env.clock.monotonic() < state.change_until
     }
@@ -534,8 +534,11 @@ impl Shared {
     }
 
     /// Finds out where a file goes, and has all its bytes durable: what is kept must not be less than what was there.
-    pub(crate) async fn prepare(self: &Arc<Self>, wanted: &Wanted) -> Result<Prepared, FsError> {
-        let Wanted { inode, .. } = wanted;
+    pub(crate) async fn prepare(
+        self: &Arc<Self>,
+        wanted: &KeepRequest,
+    ) -> Result<Prepared, FsError> {
+        let KeepRequest { inode, .. } = wanted;
         let path = self.reading(|| self.kept_path(wanted.dir, &wanted.name));
         let Some((directory, path)) = path.await? else {
             // It is not there any more.
@@ -832,7 +835,7 @@ impl Shared {
         if inode.lock().record.kind != InodeKind::Regular {
             return Ok(Replaced::Anything);
         }
-        let wanted = Wanted {
+        let wanted = KeepRequest {
             inode,
             dir,
             name: name.to_vec(),

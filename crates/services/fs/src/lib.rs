@@ -74,7 +74,7 @@ pub use joint::{JointSnapshots, take_snapshots};
 pub use keep::{Keeper, KeptPlace, Marker};
 pub use names::{NamedEntry, NamesPage};
 pub use namespace::Unchanged;
-pub use place::{MovedShard, Placed};
+pub use place::{MovedShard, PlacedShard};
 pub use policy::{ApplyFailure, ApplyView, POLICY_COUNT_MAX, PolicyFailure, PolicyView};
 pub use punch::Allocation;
 pub use quota::{QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaCounts, QuotaLimits, QuotaView};

@@ -13,7 +13,7 @@ use crate::inode::kind_of;
 use crate::namespace::check_name;
 use crate::perm::{EXECUTE, READ, require};
 use crate::types::*;
-use crate::volume::{FsView, Shared, meta_error};
+use crate::volume::{FsView, VolumeCore, meta_error};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedEntry {
@@ -77,7 +77,7 @@ impl FsView {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn names_after(
         &self,
         who: &Credentials,

@@ -16,12 +16,12 @@ use cairn_meta::{
 use crate::branches::of_volume;
 use crate::extents::ExtentMap;
 use crate::inode::{Guard, Inode, Locked, State};
-use crate::keep::{Changed, Keep, Wanted, is_silly};
+use crate::keep::{Changed, Keep, KeepRequest, is_silly};
 use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
 use crate::quota::{owner_of, usage_of};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
-use crate::volume::{Fs, FsView, Shared, meta_error, stored_kind};
+use crate::volume::{Fs, FsView, VolumeCore, meta_error, stored_kind};
 use crate::xattr::check_xattr;
 
 /// READDIR cookies: 1 is `.`, 2 is `..`, entries begin here.
@@ -192,11 +192,11 @@ impl Fs {
         for _ in 0..NAME_ATTEMPTS_MAX {
             let create = || shared.create_new(who, &parent, name, mode);
             let done = match shared.reading(create).await {
-                Ok(Found::Made(made, ticket)) => {
+                Ok(CreateOutcome::Made(made, ticket)) => {
                     self.note_made(dir, made.attr.ino).await;
                     Ok((made, ticket))
                 }
-                Ok(Found::Existing(ino)) => {
+                Ok(CreateOutcome::Existing(ino)) => {
                     match self.open_existing(who, &parent, ino, mode).await {
                         // Removed meanwhile, so there is room for a new one.
                         Err(FsError::Stale) => continue,
@@ -458,7 +458,7 @@ impl Unchanged {
 
 /// What CREATE found at its name.
 #[expect(clippy::large_enum_variant, reason = "passed on once, by value")]
-enum Found {
+enum CreateOutcome {
     Made(Made, Ticket),
     Existing(Ino),
 }
@@ -470,7 +470,7 @@ fn stale_is_not_found(error: FsError) -> FsError {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// What a name in a directory names, if anything, with the last change that this rests on.
     #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
     fn look_up(
@@ -624,13 +624,13 @@ impl Shared {
         parent: &Arc<Inode>,
         name: &[u8],
         mode: CreateMode,
-    ) -> Result<Found, FsError> {
+    ) -> Result<CreateOutcome, FsError> {
         let dir = parent.ino;
         let mut state = parent.lock();
         state.require_dir()?;
         require(who, state.guarded(), EXECUTE)?;
         if let Some(entry) = self.dirent(dir, name)? {
-            return Ok(Found::Existing(entry.ino));
+            return Ok(CreateOutcome::Existing(entry.ino));
         }
         let (set, content) = match mode {
             CreateMode::Unchecked(set) | CreateMode::Guarded(set) => (set, Content::Empty),
@@ -643,7 +643,7 @@ impl Shared {
             ),
         };
         self.make(who, dir, &mut state, name, FileKind::Regular, set, content)
-            .map(|(made, ticket)| Found::Made(made, ticket))
+            .map(|(made, ticket)| CreateOutcome::Made(made, ticket))
     }
 
     /// Makes an inode and its name in `dir`, whose state is locked and has no such name.
@@ -796,7 +796,7 @@ impl Shared {
 
             self.require_serving()?;
             let ask = || {
-                Ok(Changed::Keep(Wanted {
+                Ok(Changed::Keep(KeepRequest {
                     inode: child.clone(),
                     dir,
                     name: name.to_vec(),

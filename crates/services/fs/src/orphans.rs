@@ -18,7 +18,7 @@ use crate::branches::of_volume;
 use crate::extents::{Change, Extent, ExtentMap};
 use crate::quota::owner_of;
 use crate::types::FsError;
-use crate::volume::{Shared, meta_error};
+use crate::volume::{VolumeCore, meta_error};
 
 /// Orphans in memory; others are found by their marks when these are gone.
 const ORPHANS_MAX: usize = 1 << 16;
@@ -77,7 +77,7 @@ impl Orphans {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     pub(crate) fn add_orphan(&self, ino: Ino) {
         self.orphans.lock().add(ino);
         self.orphan_wake.notify_one();

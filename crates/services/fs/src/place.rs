@@ -13,9 +13,9 @@ use cairn_segment::{MoveError, Moved, Pace, ShardAt};
 
 use crate::volume::Fs;
 
-/// A shard whose new place the log was told of. Dropped before [`Placed::finish`], nobody knows which place the
+/// A shard whose new place the log was told of. Dropped before [`PlacedShard::finish`], nobody knows which place the
 /// metadata has: both files stay until the volume is opened again, and a sweep removes the one that is too many.
-pub struct Placed {
+pub struct PlacedShard {
     meta: Arc<MetaStore>,
     ticket: Ticket,
     moved: Moved,
@@ -56,7 +56,7 @@ impl Fs {
     /// no shards any more, or the metadata has ended; the copy is deleted then.
     ///
     /// Call with whatever keeps disks from leaving held, until the move has ended.
-    pub async fn place_shard(&self, moved: Moved) -> Option<Placed> {
+    pub async fn place_shard(&self, moved: Moved) -> Option<PlacedShard> {
         let meta = &self.shared.meta;
         let info = moved.info();
         if meta.segment(info.id).is_none() || !moved.is_welcome() {
@@ -71,7 +71,7 @@ impl Fs {
             moved.abandon().await;
             return None;
         }
-        Some(Placed {
+        Some(PlacedShard {
             meta: Arc::clone(meta),
             ticket,
             moved,
@@ -79,7 +79,7 @@ impl Fs {
     }
 }
 
-impl Placed {
+impl PlacedShard {
     /// Resolves when the new place is durable. An error is final.
     pub async fn durable(&self) -> Result<(), MetaError> {
         if planted::is(Bug::MovedShardDeletedEarly) {

@@ -17,7 +17,7 @@ use crate::extents::{Change, ExtentMap};
 use crate::inode::{FlightResult, Inode, State};
 use crate::perm::{READ, WRITE, require_data};
 use crate::types::{Credentials, FsError};
-use crate::volume::{Fs, FsView, Shared};
+use crate::volume::{Fs, FsView, VolumeCore};
 
 /// Extents that one step removes, about.
 pub(crate) const PUNCH_EXTENTS_MAX: usize = 4096;
@@ -102,7 +102,7 @@ impl FsView {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn punch_some(
         &self,
         who: &Credentials,

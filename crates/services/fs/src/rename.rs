@@ -12,14 +12,14 @@ use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
 
 use crate::hidden::HIDDEN;
 use crate::inode::{Inode, Locked};
-use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
+use crate::keep::{Changed, Keep, KeepRequest, Prepared, Ready, is_silly};
 use crate::namespace::{
     DirChange, NAME_ATTEMPTS_MAX, Unchanged, check_name, check_new_name, is_dot,
 };
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
 use crate::quota::owner_of;
 use crate::types::*;
-use crate::volume::{Fs, ROOT, Shared};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// The directories that a name goes from and comes to, which may be one.
 type Both = (Wcc, Wcc);
@@ -85,7 +85,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn rename(
         self: &Arc<Self>,
         who: &Credentials,
@@ -336,7 +336,7 @@ impl Shared {
         &self,
         m: &Move<'a>,
         locked: &mut Locked<'_>,
-    ) -> Result<Result<Option<(&'a Prepared, Ready, Ino)>, Wanted>, FsError> {
+    ) -> Result<Result<Option<(&'a Prepared, Ready, Ino)>, KeepRequest>, FsError> {
         let of = match m.is_removed {
             true => Some((m.moved, m.from_dir, m.from_name)),
             false => m.replaced.map(|replaced| (replaced, m.to_dir, m.to_name)),
@@ -345,7 +345,7 @@ impl Shared {
             return Ok(Ok(None));
         };
         let ask = || {
-            Ok(Err(Wanted {
+            Ok(Err(KeepRequest {
                 inode: inode.clone(),
                 dir,
                 name: name.to_vec(),

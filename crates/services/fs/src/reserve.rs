@@ -30,7 +30,7 @@ use crate::hidden::HIDDEN;
 use crate::inode::Inode;
 use crate::quota::owner_of;
 use crate::types::{Credentials, FsError, XattrMode};
-use crate::volume::{Fs, Shared, meta_error};
+use crate::volume::{Fs, VolumeCore, meta_error};
 
 /// Of the hidden folder: version, then the number of each file and its bytes, u64 each.
 const KEY: &[u8] = b"user.reserved";
@@ -211,7 +211,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Takes up what was kept, before anything is served.
     pub(crate) fn load_reservations(&self) -> Result<(), FsError> {
         let hidden = match self.own_inode(HIDDEN) {

@@ -34,17 +34,17 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::dedupe::{Hash, Known};
+use crate::dedupe::{Hash, KnownRecord};
 use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, Extent, ExtentMap, RecordExtent};
 use crate::gc_policy::narrow;
 use crate::inode::Inode;
 use crate::share::Sharers;
 use crate::snapshots::extent_of;
-use crate::storing::{Asked, Records, Stored};
+use crate::storing::{Records, StorageRequirement, Stored};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, Policy, Shared, meta_error, parse_extent, segment_error};
+use crate::volume::{Fs, Policy, VolumeCore, meta_error, parse_extent, segment_error};
 
 /// While segments are rewritten it looks this often how things stand.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
@@ -122,7 +122,7 @@ impl Step {
 }
 
 /// What an extent has of a record, and what its file asks of a copy.
-type Bytes = (Location, u32, u64, Asked);
+type Bytes = (Location, u32, u64, StorageRequirement);
 
 /// Where the bytes of records that were copied are now: extents that share them go on sharing them, if their files ask for the
 /// same.
@@ -130,7 +130,7 @@ type Bytes = (Location, u32, u64, Asked);
 struct Copies(FxHashMap<Bytes, Arc<RecordPointer>>);
 
 impl Copies {
-    fn of(extent: &RecordExtent, asked: Asked) -> Bytes {
+    fn of(extent: &RecordExtent, asked: StorageRequirement) -> Bytes {
         let (location, offset) = (extent.record.location, extent.offset_in_record);
         (location, offset, extent.len_bytes(), asked)
     }
@@ -166,7 +166,7 @@ type Left = FxHashMap<SegmentId, u64>;
 
 /// Extents whose bytes are in new records, in the order of these. With a hash: whoever writes the same bytes finds the copy by it.
 struct Encoded {
-    moved: Vec<(Victim, Asked, Option<Hash>)>,
+    moved: Vec<(Victim, StorageRequirement, Option<Hash>)>,
     records: Records,
 }
 
@@ -279,7 +279,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Copies the live records out of segments, whatever they hold, and deletes those that are empty
     /// then. New segments have the code that the disks allow now.
     pub(crate) async fn rewrite_segments(
@@ -803,7 +803,7 @@ impl Shared {
     /// Reads extents, and encodes their bytes as new records. What cannot be read is counted in `left`.
     async fn encode_copies(
         &self,
-        victims: Vec<(Victim, Asked)>,
+        victims: Vec<(Victim, StorageRequirement)>,
         policies: &FxHashMap<Ino, Option<Policy>>,
         left: &mut Left,
     ) -> Result<Encoded, FsError> {
@@ -813,7 +813,7 @@ impl Shared {
         let mut records = Records::default();
         let mut victims = victims.into_iter().peekable();
         while victims.peek().is_some() {
-            let mut some: Vec<(Victim, Asked)> = Vec::new();
+            let mut some: Vec<(Victim, StorageRequirement)> = Vec::new();
             let mut unpacked_bytes = 0;
             while some.len() < READS_MAX
                 && unpacked_bytes < READS_UNPACKED_BYTES_MAX
@@ -936,7 +936,7 @@ impl Shared {
             if let Some(hash) = pointing.hashes.get(&copy.location)
                 && pointing.to == To::Disks
             {
-                let known = Known {
+                let known = KnownRecord {
                     location: copy.location,
                     ino,
                     start: old.start,
@@ -1024,7 +1024,7 @@ impl Shared {
 
 /// Segments that are being emptied.
 struct Rewriting<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<VolumeCore>,
     pace: Option<&'a Pace>,
     /// Those that there is room to copy from.
     chosen: FxHashSet<SegmentId>,

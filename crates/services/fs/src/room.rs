@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::extents::Ahead;
 use crate::inode::Inode;
 use crate::types::FsError;
-use crate::volume::Shared;
+use crate::volume::VolumeCore;
 
 /// What a new name is charged when space is checked: it takes metadata, which has no room set aside
 /// beside the reserve that deleting lives on.
@@ -30,7 +30,7 @@ pub(crate) struct PoolSpace {
     pub free_bytes_beside: u64,
 }
 
-impl Shared {
+impl VolumeCore {
     /// This file at once, the others as where memory runs high.
     pub(crate) fn flush_soon(self: &Arc<Self>, inode: &Arc<Inode>) {
         self.start_flights(inode, &mut inode.lock(), true);

@@ -16,7 +16,7 @@ use crate::extents::{Extent, RecordExtent};
 use crate::rewrite::REWRITE_SEGMENTS_MAX;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, ROOT, Shared, meta_error, parse_extent, segment_error};
+use crate::volume::{Fs, ROOT, VolumeCore, meta_error, parse_extent, segment_error};
 
 /// Extents that one step looks at.
 const STEP_EXTENTS_MAX: usize = 256;
@@ -64,7 +64,7 @@ pub struct RecordScrub {
 
 /// How the record of an extent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Checked {
+enum ExtentHealth {
     Good,
     /// Too few disks answer now; the text says which do not.
     Unreachable(String),
@@ -239,7 +239,7 @@ impl Fs {
         pieces.dedup_by(|(_, one), (_, last)| one.record == last.record);
         for (at, extent) in pieces {
             // What cannot be read now is not known to be well again.
-            if self.shared.check_extent(at, &extent).await? != Checked::Good {
+            if self.shared.check_extent(at, &extent).await? != ExtentHealth::Good {
                 return Ok(true);
             }
         }
@@ -282,7 +282,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn extents_after(
         &self,
         after: Option<ExtentAt>,
@@ -352,12 +352,12 @@ impl Shared {
         // Some may have been moved or overwritten since they were asked for, and others not.
         for (at, extent) in extents {
             match self.check_extent(*at, extent).await? {
-                Checked::Good => {}
-                Checked::Unreachable(detail) => {
+                ExtentHealth::Good => {}
+                ExtentHealth::Unreachable(detail) => {
                     checked.unreachable += 1;
                     tracing::debug!(volume = %self.volume, ino = %at.ino, detail, "bytes of a file cannot be checked now");
                 }
-                Checked::Damaged(detail) => checked.damaged.push(DamagedExtent {
+                ExtentHealth::Damaged(detail) => checked.damaged.push(DamagedExtent {
                     at: *at,
                     start: extent.start,
                     segment: extent.record.location.segment,
@@ -369,30 +369,36 @@ impl Shared {
     }
 
     /// How the record of an extent is. Fails if the metadata cannot be asked.
-    async fn check_extent(&self, at: ExtentAt, extent: &RecordExtent) -> Result<Checked, FsError> {
+    async fn check_extent(
+        &self,
+        at: ExtentAt,
+        extent: &RecordExtent,
+    ) -> Result<ExtentHealth, FsError> {
         let mut record = extent.record.clone();
         loop {
             let error = match self.segments.verify(self.volume, &record).await {
-                Ok(()) => return Ok(Checked::Good),
+                Ok(()) => return Ok(ExtentHealth::Good),
                 Err(error) => error,
             };
             // It was moved or overwritten while it was read: what it is now counts.
             let Some(now) = self.extent_at(at)?.and_then(|extent| extent.in_record()) else {
-                return Ok(Checked::Good);
+                return Ok(ExtentHealth::Good);
             };
             if now.record != record {
                 record = now.record;
                 continue;
             }
             return match error.kind() {
-                ErrorKind::Unreachable => Ok(Checked::Unreachable(error.to_string())),
-                ErrorKind::Damaged | ErrorKind::Gone => Ok(Checked::Damaged(error.to_string())),
+                ErrorKind::Unreachable => Ok(ExtentHealth::Unreachable(error.to_string())),
+                ErrorKind::Damaged | ErrorKind::Gone => {
+                    Ok(ExtentHealth::Damaged(error.to_string()))
+                }
                 // What it is read through is gone or has no key; that says nothing about the bytes.
                 ErrorKind::NoSpace | ErrorKind::Io | ErrorKind::Fenced => Err(segment_error(error)),
                 ErrorKind::Refused => match segment_error(error) {
                     FsError::Fenced => Err(FsError::Fenced),
                     // A pointer that makes no sense.
-                    refused => Ok(Checked::Damaged(refused.to_string())),
+                    refused => Ok(ExtentHealth::Damaged(refused.to_string())),
                 },
             };
         }

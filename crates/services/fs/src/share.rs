@@ -21,7 +21,7 @@ use crate::punch::{PUNCH_EXTENTS_MAX, fold_journal, has_bytes_in, require_regula
 use crate::room::METADATA_BYTES;
 use crate::types::{Credentials, FILE_LEN_BYTES_MAX, FsError};
 use crate::unnamed::Unnamed;
-use crate::volume::{Fs, FsView, Shared, meta_error};
+use crate::volume::{Fs, FsView, VolumeCore, meta_error};
 
 /// Extents that one batch takes over.
 const SHARE_EXTENTS_MAX: usize = 1024;
@@ -150,7 +150,7 @@ impl Source<'_> {
     /// Whether its bytes from `at` on are in segments; if not, they are on their way there when this returns.
     fn is_stored(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<VolumeCore>,
         state: &mut State,
         at: u64,
     ) -> Result<Option<Step>, FsError> {
@@ -176,7 +176,7 @@ impl Source<'_> {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Takes over all bytes of the source from `start` on. Durable when done.
     async fn share(
         self: &Arc<Self>,
@@ -386,7 +386,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// Who shares records of a segment, or did.
     pub fn sharer_keys(&self, segment: SegmentId) -> Result<Vec<Key>, FsError> {
         let (from, to) = Key::sharers(segment);

@@ -21,7 +21,7 @@ use crate::flush::Gathered;
 use crate::joint::take_snapshots;
 use crate::tasks::let_others_run;
 use crate::types::{FsError, VolumeCounts};
-use crate::volume::{Fs, FsView, Shared, meta_error, parse_extent};
+use crate::volume::{Fs, FsView, VolumeCore, meta_error, parse_extent};
 
 /// Versions that one batch frees.
 const FREE_VERSIONS_MAX: usize = 1024;
@@ -164,11 +164,11 @@ impl JournalGate<'_> {
 }
 
 /// Open again at the end.
-pub(crate) struct ClosedJournal(Arc<Shared>);
+pub(crate) struct ClosedJournal(Arc<VolumeCore>);
 
 impl ClosedJournal {
     /// From here on nothing goes into the journal.
-    pub fn new(shared: &Arc<Shared>) -> Self {
+    pub fn new(shared: &Arc<VolumeCore>) -> Self {
         *shared.snapshots.is_journal_open.write() = false;
         Self(Arc::clone(shared))
     }
@@ -340,7 +340,7 @@ pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError
     parsed.map(|(_, extent)| Some(extent)).map_err(meta_error)
 }
 
-impl Shared {
+impl VolumeCore {
     /// Waits until a snapshot that was begun is durable and can be seen.
     pub(crate) async fn await_snapshot(
         self: &Arc<Self>,

@@ -9,11 +9,11 @@ use cairn_segment::{
 use futures_util::future::try_join_all;
 
 use crate::types::FsError;
-use crate::volume::{Shared, segment_error};
+use crate::volume::{VolumeCore, segment_error};
 
 /// What a file asks of the segments that its records are in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Asked {
+pub(crate) struct StorageRequirement {
     /// The kind of disks.
     pub media: Option<Media>,
     /// If not that of the volume.
@@ -24,24 +24,24 @@ pub(crate) struct Asked {
 #[derive(Default)]
 pub(crate) struct Records {
     pub all: Vec<EncodedRecord>,
-    asked: Vec<Asked>,
+    asked: Vec<StorageRequirement>,
 }
 
 impl Records {
     /// Its number among all.
-    pub fn add(&mut self, record: EncodedRecord, asked: Asked) -> usize {
+    pub fn add(&mut self, record: EncodedRecord, asked: StorageRequirement) -> usize {
         self.all.push(record);
         self.asked.push(asked);
         self.all.len() - 1
     }
 
-    pub fn asked(&self, index: usize) -> Asked {
+    pub fn asked(&self, index: usize) -> StorageRequirement {
         self.asked.get(index).copied().unwrap_or_default()
     }
 
     /// The numbers of those that go together.
-    fn groups(&self) -> Vec<(Asked, Vec<usize>)> {
-        let mut groups: Vec<(Asked, Vec<usize>)> = Vec::new();
+    fn groups(&self) -> Vec<(StorageRequirement, Vec<usize>)> {
+        let mut groups: Vec<(StorageRequirement, Vec<usize>)> = Vec::new();
         for (index, asked) in self.asked.iter().enumerate() {
             match groups.iter_mut().find(|(of, _)| of == asked) {
                 Some((_, indexes)) => indexes.push(index),
@@ -62,7 +62,7 @@ pub(crate) struct Stored {
     pub pins: Vec<SegmentPin>,
 }
 
-impl Shared {
+impl VolumeCore {
     /// Makes records durable. After an error those that were written are garbage.
     pub(crate) async fn store_records(
         &self,
@@ -75,7 +75,7 @@ impl Shared {
         let groups = records.groups();
         let mut appends = Vec::with_capacity(groups.len());
         for (asked, indexes) in &groups {
-            let Asked { media, protection } = *asked;
+            let StorageRequirement { media, protection } = *asked;
             let placing = Placing {
                 code: self.code_of(protection)?,
                 media,
@@ -101,9 +101,9 @@ impl Shared {
     }
 
     /// What a segment asks for. What it holds goes on asking for that where no file tells: it was removed, and snapshots have it.
-    pub(crate) fn asked_of(&self, segment: SegmentId) -> Asked {
+    pub(crate) fn asked_of(&self, segment: SegmentId) -> StorageRequirement {
         let info = self.segments.segment(self.volume, segment);
-        info.map_or_else(Asked::default, |info| Asked {
+        info.map_or_else(StorageRequirement::default, |info| StorageRequirement {
             media: info.media,
             protection: info.protection,
         })
@@ -111,10 +111,10 @@ impl Shared {
 
     /// Whether a segment is, or is to be, as safe and on the kind of disks as is asked for. What is in a tier comes to be so when
     /// it is brought back.
-    pub(crate) fn is_placed_for(&self, segment: SegmentId, asked: Asked) -> bool {
+    pub(crate) fn is_placed_for(&self, segment: SegmentId, asked: StorageRequirement) -> bool {
         let info = self.segments.segment(self.volume, segment);
         info.is_none_or(|info| {
-            let Asked { media, protection } = asked;
+            let StorageRequirement { media, protection } = asked;
             info.remote.is_some() || (info.media == media && info.protection == protection)
         })
     }

@@ -35,7 +35,7 @@ use crate::inode::{Inode, State};
 use crate::rewrite::{To, Victim};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, Shared, meta_error};
+use crate::volume::{Fs, VolumeCore, meta_error};
 
 /// The value of a note of an object that is there whole, or not at all,
 pub(crate) const UNUSED_OBJECT: &[u8] = &[1];
@@ -347,7 +347,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     pub(crate) async fn run_tiering(self: Arc<Self>) {
         let interval = self.tiering.interval;
         let trouble_pause = self.tiering.trouble_pause;

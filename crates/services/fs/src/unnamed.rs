@@ -31,7 +31,7 @@ use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
 use crate::quota::{Room, VOLUME_TREE, owner_of, usage_of};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
-use crate::volume::{Fs, Shared};
+use crate::volume::{Fs, VolumeCore};
 use crate::xattr::check_xattr;
 
 /// Only who fills it sees it.
@@ -72,7 +72,7 @@ pub struct Keeping<'a> {
 
 /// A regular file without a name. If it is dropped before it has one, it goes.
 pub struct Unnamed {
-    shared: Arc<Shared>,
+    shared: Arc<VolumeCore>,
     inode: Arc<Inode>,
     who: Credentials,
     /// What it replaces is kept if somebody wants that.
@@ -174,7 +174,7 @@ impl Unnamed {
         &self.who
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<VolumeCore> {
         &self.shared
     }
 
@@ -370,7 +370,7 @@ impl Drop for Unnamed {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// `None`, and no change: the journal takes nothing just now.
     fn place(
         self: &Arc<Self>,
@@ -409,7 +409,7 @@ impl Shared {
             if self.dirent(placing.dir, placing.name)? != target {
                 continue;
             }
-            let place = Place {
+            let place = FilePlacement {
                 placing,
                 keeping,
                 beginning,
@@ -426,7 +426,7 @@ impl Shared {
         self: &Arc<Self>,
         who: &Credentials,
         file: &Unnamed,
-        place: &Place<'_>,
+        place: &FilePlacement<'_>,
         locked: &mut Locked<'_>,
     ) -> Result<Option<(Attr, Ticket)>, FsError> {
         let Placing {
@@ -591,7 +591,7 @@ impl Shared {
     fn require_placing(
         &self,
         who: &Credentials,
-        place: &Place<'_>,
+        place: &FilePlacement<'_>,
         locked: &mut Locked<'_>,
     ) -> Result<(), FsError> {
         let Placing { dir, expected, .. } = *place.placing;
@@ -695,7 +695,7 @@ impl Shared {
     }
 }
 
-struct Place<'a> {
+struct FilePlacement<'a> {
     placing: &'a Placing<'a>,
     keeping: &'a Keeping<'a>,
     beginning: Option<&'a Beginning<'a>>,

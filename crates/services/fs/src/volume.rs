@@ -37,7 +37,7 @@ use crate::reserve::Reservations;
 use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
-use crate::storing::Asked;
+use crate::storing::StorageRequirement;
 use crate::tasks::Tasks;
 use crate::tiering::{TierWork, TieringSettings};
 use crate::types::{FileKind, FsError, RequestId, VolumeCounts, VolumeSpace};
@@ -98,8 +98,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn asked(&self) -> Asked {
-        Asked {
+    pub(crate) fn asked(&self) -> StorageRequirement {
+        StorageRequirement {
             media: self.media,
             protection: self.own_protection,
         }
@@ -230,7 +230,7 @@ pub(crate) struct Counters {
 /// The file system of one volume as one view of it: everything that only reads. Clones are the same view.
 #[derive(Clone)]
 pub struct FsView {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<VolumeCore>,
     pub(crate) view: View,
     /// If it is a clone in the store of another volume.
     pub(crate) clone: Option<Arc<CloneName>>,
@@ -297,7 +297,7 @@ impl Deref for Fs {
     }
 }
 
-pub(crate) struct Shared {
+pub(crate) struct VolumeCore {
     pub env: Env,
     pub volume: VolumeId,
     pub name: String,
@@ -455,7 +455,7 @@ impl Fs {
         let quotas = Quotas::open(&meta, policy.size_limit_bytes).map_err(meta_error)?;
         let branches = Branches::open(&meta).map_err(meta_error)?;
         let policies = Policies::open(&meta).map_err(meta_error)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(VolumeCore {
             quotas,
             policies,
             tiering: TierWork::new(tiering, &env),
@@ -531,28 +531,38 @@ impl Fs {
         for (name, task) in [
             (
                 "flusher",
-                Box::pin(Shared::run_flusher(fs.shared.clone())) as cairn_base::env::BoxFuture<()>,
+                Box::pin(VolumeCore::run_flusher(fs.shared.clone()))
+                    as cairn_base::env::BoxFuture<()>,
             ),
-            ("reaper", Box::pin(Shared::run_reaper(fs.shared.clone()))),
-            ("gc", Box::pin(Shared::run_gc(fs.shared.clone()))),
+            (
+                "reaper",
+                Box::pin(VolumeCore::run_reaper(fs.shared.clone())),
+            ),
+            ("gc", Box::pin(VolumeCore::run_gc(fs.shared.clone()))),
             (
                 "joining of extents",
-                Box::pin(Shared::run_joining(fs.shared.clone())),
+                Box::pin(VolumeCore::run_joining(fs.shared.clone())),
             ),
-            ("quotas", Box::pin(Shared::run_quotas(fs.shared.clone()))),
+            (
+                "quotas",
+                Box::pin(VolumeCore::run_quotas(fs.shared.clone())),
+            ),
             (
                 "trees of quotas",
-                Box::pin(Shared::run_trees(fs.shared.clone())),
+                Box::pin(VolumeCore::run_trees(fs.shared.clone())),
             ),
             (
                 "conversion of data",
-                Box::pin(Shared::run_apply(fs.shared.clone())),
+                Box::pin(VolumeCore::run_apply(fs.shared.clone())),
             ),
             (
                 "snapshots",
-                Box::pin(Shared::run_freeing(fs.shared.clone())),
+                Box::pin(VolumeCore::run_freeing(fs.shared.clone())),
             ),
-            ("tiering", Box::pin(Shared::run_tiering(fs.shared.clone()))),
+            (
+                "tiering",
+                Box::pin(VolumeCore::run_tiering(fs.shared.clone())),
+            ),
         ] {
             fs.shared.tasks.spawn(name, task);
         }
@@ -571,7 +581,7 @@ impl Fs {
     }
 
     /// What it changes keeps nothing: it is the volume's own doing.
-    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn of(shared: &Arc<VolumeCore>) -> Self {
         Self {
             live: FsView {
                 shared: shared.clone(),
@@ -780,7 +790,7 @@ impl FsView {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     pub fn now(&self) -> Timestamp {
         self.env.clock.now()
     }

@@ -23,7 +23,7 @@ use crate::inode::State;
 use crate::perm::{MODE_STICKY, READ, WRITE, require};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
-use crate::volume::{Fs, FsView, Shared, meta_error};
+use crate::volume::{Fs, FsView, VolumeCore, meta_error};
 
 const NAMESPACE: &[u8] = b"user.";
 /// First byte of a stored value: the value follows.
@@ -191,7 +191,7 @@ fn require_xattr_write(who: &Credentials, state: &State) -> Result<(), FsError> 
     require(who, state.guarded(), WRITE)
 }
 
-impl Shared {
+impl VolumeCore {
     fn xattr_of(
         &self,
         who: &Credentials,

@@ -51,9 +51,9 @@ enum Thing {
 
 /// The newest changes that are done, by what they replaced.
 #[derive(Debug, Default)]
-struct Done(BTreeMap<Facet, u64>);
+struct CompletedChanges(BTreeMap<Facet, u64>);
 
-impl Done {
+impl CompletedChanges {
     fn newest(&self) -> u64 {
         self.0.values().copied().max().unwrap_or(0)
     }
@@ -67,10 +67,10 @@ impl Done {
 
 /// Changes that are under way in one volume.
 #[derive(Default)]
-pub(crate) struct Arrivals(Mutex<UnderWay>);
+pub(crate) struct Arrivals(Mutex<ArrivalState>);
 
 #[derive(Default)]
-struct UnderWay {
+struct ArrivalState {
     number_last: u64,
     things: HashMap<Thing, OfThing>,
     /// Numbers of tickets that are out.
@@ -85,7 +85,7 @@ struct OfThing {
     /// Changes under way.
     count: usize,
     /// Held while one is being done.
-    done: Arc<tokio::sync::Mutex<Done>>,
+    done: Arc<tokio::sync::Mutex<CompletedChanges>>,
     /// Changes up to this one may have been done and forgotten.
     forgotten: u64,
 }
@@ -105,7 +105,7 @@ pub struct Arrival {
     thing: Thing,
     facet: Facet,
     number: u64,
-    done: Arc<tokio::sync::Mutex<Done>>,
+    done: Arc<tokio::sync::Mutex<CompletedChanges>>,
     /// Changes up to this one may have been done and forgotten.
     forgotten: u64,
 }
@@ -118,7 +118,7 @@ pub struct Ticket {
 
 /// Held while a change is being done; no other one of the same thing is.
 pub(crate) struct Due<'a> {
-    done: tokio::sync::MutexGuard<'a, Done>,
+    done: tokio::sync::MutexGuard<'a, CompletedChanges>,
     facet: Facet,
     number: u64,
 }
@@ -167,13 +167,13 @@ impl Arrivals {
     }
 }
 
-impl UnderWay {
+impl ArrivalState {
     fn number_next(&mut self) -> u64 {
         self.number_last += 1;
         self.number_last
     }
 
-    fn enter(&mut self, thing: &Thing) -> (Arc<tokio::sync::Mutex<Done>>, u64) {
+    fn enter(&mut self, thing: &Thing) -> (Arc<tokio::sync::Mutex<CompletedChanges>>, u64) {
         if let Some(of_thing) = self.things.get_mut(thing) {
             if of_thing.count == 0 {
                 self.kept.remove(&(of_thing.newest_done(), thing.clone()));
@@ -181,7 +181,7 @@ impl UnderWay {
             of_thing.count += 1;
             return (Arc::clone(&of_thing.done), of_thing.forgotten);
         }
-        let done = Arc::<tokio::sync::Mutex<Done>>::default();
+        let done = Arc::<tokio::sync::Mutex<CompletedChanges>>::default();
         let of_thing = OfThing {
             count: 1,
             done: Arc::clone(&done),

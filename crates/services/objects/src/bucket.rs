@@ -14,7 +14,9 @@ use cairn_fs::{
 };
 
 use crate::arrivals::{Arrival, Facet, Ticket};
-use crate::listing::{self, Entry, Listed, ListedObject, Listing, Named, Names, Tree, Wanted};
+use crate::listing::{
+    self, Entry, ListRequest, Listed, ListedObject, Listing, NameTarget, Names, Tree,
+};
 use crate::path::KeyPath;
 use crate::records::{BucketRecord, ObjectError, ObjectRecord, decode, encode};
 use crate::staging::Staged;
@@ -177,7 +179,7 @@ pub struct KeysWanted<'a> {
 }
 
 /// The directory of a key, and its place there.
-struct Place {
+struct KeyLocation {
     dir: Ino,
     path: KeyPath,
 }
@@ -443,10 +445,14 @@ impl Bucket {
     }
 
     /// The directory of a key, if it is there.
-    async fn place(&self, who: &Credentials, key: &str) -> Result<Option<Place>, ObjectError> {
+    async fn place(
+        &self,
+        who: &Credentials,
+        key: &str,
+    ) -> Result<Option<KeyLocation>, ObjectError> {
         let path = KeyPath::parse(key.as_bytes())?;
         let dir = self.directory_of(who, &path).await?;
-        Ok(dir.map(|dir| Place { dir, path }))
+        Ok(dir.map(|dir| KeyLocation { dir, path }))
     }
 
     pub(crate) async fn directory_of(
@@ -671,7 +677,7 @@ impl Bucket {
         let _turn = self.turn(key, !condition.is_free()).await;
         let mut attempts = 0;
         loop {
-            let Some(Place { dir, path }) = self.place(who, key).await? else {
+            let Some(KeyLocation { dir, path }) = self.place(who, key).await? else {
                 let path = KeyPath::parse(key.as_bytes())?;
                 return match condition.holds(None) {
                     true => self.require_write(who, &path).await,
@@ -789,7 +795,7 @@ impl Bucket {
                 next: None,
             });
         }
-        let wanted = Wanted {
+        let wanted = ListRequest {
             prefix: prefix.as_bytes(),
             delimiter: delimiter.as_bytes(),
             after,
@@ -875,9 +881,9 @@ impl Tree for Directories<'_> {
         };
         let entries = page.entries.into_iter().map(|entry| Entry {
             named: match entry.kind {
-                FileKind::Directory => Named::Directory(entry.ino),
-                FileKind::Regular => Named::File(entry.ino),
-                _ => Named::Nothing,
+                FileKind::Directory => NameTarget::Directory(entry.ino),
+                FileKind::Regular => NameTarget::File(entry.ino),
+                _ => NameTarget::Nothing,
             },
             name: entry.name,
         });

@@ -475,7 +475,7 @@ fn ends_version(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listing::{Entry, Named};
+    use crate::listing::{Entry, NameTarget};
 
     /// Three directories with a file each; the second of them cannot be read.
     struct Broken;
@@ -498,12 +498,12 @@ mod tests {
             let entries = match dir {
                 _ if !after.is_empty() => Vec::new(),
                 0 => vec![
-                    entry("a", Named::Directory(1)),
-                    entry("b", Named::Directory(2)),
-                    entry("c", Named::Directory(3)),
+                    entry("a", NameTarget::Directory(1)),
+                    entry("b", NameTarget::Directory(2)),
+                    entry("c", NameTarget::Directory(3)),
                 ],
                 2 => return Err(FsError::Io("damaged".to_owned())),
-                dir => vec![entry("file", Named::File(dir))],
+                dir => vec![entry("file", NameTarget::File(dir))],
             };
             Ok(Names { entries, eof: true })
         }

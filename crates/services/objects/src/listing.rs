@@ -39,7 +39,7 @@ pub fn is_plain(text: &[u8]) -> bool {
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Named<D, F> {
+pub(crate) enum NameTarget<D, F> {
     File(F),
     Directory(D),
     /// The key itself has something to list, and keys below it.
@@ -51,7 +51,7 @@ pub(crate) enum Named<D, F> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry<D, F> {
     pub name: Arc<[u8]>,
-    pub named: Named<D, F>,
+    pub named: NameTarget<D, F>,
 }
 
 /// Names of a directory in the order of their bytes.
@@ -90,7 +90,7 @@ pub(crate) trait Tree {
 
 /// An object on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found<F> {
+pub(crate) struct FoundObject<F> {
     pub key: Vec<u8>,
     pub file: F,
 }
@@ -211,7 +211,7 @@ impl<'a, T: Tree> Walk<'a, T> {
         }
     }
 
-    pub async fn next(&mut self) -> Result<Option<Found<T::File>>, FsError> {
+    pub async fn next(&mut self) -> Result<Option<FoundObject<T::File>>, FsError> {
         loop {
             let Some(level) = self.levels.last_mut() else {
                 return Ok(None);
@@ -219,7 +219,7 @@ impl<'a, T: Tree> Walk<'a, T> {
             if std::mem::take(&mut level.is_new)
                 && let Some(file) = self.tree.own(level.dir).await?
             {
-                return Ok(Some(Found {
+                return Ok(Some(FoundObject {
                     key: level.path.clone(),
                     file,
                 }));
@@ -261,10 +261,10 @@ impl<'a, T: Tree> Walk<'a, T> {
                 continue;
             };
             let (file, dir) = match named {
-                Named::File(file) => (Some(file), None),
-                Named::Directory(dir) => (None, Some(dir)),
-                Named::Both(file, dir) => (Some(file), Some(dir)),
-                Named::Nothing => (None, None),
+                NameTarget::File(file) => (Some(file), None),
+                NameTarget::Directory(dir) => (None, Some(dir)),
+                NameTarget::Both(file, dir) => (Some(file), Some(dir)),
+                NameTarget::Nothing => (None, None),
             };
             if let Some(dir) = dir
                 && is_key(&level.path, &name, 1)
@@ -278,7 +278,7 @@ impl<'a, T: Tree> Walk<'a, T> {
             {
                 let mut key = level.path.clone();
                 key.extend_from_slice(&name);
-                return Ok(Some(Found { key, file }));
+                return Ok(Some(FoundObject { key, file }));
             }
         }
     }
@@ -286,7 +286,7 @@ impl<'a, T: Tree> Walk<'a, T> {
 
 /// Which part of a listing is wanted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ListRequest<'a> {
     pub prefix: &'a [u8],
     pub delimiter: &'a [u8],
     /// After this key, and after all that begin with it if it ends a prefix of an earlier page.
@@ -300,9 +300,9 @@ pub(crate) struct Wanted<'a> {
 pub(crate) async fn page<T: Tree>(
     tree: &T,
     root: T::Directory,
-    wanted: Wanted<'_>,
-) -> Result<(Vec<Listed<Found<T::File>>>, bool), FsError> {
-    let Wanted {
+    wanted: ListRequest<'_>,
+) -> Result<(Vec<Listed<FoundObject<T::File>>>, bool), FsError> {
+    let ListRequest {
         prefix,
         delimiter,
         after,
@@ -426,14 +426,14 @@ mod tests {
                 if let Some(rest) = file.strip_prefix(&path[..])
                     && !rest.contains(&SLASH)
                 {
-                    names.insert(rest.to_vec(), Named::File(()));
+                    names.insert(rest.to_vec(), NameTarget::File(()));
                 }
             }
             for (ino, other) in self.dirs.iter().enumerate() {
                 if let Some([name @ .., SLASH]) = other.strip_prefix(&path[..])
                     && !name.contains(&SLASH)
                 {
-                    names.insert(name.to_vec(), Named::Directory(Ino(ino as u64)));
+                    names.insert(name.to_vec(), NameTarget::Directory(Ino(ino as u64)));
                 }
             }
             let is_in = |name: &[u8]| name > after || inclusive && name == after;
@@ -465,7 +465,7 @@ mod tests {
     }
 
     /// The expected page, computed from all keys.
-    fn expected(keys: &BTreeSet<Vec<u8>>, wanted: Wanted<'_>) -> (Vec<Listed<Vec<u8>>>, bool) {
+    fn expected(keys: &BTreeSet<Vec<u8>>, wanted: ListRequest<'_>) -> (Vec<Listed<Vec<u8>>>, bool) {
         let mut entries: Vec<Listed<Vec<u8>>> = Vec::new();
         for key in keys {
             if !key.starts_with(wanted.prefix) {
@@ -493,7 +493,7 @@ mod tests {
         (entries, false)
     }
 
-    fn check(keys: &BTreeSet<Vec<u8>>, wanted: Wanted<'_>) {
+    fn check(keys: &BTreeSet<Vec<u8>>, wanted: ListRequest<'_>) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
@@ -533,7 +533,7 @@ mod tests {
                     for limit in [1, 2, 100] {
                         check(
                             &keys,
-                            Wanted {
+                            ListRequest {
                                 prefix: prefix.as_bytes(),
                                 delimiter: delimiter.as_bytes(),
                                 after: after.as_bytes(),
@@ -596,7 +596,7 @@ mod tests {
         let (mut after, mut costs, mut seen) = (Vec::new(), Vec::new(), 0);
         loop {
             tree.1.store(0, std::sync::atomic::Ordering::Relaxed);
-            let wanted = Wanted {
+            let wanted = ListRequest {
                 prefix: b"",
                 delimiter: b"",
                 after: &after,
@@ -656,7 +656,7 @@ mod tests {
             let is_path = |key: &String| !key.starts_with('/') && !key.contains("//");
             let keys = keys.into_iter().filter(is_path).map(String::into_bytes);
             let keys = consistent(keys.collect());
-            check(&keys, Wanted {
+            check(&keys, ListRequest {
                 prefix: prefix.as_bytes(),
                 delimiter: delimiter.as_bytes(),
                 after: after.as_bytes(),
@@ -691,7 +691,7 @@ mod tests {
                 .filter(|key| key.len() <= KEY_LEN_BYTES_MAX && std::str::from_utf8(key).is_ok())
                 .cloned()
                 .collect();
-            let all = Wanted {
+            let all = ListRequest {
                 prefix: prefix.as_bytes(),
                 delimiter: delimiter.as_bytes(),
                 after: b"",
@@ -707,7 +707,7 @@ mod tests {
             let (mut got, mut after) = (Vec::new(), Vec::new());
             // One page for each entry at the most, and the last.
             for _ in 0..=want.len() {
-                let wanted = Wanted { after: &after, limit, is_plain, ..all };
+                let wanted = ListRequest { after: &after, limit, is_plain, ..all };
                 let (entries, is_more) = runtime.block_on(page(&tree, Ino(0), wanted)).unwrap();
                 prop_assert!(entries.len() == limit || !is_more);
                 got.extend(entries.into_iter().map(|entry| match entry {

@@ -55,7 +55,7 @@ pub struct WantedPart {
 }
 
 /// An upload that is there.
-struct Found {
+struct FoundUpload {
     folder: Ino,
     name: String,
     info: UploadInfo,
@@ -106,7 +106,12 @@ impl Bucket {
         Ok(id)
     }
 
-    async fn upload(&self, who: &Credentials, key: &str, id: &str) -> Result<Found, ObjectError> {
+    async fn upload(
+        &self,
+        who: &Credentials,
+        key: &str,
+        id: &str,
+    ) -> Result<FoundUpload, ObjectError> {
         let is_number = id.len() == ID_LEN && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_number {
             return Err(ObjectError::NoUpload);
@@ -124,7 +129,7 @@ impl Bucket {
             && info.key == key
             && (info.uid == who.uid || who.is_root());
         match is_it {
-            true => Ok(Found { folder, name, info }),
+            true => Ok(FoundUpload { folder, name, info }),
             false => Err(ObjectError::NoUpload),
         }
     }
@@ -427,7 +432,7 @@ impl Bucket {
     }
 
     /// What cannot be removed now can be aborted again.
-    async fn remove_upload(&self, upload: &Found) {
+    async fn remove_upload(&self, upload: &FoundUpload) {
         let who = Credentials::ROOT;
         let fs = self.objects().fs();
         let Ok(staging) = self.objects().staging().await else {

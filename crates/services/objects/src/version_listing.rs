@@ -9,7 +9,7 @@ use cairn_base::{Ino, Timestamp};
 use cairn_fs::{Credentials, FsError, access};
 
 use crate::bucket::{Bucket, Directories, text};
-use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, is_plain, past};
+use crate::listing::{Entry, Listed, NameTarget, Names, Tree, Walk, common_prefix, is_plain, past};
 use crate::records::ObjectError;
 use crate::versions::{Pair, READ};
 use crate::volume::Objects;
@@ -83,13 +83,13 @@ fn merged(live: Page, kept: Page) -> Names<Pair, Pair> {
         (Some(live), Some(kept)) => Some(live.min(kept)),
         (live, kept) => live.or(kept),
     };
-    type Halves = (Option<Named<Ino, Ino>>, Option<Ino>);
+    type Halves = (Option<NameTarget<Ino, Ino>>, Option<Ino>);
     let mut names: BTreeMap<Arc<[u8]>, Halves> = BTreeMap::new();
     for entry in live.entries {
         names.entry(entry.name).or_default().0 = Some(entry.named);
     }
     for entry in kept.entries {
-        if let Named::Directory(dir) = entry.named {
+        if let NameTarget::Directory(dir) = entry.named {
             names.entry(entry.name).or_default().1 = Some(dir);
         }
     }
@@ -97,19 +97,19 @@ fn merged(live: Page, kept: Page) -> Names<Pair, Pair> {
     let entries = names.into_iter().filter(|(name, _)| is_read(name));
     let entries = entries.map(|(name, (live, kept))| {
         let file = match &live {
-            Some(Named::File(ino)) => Some(*ino),
+            Some(NameTarget::File(ino)) => Some(*ino),
             _ => None,
         };
         let dir = match &live {
-            Some(Named::Directory(ino)) => Some(*ino),
+            Some(NameTarget::Directory(ino)) => Some(*ino),
             _ => None,
         };
         let pair = |live| Pair { live, kept };
         let named = match (file, dir, kept) {
-            (None, None, None) => Named::Nothing,
-            (Some(_), _, None) => Named::File(pair(file)),
-            (None, Some(_), None) => Named::Directory(pair(dir)),
-            (_, _, Some(_)) => Named::Both(pair(file), pair(dir)),
+            (None, None, None) => NameTarget::Nothing,
+            (Some(_), _, None) => NameTarget::File(pair(file)),
+            (None, Some(_), None) => NameTarget::Directory(pair(dir)),
+            (_, _, Some(_)) => NameTarget::Both(pair(file), pair(dir)),
         };
         Entry { name, named }
     });
@@ -294,7 +294,7 @@ impl VersionListing {
 mod tests {
     use super::*;
 
-    fn page(names: &[(&str, Named<Ino, Ino>)], eof: bool) -> Page {
+    fn page(names: &[(&str, NameTarget<Ino, Ino>)], eof: bool) -> Page {
         let entries = names.iter().map(|(name, named)| Entry {
             name: name.as_bytes().into(),
             named: named.clone(),
@@ -309,17 +309,17 @@ mod tests {
     fn two_pages_are_one_up_to_where_both_were_read() {
         let live = page(
             &[
-                ("a", Named::File(Ino(1))),
-                ("b", Named::Directory(Ino(2))),
-                ("d", Named::Nothing),
+                ("a", NameTarget::File(Ino(1))),
+                ("b", NameTarget::Directory(Ino(2))),
+                ("d", NameTarget::Nothing),
             ],
             false,
         );
         let kept = page(
             &[
-                ("a", Named::Directory(Ino(11))),
-                ("c", Named::Directory(Ino(13))),
-                ("e", Named::Directory(Ino(15))),
+                ("a", NameTarget::Directory(Ino(11))),
+                ("c", NameTarget::Directory(Ino(13))),
+                ("e", NameTarget::Directory(Ino(15))),
             ],
             true,
         );
@@ -332,10 +332,10 @@ mod tests {
                 let name = String::from_utf8(entry.name.to_vec()).unwrap();
                 let numbers = |pair: Pair| (pair.live.map(|it| it.0), pair.kept.map(|it| it.0));
                 match entry.named {
-                    Named::File(file) => (name, Some(numbers(file)), None),
-                    Named::Directory(dir) => (name, None, Some(numbers(dir))),
-                    Named::Both(file, dir) => (name, Some(numbers(file)), Some(numbers(dir))),
-                    Named::Nothing => (name, None, None),
+                    NameTarget::File(file) => (name, Some(numbers(file)), None),
+                    NameTarget::Directory(dir) => (name, None, Some(numbers(dir))),
+                    NameTarget::Both(file, dir) => (name, Some(numbers(file)), Some(numbers(dir))),
+                    NameTarget::Nothing => (name, None, None),
                 }
             })
             .collect();

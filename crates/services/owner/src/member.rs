@@ -33,7 +33,7 @@ use crate::state::{
     StoreState, classes_record, maintenance_record, pool_state, secrets_key_record, store_record,
 };
 use crate::takeover::{Node, Protection, TakeoverError};
-use crate::usage::Told;
+use crate::usage::ReportedUsage;
 
 /// How often it is looked which draining disks have nothing of a volume any more.
 const LEFT_LOOK: Duration = Duration::from_secs(1);
@@ -163,7 +163,7 @@ pub trait Meter: Send + Sync + 'static {
 
 /// A lease, and the process that has it.
 #[derive(Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldLease {
     pub process: Process,
     pub lease: Arc<OwnedLease>,
 }
@@ -177,7 +177,7 @@ pub struct ClusterMember {
     pub peers: Arc<PeerTable>,
     views: watch::Sender<Arc<MapView>>,
     pool: OnceLock<Weak<Pool>>,
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<HeldLease>>,
     /// The epochs of volumes that were taken, to give them up.
     epochs: Mutex<BTreeMap<VolumeId, (Process, Epoch)>>,
     /// Volumes that somebody wants another node to have.
@@ -517,7 +517,7 @@ impl ClusterMember {
         self.stop_notify.notified()
     }
 
-    pub(crate) fn hold(&self, held: Option<Held>) {
+    pub(crate) fn hold(&self, held: Option<HeldLease>) {
         *self.held.lock() = held;
     }
 
@@ -700,7 +700,7 @@ impl ClusterMember {
 
     /// Says of the volumes of this node which draining disks have nothing of them any more.
     async fn tell_what_was_left(self: Arc<Self>, pool: Arc<Pool>) {
-        let mut told = Told::default();
+        let mut told = ReportedUsage::default();
         while !self.is_stopping() {
             self.env.clock.sleep(LEFT_LOOK).await;
             let view = self.view();

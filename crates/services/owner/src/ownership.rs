@@ -37,7 +37,7 @@ const PREPARE_MAX: Duration = Duration::from_secs(20);
 
 /// The state of a volume that this node does not serve.
 #[derive(Clone, Copy)]
-struct Waiting {
+struct UnservedVolume {
     /// Since when nobody owns it.
     free_since: Duration,
 }
@@ -71,7 +71,7 @@ struct Crew {
 /// The loop's own memory.
 #[derive(Clone, Default)]
 pub(crate) struct Ownership {
-    waiting: BTreeMap<VolumeId, Waiting>,
+    waiting: BTreeMap<VolumeId, UnservedVolume>,
     resting: BTreeMap<VolumeId, Resting>,
     /// The crew that was seen last, and since when it is so.
     crew: (Crew, Duration),
@@ -167,7 +167,7 @@ impl Ownership {
                 let waiting = self
                     .waiting
                     .entry(id)
-                    .or_insert(Waiting { free_since: now });
+                    .or_insert(UnservedVolume { free_since: now });
                 let free_for = now.saturating_sub(waiting.free_since);
                 let line = line(view, id, today, place);
                 let place = line.iter().position(|node| *node == me.node);

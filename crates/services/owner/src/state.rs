@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a volume's record holds beside its name and exports.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct VolumeFields {
     settings: VolumeSettings,
     created: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +75,7 @@ pub(crate) fn store_record(store: &StoreState) -> Result<VolumeRecord, String> {
 
 /// What a record says of a volume beside its name, and of its exports.
 fn opaque(volume: &PoolVolume) -> Result<(Opaque, Opaque), String> {
-    let kept = Kept {
+    let kept = VolumeFields {
         settings: volume.settings,
         created: volume.created,
         class: volume.class.clone(),
@@ -115,7 +115,7 @@ fn pool_volume(
     let bad = |what: &str, error: &dyn std::fmt::Display| {
         format!("the {what} of volume {name} in the cluster's map: {error}")
     };
-    let kept: Kept =
+    let kept: VolumeFields =
         serde_json::from_slice(&settings.0).map_err(|error| bad("settings", &error))?;
     let exports: Vec<ExportRule> =
         serde_json::from_slice(&exports.0).map_err(|error| bad("exports", &error))?;

@@ -25,7 +25,7 @@ const PROBLEM_LEN_BYTES_MAX: usize = 300;
 
 /// The usage that was told of each volume, when, and in which epoch.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct ReportedUsage {
     usage: BTreeMap<VolumeId, (Epoch, Duration, UsageRecord)>,
     work: BTreeMap<VolumeId, (Epoch, Average)>,
 }
@@ -56,7 +56,7 @@ impl ClusterMember {
         pool: &Arc<Pool>,
         view: &MapView,
         owned: &BTreeMap<VolumeId, (Process, Epoch)>,
-        told: &mut Told,
+        told: &mut ReportedUsage,
     ) {
         let is_draining = view.disks.values().any(|disk| disk.value.draining);
         let every = if is_draining { EVERY_DRAINING } else { EVERY };
@@ -110,7 +110,7 @@ impl ClusterMember {
         view: &MapView,
         volume: VolumeId,
         epoch: Epoch,
-        told: &mut Told,
+        told: &mut ReportedUsage,
     ) -> Option<WorkRecord> {
         let meter = self.meter.get()?;
         let state = view.volumes.get(&volume)?;

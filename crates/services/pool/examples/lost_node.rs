@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use cairn_base::{DiskId, NodeId};
 use cairn_erasure::Code;
-use cairn_segment::{DiskRoom, MoveRoom, MovingShard, Place};
+use cairn_segment::{DiskRoom, MoveRoom, MovingShard, TargetDisk};
 use cairn_testkit::Rng;
 
 const DISKS_PER_NODE: usize = 24;
@@ -94,7 +94,7 @@ impl Cluster {
             reserve_bytes: 0,
         });
         let places = (0..self.free_bytes.len()).map(|disk| {
-            let place = Place {
+            let place = TargetDisk {
                 media: None,
                 node: node_id(node_of(disk)),
                 is_there: node_of(disk) > 0,

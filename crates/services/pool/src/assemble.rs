@@ -16,7 +16,7 @@ use crate::truth::disks_needed;
 
 /// The findings at one data folder.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundFolder {
     /// The folder, as an absolute path.
     pub label: String,
     pub content: Content,
@@ -157,7 +157,7 @@ pub fn losses_tolerated(state: &PoolState, members: usize) -> usize {
 }
 
 /// Decides. `found` has one entry per data folder.
-pub fn plan(found: &[Found]) -> Result<Plan, AssembleError> {
+pub fn plan(found: &[FoundFolder]) -> Result<Plan, AssembleError> {
     require_known(found)?;
     require_one_pool(found)?;
     match (newest(found), newest_of(found, |_, _| true)) {
@@ -170,11 +170,14 @@ pub fn plan(found: &[Found]) -> Result<Plan, AssembleError> {
 
 /// The newest pool file that counts: one on a disk that it lists. A disk that was refused, or that left, has one too,
 /// and the pool goes on without telling it: its version says nothing.
-pub fn newest(found: &[Found]) -> Option<&PoolState> {
+pub fn newest(found: &[FoundFolder]) -> Option<&PoolState> {
     newest_of(found, |folder, state| is_listed(state, folder))
 }
 
-fn newest_of(found: &[Found], counts: impl Fn(&Found, &PoolState) -> bool) -> Option<&PoolState> {
+fn newest_of(
+    found: &[FoundFolder],
+    counts: impl Fn(&FoundFolder, &PoolState) -> bool,
+) -> Option<&PoolState> {
     let states = found.iter().filter_map(|folder| match &folder.content {
         Content::Disk { state, .. } => state.as_ref().filter(|state| counts(folder, state)),
         _ => None,
@@ -186,7 +189,7 @@ fn newest_of(found: &[Found], counts: impl Fn(&Found, &PoolState) -> bool) -> Op
 }
 
 /// Whether a pool file lists the disk in a folder as a member; a folder without an identity is known by its place.
-fn is_listed(state: &PoolState, folder: &Found) -> bool {
+fn is_listed(state: &PoolState, folder: &FoundFolder) -> bool {
     let Content::Disk { identity, .. } = &folder.content else {
         return false;
     };
@@ -198,14 +201,14 @@ fn is_listed(state: &PoolState, folder: &Found) -> bool {
 
 /// What a newer program wrote is newer than any copy that can be read here: a disk that was away then is an old copy,
 /// and a pool that went on from it would take the place of what the others have.
-fn require_known(found: &[Found]) -> Result<(), AssembleError> {
+fn require_known(found: &[FoundFolder]) -> Result<(), AssembleError> {
     found.iter().try_for_each(|folder| match folder.content {
         Content::Newer { found, known, .. } => Err(newer(folder, found, known)),
         _ => Ok(()),
     })
 }
 
-fn newer(folder: &Found, found: u32, known: u32) -> AssembleError {
+fn newer(folder: &FoundFolder, found: u32, known: u32) -> AssembleError {
     AssembleError::Newer {
         label: folder.label.clone(),
         found,
@@ -213,7 +216,7 @@ fn newer(folder: &Found, found: u32, known: u32) -> AssembleError {
     }
 }
 
-fn require_one_pool(found: &[Found]) -> Result<(), AssembleError> {
+fn require_one_pool(found: &[FoundFolder]) -> Result<(), AssembleError> {
     let mut first: Option<(&str, String)> = None;
     for folder in found {
         let Content::Disk { identity, state } = &folder.content else {
@@ -240,7 +243,7 @@ fn require_one_pool(found: &[Found]) -> Result<(), AssembleError> {
     Ok(())
 }
 
-fn create(found: &[Found]) -> Result<Plan, AssembleError> {
+fn create(found: &[FoundFolder]) -> Result<Plan, AssembleError> {
     for folder in found {
         let label = folder.label.clone();
         match &folder.content {
@@ -260,7 +263,7 @@ fn create(found: &[Found]) -> Result<Plan, AssembleError> {
     Ok(Plan::Create)
 }
 
-fn open(found: &[Found], mut state: PoolState) -> Result<Plan, AssembleError> {
+fn open(found: &[FoundFolder], mut state: PoolState) -> Result<Plan, AssembleError> {
     let mut present: Vec<(usize, DiskId)> = Vec::new();
     let mut unformatted = Vec::new();
     let mut missing = Vec::new();
@@ -351,7 +354,7 @@ fn open(found: &[Found], mut state: PoolState) -> Result<Plan, AssembleError> {
 }
 
 /// Whether a folder is that of a disk which was removed from the pool: the configuration may still name it.
-fn has_left(state: &PoolState, folder: &Found) -> bool {
+fn has_left(state: &PoolState, folder: &FoundFolder) -> bool {
     match &folder.content {
         Content::Disk {
             identity: Some(identity),
@@ -386,7 +389,10 @@ fn stale(state: &PoolState, id: DiskId, own: Option<&PoolState>) -> Option<Missi
 }
 
 /// The pool files of members.
-fn copies<'a>(found: &'a [Found], present: &[(usize, DiskId)]) -> Vec<(DiskId, &'a PoolState)> {
+fn copies<'a>(
+    found: &'a [FoundFolder],
+    present: &[(usize, DiskId)],
+) -> Vec<(DiskId, &'a PoolState)> {
     let own = |(place, id): &(usize, DiskId)| match &found.get(*place)?.content {
         Content::Disk { state, .. } => Some((*id, state.as_ref()?)),
         _ => None,
@@ -505,7 +511,7 @@ fn none_there(state: &PoolState) -> Result<Plan, AssembleError> {
     Err(AssembleError::NoPoolFile)
 }
 
-fn not_a_member(state: &PoolState, folder: &Found) -> AssembleError {
+fn not_a_member(state: &PoolState, folder: &FoundFolder) -> AssembleError {
     let labels: Vec<&str> = state.disks.iter().map(|disk| disk.label.as_str()).collect();
     AssembleError::NotAMember {
         label: folder.label.clone(),
@@ -549,8 +555,8 @@ mod tests {
         }
     }
 
-    fn folder(label: &str, content: Content) -> Found {
-        Found {
+    fn folder(label: &str, content: Content) -> FoundFolder {
+        FoundFolder {
             label: label.to_owned(),
             content,
         }
@@ -567,7 +573,7 @@ mod tests {
         }
     }
 
-    fn members(count: u128) -> Vec<Found> {
+    fn members(count: u128) -> Vec<FoundFolder> {
         (1..=count)
             .map(|id| folder(&format!("/data/{id}"), disk(77, id, Some(example(count)))))
             .collect()
@@ -725,7 +731,7 @@ mod tests {
     /// The one that can be read was away when the others were changed last.
     #[test]
     fn disks_of_a_newer_program_are_refused_and_not_passed_over() {
-        let newer = |folder: &mut Found| {
+        let newer = |folder: &mut FoundFolder| {
             let identity = match &folder.content {
                 Content::Disk { identity, .. } => *identity,
                 other => panic!("{other:?}"),

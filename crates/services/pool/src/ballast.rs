@@ -173,7 +173,7 @@ fn short_bytes(disk: &dyn Disk) -> Option<u64> {
 
 /// How much of its ballast a disk gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum BallastRelease {
     /// As much as makes an opening possible.
     Opening,
     /// One file, where not even so much is free as one of them gives: what was given up before is used, or others have it.
@@ -182,7 +182,7 @@ enum Wanted {
     One,
 }
 
-impl Wanted {
+impl BallastRelease {
     /// Whether a disk has it already.
     fn is_there(self, space: DiskSpace, piece_bytes: u64) -> bool {
         match self {
@@ -305,7 +305,7 @@ impl Pool {
 
     /// Gives some of the room up that disks keep which are short of it, as long as more than `kept` parts are there. Whether
     /// there is some more now.
-    async fn give_room_up(&self, kept: usize, wanted: Wanted) -> bool {
+    async fn give_room_up(&self, kept: usize, wanted: BallastRelease) -> bool {
         let mut is_any = false;
         for disk in self.answering_disks() {
             if disk.disk().folder().is_none() {
@@ -339,7 +339,7 @@ impl Pool {
                     disk = disk.label(),
                     "this disk is full; some of its ballast was given up"
                 );
-                if wanted == Wanted::One {
+                if wanted == BallastRelease::One {
                     break;
                 }
             }
@@ -348,7 +348,7 @@ impl Pool {
     }
 
     /// One that does not tell its space is asked for nothing.
-    fn has_wanted(&self, disk: &dyn Disk, wanted: Wanted) -> bool {
+    fn has_wanted(&self, disk: &dyn Disk, wanted: BallastRelease) -> bool {
         let (Ok(space), Ok(piece_bytes)) = (disk.space(), self.piece_bytes(disk)) else {
             return true;
         };
@@ -357,17 +357,18 @@ impl Pool {
 
     /// Before a volume is opened: all that there is may be used for it, and each of many volumes must find some.
     pub(crate) async fn make_room_to_open(&self) {
-        self.give_room_up(0, Wanted::Opening).await;
+        self.give_room_up(0, BallastRelease::Opening).await;
     }
 
     /// For another try to save the pool's state. Whether there is some more room.
     pub(crate) async fn make_room_to_save(&self) -> bool {
-        self.give_room_up(PIECES_FOR_START, Wanted::IfUsedUp).await
+        self.give_room_up(PIECES_FOR_START, BallastRelease::IfUsedUp)
+            .await
     }
 
     /// For another try to open a volume that found no room. Whether there is some more.
     pub(crate) async fn make_more_room_to_open(&self) -> bool {
-        self.give_room_up(0, Wanted::One).await
+        self.give_room_up(0, BallastRelease::One).await
     }
 
     /// Whether some disk has room for what an opening writes.
@@ -402,7 +403,8 @@ impl Pool {
         }
         // Volumes of this node, and files of those of others.
         if is_asked_for || self.serving_all().iter().any(finds_no_room) {
-            self.give_room_up(PIECES_FOR_START, Wanted::IfUsedUp).await;
+            self.give_room_up(PIECES_FOR_START, BallastRelease::IfUsedUp)
+                .await;
         } else {
             self.keep_room().await;
         }
@@ -501,8 +503,8 @@ mod tests {
             assert!(least >= opening_bytes(total_bytes), "{total_bytes}");
             assert!(has_room_to_spare(space(least + 4096), 4096));
             assert!(!has_room_to_spare(space(least + 4095), 4096));
-            assert!(!Wanted::Opening.is_there(space(0), 4096));
-            assert!(Wanted::Opening.is_there(space(least), 4096));
+            assert!(!BallastRelease::Opening.is_there(space(0), 4096));
+            assert!(BallastRelease::Opening.is_there(space(least), 4096));
         }
     }
 
@@ -518,21 +520,24 @@ mod tests {
             assert_eq!(short_bytes(&*disk), None);
             disk.fill(DISK_BYTES - ballast_bytes);
             assert_eq!(short_bytes(&*disk), Some(0));
-            let has = |wanted: Wanted| wanted.is_there(disk.space().unwrap(), len_bytes);
-            assert!(!has(Wanted::IfUsedUp));
+            let has = |wanted: BallastRelease| wanted.is_there(disk.space().unwrap(), len_bytes);
+            assert!(!has(BallastRelease::IfUsedUp));
             let mut given_up = 0;
             while give_up(&*disk, PIECES_FOR_START).await.unwrap() {
                 given_up += 1;
             }
             assert_eq!(given_up, PIECE_COUNT - PIECES_FOR_START);
             assert!(short_bytes(&*disk).is_some(), "it is short still");
-            assert!(has(Wanted::IfUsedUp), "but what was given up is free");
+            assert!(
+                has(BallastRelease::IfUsedUp),
+                "but what was given up is free"
+            );
             // Without ample room nothing is made: what came is for others.
             assert!(!make(&*disk, len_bytes).await.unwrap());
             assert!(give_up(&*disk, 0).await.unwrap());
             assert!(give_up(&*disk, 0).await.unwrap());
             assert!(!give_up(&*disk, 0).await.unwrap(), "none is left");
-            assert!(has(Wanted::Opening));
+            assert!(has(BallastRelease::Opening));
             assert_eq!(disk.used_bytes(), 0);
             disk.fill(0);
             assert!(make(&*disk, len_bytes).await.unwrap());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::{DiskId, SegmentId, VolumeId};
-use cairn_fs::{Fs, MovedShard, Placed, REWRITE_SEGMENTS_MAX};
+use cairn_fs::{Fs, MovedShard, PlacedShard, REWRITE_SEGMENTS_MAX};
 use cairn_segment::{DiskRoom, Moved, Pace, Protection};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -732,7 +732,7 @@ fn live_bytes(fs: &Fs, segments: &[SegmentId]) -> u64 {
 /// it is not at its new place.
 async fn end_move(
     fs: &Fs,
-    placed: Placed,
+    placed: PlacedShard,
     len_bytes: u64,
     progress: &Mutex<Progress>,
 ) -> Option<u64> {

@@ -6,7 +6,7 @@ use cairn_base::DiskId;
 use cairn_formats::pool_file::PoolDisk;
 use cairn_shard::DiskIdentity;
 
-use crate::assemble::{Content, Found};
+use crate::assemble::{Content, FoundFolder};
 
 /// The next step with a folder that is to become a disk.
 #[derive(Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ fn identity(content: &Content) -> Option<DiskId> {
 
 /// Disks that were added to a running server, by the newest pool file that was found so far, and are not among the
 /// findings: they are looked for where they were. Folders found there may name more.
-pub fn look_next(found: &[Found]) -> Vec<PoolDisk> {
+pub fn look_next(found: &[FoundFolder]) -> Vec<PoolDisk> {
     let states = found.iter().filter_map(|folder| match &folder.content {
         Content::Disk { state, .. } => state.as_ref(),
         _ => None,
@@ -175,11 +175,11 @@ mod tests {
                 state
             }),
         };
-        let found = |label: &str, content| Found {
+        let found = |label: &str, content| FoundFolder {
             label: label.to_owned(),
             content,
         };
-        let wanted = |found: &[Found]| -> Vec<u128> {
+        let wanted = |found: &[FoundFolder]| -> Vec<u128> {
             let disks = look_next(found).into_iter();
             disks.map(|disk| disk.id.0).collect()
         };

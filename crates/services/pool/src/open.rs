@@ -18,7 +18,7 @@ use crate::watch::{Watch, no_answer};
 use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, Stage};
 
 /// The disks of a pool, open.
-pub struct Opened {
+pub struct OpenedPool {
     pub state: PoolState,
     pub disks: Vec<Arc<ShardDisk>>,
     pub missing: Vec<Missing>,
@@ -89,7 +89,7 @@ pub async fn form(
     mut state: PoolState,
     members: Vec<Member>,
     bare: &[Member],
-) -> Result<Opened, OpenError> {
+) -> Result<OpenedPool, OpenError> {
     let disks: Vec<Arc<dyn Disk>> = members.iter().map(|(disk, _)| Arc::clone(disk)).collect();
     save_on_all(&disks, &state).await?;
     let now = env.clock.now();
@@ -119,7 +119,7 @@ pub async fn open_members(
     mut state: PoolState,
     members: Vec<Member>,
     mut missing: Vec<Missing>,
-) -> Result<Opened, OpenError> {
+) -> Result<OpenedPool, OpenError> {
     let watch = Watch::new(env.clock.clone(), settings.hang_after);
     let mut disks = Vec::with_capacity(members.len());
     for (disk, id) in &members {
@@ -158,7 +158,7 @@ pub async fn open_members(
         }));
     }
     require_enough(&state, disks.len(), &missing)?;
-    Ok(Opened {
+    Ok(OpenedPool {
         state,
         disks,
         is_whole: missing.is_empty(),

@@ -29,7 +29,7 @@ use crate::ballast::RoomSeen;
 use crate::encryption::PoolSecrets;
 use crate::executor::Rebuild;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
-use crate::open::Opened;
+use crate::open::OpenedPool;
 use crate::planner::Planner;
 use crate::scrub::Scrub;
 use crate::seats::Seats;
@@ -198,9 +198,9 @@ impl Pool {
         settings: PoolSettings,
         host: Arc<dyn Host>,
         truth: Arc<dyn Truth>,
-        opened: Opened,
+        opened: OpenedPool,
     ) -> Arc<Self> {
-        let Opened {
+        let OpenedPool {
             state,
             disks,
             missing,

@@ -49,7 +49,7 @@ fn has_room(space: Option<DiskSpace>) -> bool {
 
 /// A disk that works and takes metadata of a volume.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct MetadataDisk {
     pub disk: DiskId,
     pub kind: Kind,
     /// `None`: it does not say.
@@ -58,12 +58,12 @@ pub(crate) struct Place {
 
 /// The disks of a better kind than the one that a state is on, `at`, and with room for it: the best kind first, of equals the one
 /// with the most space. Nothing if it is well where it is.
-pub(crate) fn better(places: &[Place], at: Kind) -> Vec<DiskId> {
-    let is_better = |place: &&Place| {
+pub(crate) fn better(places: &[MetadataDisk], at: Kind) -> Vec<DiskId> {
+    let is_better = |place: &&MetadataDisk| {
         let takes_it = has_room(place.space) || planted::is(Bug::StateGoesToFullDisk);
         place.kind < at && takes_it
     };
-    let mut better: Vec<&Place> = places.iter().filter(is_better).collect();
+    let mut better: Vec<&MetadataDisk> = places.iter().filter(is_better).collect();
     better.sort_by_key(|place| {
         let free_bytes = place.space.map_or(0, |space| space.free_bytes);
         (place.kind, Reverse(free_bytes), place.disk)
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_state_goes_to_the_best_kind_with_room() {
         use Kind::{Flash, Journal, Other};
-        let place = |disk: u128, kind, free_bytes| Place {
+        let place = |disk: u128, kind, free_bytes| MetadataDisk {
             disk: DiskId(disk),
             kind,
             space: Some(DiskSpace {
@@ -88,11 +88,11 @@ mod tests {
                 free_bytes,
             }),
         };
-        let silent = Place {
+        let silent = MetadataDisk {
             space: None,
             ..place(9, Journal, 0)
         };
-        let cases: [(&str, Vec<Place>, Kind, &[u128]); 9] = [
+        let cases: [(&str, Vec<MetadataDisk>, Kind, &[u128]); 9] = [
             (
                 "the same kind",
                 vec![place(1, Other, 900), place(2, Other, 950)],

@@ -22,7 +22,7 @@ use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
 use crate::policy::policy;
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
-use crate::state_places::{self, Kind, Place};
+use crate::state_places::{self, Kind, MetadataDisk};
 use crate::tiers::tier_policy;
 use cairn_formats::pool_file::{ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage};
 
@@ -696,8 +696,8 @@ impl Pool {
         let failed = fs.meta().stats().failed_disks;
         let disks = self.meta_disks(Some(fs.volume())).into_iter();
         let places = disks.filter(|(id, _)| kind(*id) < at && !failed.contains(id));
-        let places: Vec<Place> = places
-            .map(|(disk, _)| Place {
+        let places: Vec<MetadataDisk> = places
+            .map(|(disk, _)| MetadataDisk {
                 disk,
                 kind: kind(disk),
                 space: table.space(disk),

@@ -60,12 +60,12 @@ impl Pause {
         if !is_on {
             let begin = std::mem::take(&mut *waiting);
             drop(waiting);
-            Shared::tell(begin);
+            ShaperCore::tell(begin);
         }
     }
 }
 
-struct Shared {
+struct ShaperCore {
     clock: Arc<dyn Clock>,
     pause: Pause,
     scheduler: Mutex<Scheduler<Begin>>,
@@ -73,7 +73,7 @@ struct Shared {
     look: Notify,
 }
 
-impl Shared {
+impl ShaperCore {
     fn tell(granted: Vec<Begin>) {
         for begin in granted {
             // Nobody may be waiting any more: then its turn is lost, as if it had begun.
@@ -112,7 +112,7 @@ impl Shared {
 
 /// Where requests of one volume ask whether they may begin. It stays the same while limits come and go.
 pub struct Gate {
-    shared: Arc<Shared>,
+    shared: Arc<ShaperCore>,
     volume: VolumeId,
     is_limited: AtomicBool,
     answered: Counts,
@@ -149,7 +149,7 @@ impl Gate {
         let mut granted = Vec::new();
         scheduler.pump_of(self.volume, now, &mut granted);
         drop(scheduler);
-        Shared::tell(granted);
+        ShaperCore::tell(granted);
         queued.ok()?;
         self.shared.look.notify_one();
         Some(Pass(began))
@@ -205,7 +205,7 @@ impl Timed {
 
 /// The gates of all volumes.
 pub struct Shaper {
-    shared: Arc<Shared>,
+    shared: Arc<ShaperCore>,
     gates: RwLock<BTreeMap<VolumeId, Arc<Gate>>>,
     /// Of volumes that have a latency objective.
     windows: Mutex<BTreeMap<VolumeId, Window>>,
@@ -214,7 +214,7 @@ pub struct Shaper {
 impl Shaper {
     pub fn new(env: &Env) -> Arc<Self> {
         Arc::new(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ShaperCore {
                 clock: Arc::clone(&env.clock),
                 pause: Pause::default(),
                 scheduler: Mutex::default(),
@@ -268,7 +268,7 @@ impl Shaper {
                 gate.is_limited.store(false, Ordering::Relaxed);
             }
         }
-        Shared::tell(granted);
+        ShaperCore::tell(granted);
         self.shared.look.notify_one();
     }
 

@@ -106,7 +106,7 @@ pub async fn restore(
         view,
         restored: Restored::default(),
     };
-    let place = Place {
+    let place = RestoreTarget {
         dir,
         name: name.as_bytes(),
         path: to.to_owned(),
@@ -143,13 +143,13 @@ fn names(path: &str) -> Result<Vec<&str>, RestoreFailure> {
 }
 
 /// Where something comes.
-struct Place<'a> {
+struct RestoreTarget<'a> {
     dir: Ino,
     name: &'a [u8],
     path: String,
 }
 
-impl Place<'_> {
+impl RestoreTarget<'_> {
     fn failed(&self, error: FsError) -> RestoreFailure {
         let path = self.path.clone();
         match error {
@@ -178,12 +178,16 @@ struct Filling {
 
 impl Restoring<'_> {
     /// A directory with all that is in it; where nothing is yet.
-    async fn directory(&mut self, source: &Attr, place: Place<'_>) -> Result<(), RestoreFailure> {
+    async fn directory(
+        &mut self,
+        source: &Attr,
+        place: RestoreTarget<'_>,
+    ) -> Result<(), RestoreFailure> {
         let mut filling = vec![self.make_directory(source, &place).await?];
         while let Some(mut last) = filling.pop() {
             if let Some((source, name)) = last.waiting.pop() {
                 let path = format!("{}/{}", last.path, String::from_utf8_lossy(&name));
-                let place = Place {
+                let place = RestoreTarget {
                     dir: last.made,
                     name: &name,
                     path,
@@ -206,7 +210,7 @@ impl Restoring<'_> {
     async fn make_directory(
         &mut self,
         source: &Attr,
-        place: &Place<'_>,
+        place: &RestoreTarget<'_>,
     ) -> Result<Filling, RestoreFailure> {
         let made = self
             .fs
@@ -255,7 +259,7 @@ impl Restoring<'_> {
         }
         let (restoring, filling) = (&*self, &*filling);
         let made = others.into_iter().map(|(source, name)| async move {
-            let place = Place {
+            let place = RestoreTarget {
                 dir: filling.made,
                 name: &name,
                 path: format!("{}/{}", filling.path, String::from_utf8_lossy(&name)),
@@ -295,7 +299,7 @@ impl Restoring<'_> {
     async fn entry(
         &self,
         source: &Attr,
-        place: &Place<'_>,
+        place: &RestoreTarget<'_>,
         expected: Expected,
     ) -> Result<u64, RestoreFailure> {
         if source.kind != FileKind::Regular {
@@ -309,7 +313,7 @@ impl Restoring<'_> {
     async fn share(
         &self,
         source: &Attr,
-        place: &Place<'_>,
+        place: &RestoreTarget<'_>,
         expected: Expected,
     ) -> Result<(), FsError> {
         let xattrs = self.xattrs(source.ino).await?;
@@ -331,7 +335,7 @@ impl Restoring<'_> {
     }
 
     /// A link, a device and such; where nothing is yet.
-    async fn other(&self, source: &Attr, place: &Place<'_>) -> Result<(), RestoreFailure> {
+    async fn other(&self, source: &Attr, place: &RestoreTarget<'_>) -> Result<(), RestoreFailure> {
         let set = attributes(source);
         let made = match source.kind {
             FileKind::Symlink => {

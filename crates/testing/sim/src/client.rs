@@ -27,7 +27,7 @@ use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
 use crate::model::{self, FILE_LEN_BYTES_MAX, Model, Tag, WORD_BYTES};
-use crate::object_store::Seen;
+use crate::object_store::LifeStore;
 use crate::scenario::{Dedupes, Shape, Trouble};
 use crate::serving::Serving;
 use crate::snapshots::Snapshots;
@@ -60,7 +60,7 @@ pub struct Life {
     /// Who waits for clients to begin so many operations.
     pub op_waiting: Mutex<Option<Waker>>,
     /// The object store that cold data goes to.
-    pub(crate) store: Option<Arc<Seen>>,
+    pub(crate) store: Option<Arc<LifeStore>>,
     /// In a cluster: whose answers these are.
     pub term: Option<Arc<dyn Term>>,
 }

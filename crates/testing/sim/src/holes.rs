@@ -17,7 +17,7 @@ use crate::pool::Disks;
 use crate::run::{LIFE_TIME_MAX, Pool, STEPS_MAX};
 use crate::scenario::Trouble;
 use crate::snapshots::Read;
-use crate::tree::Found;
+use crate::tree::FoundTree;
 use crate::world::{SimHost, World};
 
 /// One in so many lives begins with such a check.
@@ -30,7 +30,7 @@ const BLOCKS_MAX: u64 = 24;
 enum Started {
     Refused,
     /// What could be read.
-    Served(Result<(Found, Read), String>),
+    Served(Result<(FoundTree, Read), String>),
 }
 
 impl Pool {

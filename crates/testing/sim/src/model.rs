@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use cairn_fs::FsError;
 
-use crate::tree::{self, Change, Found, FoundKind, Kind, NodeId, ROOT, Tree};
+use crate::tree::{self, Change, FoundKind, FoundTree, Kind, NodeId, ROOT, Tree};
 
 pub const WORD_BYTES: u64 = 8;
 /// Files stay below this size, in bytes.
@@ -512,7 +512,7 @@ impl Model {
     }
 
     /// Whether `found` is what a restart may find; says why not.
-    pub fn judge(&self, found: &Found) -> Result<Judged, String> {
+    pub fn judge(&self, found: &FoundTree) -> Result<Judged, String> {
         let mut tree = self.base_tree.clone();
         let mut rest = self.log.iter().peekable();
         let mut reasons = Vec::new();
@@ -541,7 +541,7 @@ impl Model {
     }
 
     /// As [`Self::judge`], if exactly the changes below `bound` survived.
-    fn judge_prefix(&self, tree: &Tree, bound: Seq, found: &Found) -> Result<Judged, String> {
+    fn judge_prefix(&self, tree: &Tree, bound: Seq, found: &FoundTree) -> Result<Judged, String> {
         if let Some(refused) = self.refused.iter().find(|seq| **seq < bound) {
             return Err(format!("change {refused} was refused, and is there"));
         }

@@ -51,7 +51,7 @@ pub const FAULTS: [&str; 6] = [
 ];
 
 #[derive(Default)]
-struct Inner {
+struct StoreState {
     objects: BTreeMap<ObjectId, (Bytes, Option<Duration>)>,
     /// Lost, after they were taken and given back.
     lost: BTreeMap<ObjectId, Bytes>,
@@ -70,7 +70,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct SimStore {
     pub trouble: TierTrouble,
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<StoreState>>,
 }
 
 /// What may go wrong with one request.
@@ -128,7 +128,7 @@ impl SimStore {
     }
 
     /// It is as a machine sees it that begins now.
-    pub fn power_on(&self, env: &Env, trace: &Trace, seed: u64) -> Arc<Seen> {
+    pub fn power_on(&self, env: &Env, trace: &Trace, seed: u64) -> Arc<LifeStore> {
         let seen = self.seen(env, env.clock.clone(), trace, seed);
         let late: Vec<ObjectId> = self.inner.lock().late.keys().copied().collect();
         for id in late {
@@ -139,8 +139,14 @@ impl SimStore {
     }
 
     /// It is as one of several machines sees it. `clock` is the same for all.
-    pub fn seen(&self, env: &Env, clock: Arc<dyn Clock>, trace: &Trace, seed: u64) -> Arc<Seen> {
-        Arc::new(Seen {
+    pub fn seen(
+        &self,
+        env: &Env,
+        clock: Arc<dyn Clock>,
+        trace: &Trace,
+        seed: u64,
+    ) -> Arc<LifeStore> {
+        Arc::new(LifeStore {
             store: self.clone(),
             env: env.clone(),
             clock,
@@ -191,7 +197,7 @@ impl SimStore {
 }
 
 /// The store as it is in one life.
-pub struct Seen {
+pub struct LifeStore {
     pub store: SimStore,
     env: Env,
     /// By which it is noted when something was sent.
@@ -202,7 +208,7 @@ pub struct Seen {
     honest: Notify,
 }
 
-impl Seen {
+impl LifeStore {
     /// From now on it does what it likes.
     pub fn arm(&self) {
         self.store.inner.lock().is_armed = self.store.trouble.misbehaves();
@@ -368,7 +374,7 @@ fn away<T>() -> Result<T, TierError> {
 }
 
 /// The store as the engine has it.
-pub struct Tier(pub Arc<Seen>);
+pub struct Tier(pub Arc<LifeStore>);
 
 impl HostTier for Tier {
     fn store(&self) -> Arc<dyn TierStore> {
@@ -384,7 +390,7 @@ impl HostTier for Tier {
     }
 }
 
-impl Seen {
+impl LifeStore {
     pub fn open(self: &Arc<Self>) -> Result<Arc<dyn HostTier>, String> {
         match self.store.inner.lock().is_shut {
             true => Err("no route to host".to_owned()),
@@ -394,7 +400,7 @@ impl Seen {
 }
 
 struct Upload {
-    seen: Arc<Seen>,
+    seen: Arc<LifeStore>,
     id: ObjectId,
     parts: Vec<Bytes>,
 }

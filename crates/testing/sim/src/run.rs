@@ -18,12 +18,12 @@ use crate::exec::{Executor, Stopped, Trace};
 use crate::faults::{self, Fired};
 use crate::judge::Judge;
 use crate::model::Model;
-use crate::object_store::{Seen, SimStore};
+use crate::object_store::{LifeStore, SimStore};
 use crate::pool::{self, Disks, Job, Member, PoolFile, label_of};
 use crate::scenario::{End, Life, Scenario, Shape, TierTrouble, Trouble, Work, WorkKind};
 use crate::serving::Serving;
 use crate::snapshots::{Read, Snapshots};
-use crate::tree::Found;
+use crate::tree::FoundTree;
 use crate::world::{SimHost, World};
 
 /// Steps of one life; more is a loop without end.
@@ -426,7 +426,7 @@ impl Pool {
     }
 
     /// The object store as another machine has it that is on copies of the disks: what it does there counts for nobody.
-    pub(crate) fn store_of_another(&self, exec: &Executor, seed: u64) -> Option<Arc<Seen>> {
+    pub(crate) fn store_of_another(&self, exec: &Executor, seed: u64) -> Option<Arc<LifeStore>> {
         let copy = self.store.as_ref()?.copy();
         Some(copy.power_on(&exec.env, &self.trace, seed))
     }
@@ -650,7 +650,7 @@ impl Pool {
 
 impl Pool {
     /// Whether a start may find this.
-    pub(crate) fn judge(&self, found: &Found, of_snapshots: &Read) -> Result<(), String> {
+    pub(crate) fn judge(&self, found: &FoundTree, of_snapshots: &Read) -> Result<(), String> {
         let model = self.model.lock();
         model.judge(found)?;
         self.snapshots.lock().judge(&model, of_snapshots).map(drop)

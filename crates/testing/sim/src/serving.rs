@@ -13,10 +13,10 @@ use cairn_fs::Fs;
 use parking_lot::Mutex;
 
 #[derive(Default)]
-pub struct Serving(Mutex<Inner>);
+pub struct Serving(Mutex<ServingState>);
 
 #[derive(Default)]
-struct Inner {
+struct ServingState {
     fs: Option<Fs>,
     /// Clients may be told to come again later.
     is_reopening: bool,
@@ -75,7 +75,7 @@ impl Serving {
         self.change(|inner| inner.under_way -= 1);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Inner)) {
+    fn change(&self, change: impl FnOnce(&mut ServingState)) {
         let woken = {
             let mut inner = self.0.lock();
             change(&mut inner);
@@ -84,7 +84,7 @@ impl Serving {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    async fn wait_for<T>(&self, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, mut ready: impl FnMut(&mut ServingState) -> Option<T>) -> T {
         poll_fn(|context| {
             let mut inner = self.0.lock();
             match ready(&mut inner) {

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::client;
 use crate::judge::Judge;
 use crate::model::{Mark, Model};
-use crate::tree::{Found, FoundKind, FoundNode};
+use crate::tree::{FoundKind, FoundNode, FoundTree};
 use crate::world::{VOLUME, World, read_everything};
 
 /// At a time.
@@ -36,18 +36,18 @@ const FREED_LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// What is known of a snapshot.
 #[derive(Clone, Debug)]
-enum Known {
+enum KnownSnapshot {
     /// Whether it was taken is not known yet, nor what it has: a moment since the mark.
     MayBeThere(Mark),
-    Has(Found),
+    Has(FoundTree),
     /// Whether it was deleted is not known yet.
-    MayBeGone(Found),
+    MayBeGone(FoundTree),
 }
 
 /// All snapshots of the volume, by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshots {
-    known: BTreeMap<Vec<u8>, Known>,
+    known: BTreeMap<Vec<u8>, KnownSnapshot>,
     named: u32,
     /// Those of which what they hold was judged, and how often one was compared with what it held.
     pub judged: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Snapshots {
 }
 
 /// What the snapshots of a volume hold; none where it could not be read.
-pub(crate) type Read = BTreeMap<Vec<u8>, Found>;
+pub(crate) type Read = BTreeMap<Vec<u8>, FoundTree>;
 
 /// Reads all of them.
 pub(crate) async fn read_all(fs: &Fs, is_unreadable_allowed: bool) -> Result<Read, String> {
@@ -87,25 +87,27 @@ impl Snapshots {
         for (name, known) in &self.known {
             let at = |error| format!("snapshot {}: {error}", shown(name));
             let found = match (read.get(name), known) {
-                (None, Known::Has(_)) => return Err(at("is gone".to_owned())),
+                (None, KnownSnapshot::Has(_)) => return Err(at("is gone".to_owned())),
                 (None, _) => continue,
-                (Some(found), Known::Has(had) | Known::MayBeGone(had)) => {
+                (Some(found), KnownSnapshot::Has(had) | KnownSnapshot::MayBeGone(had)) => {
                     same(had, found).map_err(at)?;
                     after.compared += 1;
                     had
                 }
-                (Some(found), Known::MayBeThere(mark)) => {
+                (Some(found), KnownSnapshot::MayBeThere(mark)) => {
                     model.since(*mark).judge(found).map_err(at)?;
                     after.judged += 1;
                     found
                 }
             };
-            after.known.insert(name.clone(), Known::Has(found.clone()));
+            after
+                .known
+                .insert(name.clone(), KnownSnapshot::Has(found.clone()));
         }
         Ok(after)
     }
 
-    fn set(&mut self, name: &[u8], known: Known) {
+    fn set(&mut self, name: &[u8], known: KnownSnapshot) {
         self.known.insert(name.to_vec(), known);
     }
 
@@ -116,7 +118,8 @@ impl Snapshots {
 
     /// The names of those that are there for sure.
     fn names(&self) -> Vec<Vec<u8>> {
-        let is_there = |(_, known): &(&Vec<u8>, &Known)| matches!(known, Known::Has(_));
+        let is_there =
+            |(_, known): &(&Vec<u8>, &KnownSnapshot)| matches!(known, KnownSnapshot::Has(_));
         let there = self.known.iter().filter(is_there);
         there.map(|(name, _)| name.clone()).collect()
     }
@@ -127,8 +130,8 @@ fn shown(name: &[u8]) -> String {
 }
 
 /// That a snapshot has what it had before, where both could be read.
-fn same(had: &Found, has: &Found) -> Result<(), String> {
-    let names = |found: &Found| found.nodes.keys().copied().collect::<Vec<u64>>();
+fn same(had: &FoundTree, has: &FoundTree) -> Result<(), String> {
+    let names = |found: &FoundTree| found.nodes.keys().copied().collect::<Vec<u64>>();
     if names(had) != names(has) {
         let (had, has) = (names(had), names(has));
         return Err(format!("has inodes {has:?}, had {had:?}"));
@@ -185,7 +188,7 @@ impl Snapshotter {
         let snapshots = &life.snapshots;
         let name = snapshots.lock().new_name();
         let mark = self.life.model.lock().mark();
-        snapshots.lock().set(&name, Known::MayBeThere(mark));
+        snapshots.lock().set(&name, KnownSnapshot::MayBeThere(mark));
         tracing::debug!(name = shown(&name), "a snapshot begins");
         let taken = match self.rng.below(3) {
             0 => self.take_with_group(fs, &name).await,
@@ -232,10 +235,10 @@ impl Snapshotter {
     async fn delete(&self, fs: &Fs, name: &[u8]) -> Result<(), String> {
         let snapshots = &self.life.snapshots;
         let had = match snapshots.lock().known.get(name) {
-            Some(Known::Has(found)) => found.clone(),
+            Some(KnownSnapshot::Has(found)) => found.clone(),
             _ => return Ok(()),
         };
-        snapshots.lock().set(name, Known::MayBeGone(had));
+        snapshots.lock().set(name, KnownSnapshot::MayBeGone(had));
         match fs.delete_snapshot(name).await {
             Ok(()) => {
                 if fs.snapshot(name).is_some() {
@@ -272,20 +275,20 @@ impl Snapshotter {
         };
         let mut snapshots = life.snapshots.lock();
         let had = match snapshots.known.get(name) {
-            Some(Known::Has(had)) => {
+            Some(KnownSnapshot::Has(had)) => {
                 same(had, &found).map_err(at)?;
                 let had = had.clone();
                 snapshots.compared += 1;
                 had
             }
-            Some(Known::MayBeThere(mark)) => {
+            Some(KnownSnapshot::MayBeThere(mark)) => {
                 model.since(*mark).judge(&found).map_err(at)?;
                 snapshots.judged += 1;
                 found
             }
             _ => return Ok(()),
         };
-        snapshots.set(name, Known::Has(had));
+        snapshots.set(name, KnownSnapshot::Has(had));
         Ok(())
     }
 
@@ -332,7 +335,7 @@ pub(crate) async fn there_and_back(
     let is_new = |kept: &Vec<u8>| !snapshots.lock().known.contains_key(kept);
     let kept = &kept.find(is_new).unwrap_or_default();
     let was = read_everything(&world.fs, false).await?;
-    snapshots.lock().set(kept, Known::Has(was));
+    snapshots.lock().set(kept, KnownSnapshot::Has(was));
     let world = restored(env, world, snapshots, name, Some(kept)).await?;
     let world = restored(env, world, snapshots, kept, None).await?;
     let known = snapshots.lock().known.clone();
@@ -354,7 +357,7 @@ async fn restored(
     let world = world.again().map_err(at)?;
     let (has, read) = world.read_and_count(env).await.map_err(at)?;
     let known = snapshots.lock().known.get(name).cloned();
-    if let Some(Known::Has(had)) = known {
+    if let Some(KnownSnapshot::Has(had)) = known {
         same(&had, &has).map_err(at)?;
     }
     // None of them is one whose state is open.
@@ -363,11 +366,11 @@ async fn restored(
 }
 
 /// That what is told of any two snapshots is what is different.
-async fn check_diffs(fs: &Fs, known: &BTreeMap<Vec<u8>, Known>) -> Result<(), String> {
+async fn check_diffs(fs: &Fs, known: &BTreeMap<Vec<u8>, KnownSnapshot>) -> Result<(), String> {
     let all = fs.snapshots();
     for (at, earlier) in all.iter().enumerate() {
         for later in &all[at + 1..] {
-            let (Some(Known::Has(before)), Some(Known::Has(after))) =
+            let (Some(KnownSnapshot::Has(before)), Some(KnownSnapshot::Has(after))) =
                 (known.get(&earlier.name[..]), known.get(&later.name[..]))
             else {
                 continue;
@@ -393,7 +396,7 @@ async fn check_diffs(fs: &Fs, known: &BTreeMap<Vec<u8>, Known>) -> Result<(), St
     Ok(())
 }
 
-fn check_diff(before: &Found, after: &Found, changes: &[FileChange]) -> Result<(), String> {
+fn check_diff(before: &FoundTree, after: &FoundTree, changes: &[FileChange]) -> Result<(), String> {
     let told = |ino: u64, is_it: fn(&ChangeKind) -> bool| {
         let mut of = changes.iter().filter(|change| change.ino.0 == ino);
         of.any(|change| is_it(&change.change))

@@ -21,7 +21,7 @@ use cairn_testkit::{ManualClock, Rng};
 
 use crate::client;
 use crate::judge::Judge;
-use crate::object_store::{Seen, SimStore};
+use crate::object_store::{LifeStore, SimStore};
 use crate::scenario::Trouble;
 use crate::world::{VOLUME, WHO, World};
 
@@ -41,7 +41,7 @@ fn name<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 }
 
 /// Adds the tier, or opens it where that failed at the start.
-pub(crate) async fn begin(world: &World, store: &Seen, is_first: bool) -> Result<(), String> {
+pub(crate) async fn begin(world: &World, store: &LifeStore, is_first: bool) -> Result<(), String> {
     store.disarm();
     if !is_first {
         world.pool.tend_tiers().await;
@@ -192,7 +192,7 @@ fn known(fs: &Fs) -> Result<(BTreeSet<ObjectId>, BTreeSet<ObjectId>), String> {
 type Part = (Ino, u64, Vec<u8>);
 
 /// What cannot be read while objects are lost is in these, and nothing else. Returns what could be read.
-async fn check_lost(fs: &Fs, store: &Seen) -> Result<Vec<Part>, String> {
+async fn check_lost(fs: &Fs, store: &LifeStore) -> Result<Vec<Part>, String> {
     let mut extents = Vec::new();
     let (from, to) = Key::all_extents();
     let visit = |key: &[u8], value: &[u8], _| {
@@ -247,7 +247,7 @@ async fn check_lost(fs: &Fs, store: &Seen) -> Result<Vec<Part>, String> {
 pub(crate) async fn check(
     env: &Env,
     world: &World,
-    store: &Seen,
+    store: &LifeStore,
     judge: &Judge,
 ) -> Result<u64, String> {
     store.disarm();
@@ -318,7 +318,7 @@ fn check_shards(world: &World, fs: &Fs, judge: &Judge) -> Result<(), String> {
 pub(crate) async fn end(
     env: &Env,
     world: &World,
-    store: &Seen,
+    store: &LifeStore,
     ends_volume: bool,
 ) -> Result<(), String> {
     let pool = &world.pool;
@@ -352,7 +352,7 @@ pub(crate) async fn end(
     Err(format!("data does not leave the object store: {status:?}"))
 }
 
-async fn removed(pool: &Pool, store: &Seen) -> Result<(), String> {
+async fn removed(pool: &Pool, store: &LifeStore) -> Result<(), String> {
     let left = store.store.objects();
     if !left.is_empty() {
         return Err(format!("objects are left for ever: {left:?}"));

@@ -396,11 +396,11 @@ impl Tree {
 
 /// A whole file system as it was read from the engine.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct FoundTree {
     pub nodes: BTreeMap<u64, FoundNode>,
 }
 
-impl Found {
+impl FoundTree {
     /// Those that could be read, of all files.
     pub fn file_bytes(&self) -> u64 {
         let sizes = self.nodes.values().map(|node| match &node.kind {
@@ -454,7 +454,7 @@ pub enum FoundKind {
 /// inodes that the engine named before; others must not be in `used`.
 pub fn match_tree(
     tree: &Tree,
-    found: &Found,
+    found: &FoundTree,
     root: u64,
     known: &BTreeMap<NodeId, u64>,
     is_used: impl Fn(u64) -> bool,

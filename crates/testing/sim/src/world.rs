@@ -19,8 +19,8 @@ use cairn_fs::{
 };
 use cairn_keys::{MasterKey, MasterKeys};
 use cairn_meta::{MetaCache, MetaSettings};
-use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, newest, plan};
-use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
+use cairn_pool::assemble::{Content, FoundFolder, Plan, newest, plan};
+use cairn_pool::open::{Member, OpenSettings, OpenedPool, form, new_state, open_members};
 use cairn_pool::truth::{PoolFiles, look};
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, PoolState, VolumeService};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
@@ -28,12 +28,12 @@ use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::MemDisk;
 
 use crate::check;
-use crate::object_store::Seen;
+use crate::object_store::LifeStore;
 use crate::pool::{Disks, PoolFile};
 use crate::read_cache::FlakyCache;
 use crate::scenario::{Dedupes, Shape, TierTrouble};
 use crate::snapshots::{Read, read_all};
-use crate::tree::{Found, FoundKind, FoundNode};
+use crate::tree::{FoundKind, FoundNode, FoundTree};
 
 /// The first volume that a pool makes.
 pub const VOLUME: VolumeId = VolumeId(1);
@@ -168,7 +168,7 @@ pub struct SimHost {
     pub shape: Shape,
     /// Steps of moves of shards so far.
     pub move_steps: Arc<AtomicU64>,
-    pub(crate) store: Option<Arc<Seen>>,
+    pub(crate) store: Option<Arc<LifeStore>>,
 }
 
 impl Host for SimHost {
@@ -191,7 +191,7 @@ impl Host for SimHost {
         tier: &PoolTier,
     ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
         let none = || Err(format!("there is no object store {}", tier.url));
-        let opened = self.store.as_ref().map_or_else(none, Seen::open);
+        let opened = self.store.as_ref().map_or_else(none, LifeStore::open);
         Box::pin(std::future::ready(opened))
     }
 
@@ -233,7 +233,11 @@ fn open_settings(shape: &Shape) -> OpenSettings {
 }
 
 /// Opens the pool that is on these disks, as a server does.
-pub(crate) async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+pub(crate) async fn open_pool(
+    env: &Env,
+    shape: &Shape,
+    disks: &Disks,
+) -> Result<OpenedPool, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let (found, disks) = look_at(disks).await;
     let (state, present, missing) = match plan(&found).map_err(|error| text(&error))? {
@@ -261,7 +265,11 @@ pub(crate) async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result
 }
 
 /// Makes a pool of all disks.
-pub(crate) async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+pub(crate) async fn form_pool(
+    env: &Env,
+    shape: &Shape,
+    disks: &Disks,
+) -> Result<OpenedPool, String> {
     let disks = disks.there.iter().map(|disk| disk.clone() as Arc<dyn Disk>);
     let disks: Vec<Arc<dyn Disk>> = disks.collect();
     let state = new_state(env, &disks);
@@ -273,7 +281,7 @@ pub(crate) async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result
 
 impl World {
     /// All that is there, with what each snapshot has; all numbers are counted again.
-    pub(crate) async fn read_and_count(&self, env: &Env) -> Result<(Found, Read), String> {
+    pub(crate) async fn read_and_count(&self, env: &Env) -> Result<(FoundTree, Read), String> {
         let found = read_everything(&self.fs, false).await?;
         let of_snapshots = read_all(&self.fs, false).await?;
         check::recount(env, self.fs.meta()).await?;
@@ -361,8 +369,11 @@ impl World {
 }
 
 /// Reads everything that has a name. `is_unreadable_allowed`: bytes that give an I/O error are left out.
-pub async fn read_everything(fs: &FsView, is_unreadable_allowed: bool) -> Result<Found, String> {
-    let mut found = Found::default();
+pub async fn read_everything(
+    fs: &FsView,
+    is_unreadable_allowed: bool,
+) -> Result<FoundTree, String> {
+    let mut found = FoundTree::default();
     let mut todo = vec![ROOT_INO];
     while let Some(ino) = todo.pop() {
         if found.nodes.contains_key(&ino.0) {

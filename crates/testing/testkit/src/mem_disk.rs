@@ -136,7 +136,7 @@ pub struct DiskStats {
 ///
 /// The rules of durability are listed in the crate's `state` module.
 pub struct MemDisk {
-    shared: Arc<Shared>,
+    shared: Arc<DiskCore>,
 }
 
 /// A copy of a disk's content, to bring a stale disk back later.
@@ -147,13 +147,13 @@ pub struct DiskSnapshot {
     state: State,
 }
 
-struct Shared {
+struct DiskCore {
     label: String,
     capacity_bytes: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<DiskState>,
 }
 
-struct Inner {
+struct DiskState {
     state: State,
     stats: DiskStats,
     /// With who counts how often each struck.
@@ -179,7 +179,7 @@ struct Yields {
 }
 
 struct MemFile {
-    shared: Arc<Shared>,
+    shared: Arc<DiskCore>,
     id: FileId,
     name: String,
 }
@@ -199,7 +199,7 @@ impl MemDisk {
     }
 
     pub(crate) fn from_state(label: String, capacity_bytes: u64, state: State) -> Arc<MemDisk> {
-        let inner = Inner {
+        let inner = DiskState {
             state,
             stats: DiskStats::default(),
             faults: Vec::new(),
@@ -213,7 +213,7 @@ impl MemDisk {
             silent_faults: 0,
             others_bytes: 0,
         };
-        let shared = Shared {
+        let shared = DiskCore {
             label,
             capacity_bytes,
             inner: Mutex::new(inner),
@@ -408,7 +408,7 @@ impl MemDisk {
     }
 }
 
-impl Shared {
+impl DiskCore {
     fn io_error(&self, what: String, detail: impl Into<String>) -> DiskError {
         DiskError::Io {
             disk: self.label.clone(),
@@ -437,7 +437,7 @@ impl Shared {
         &self,
         kind: OpKind,
         name: &str,
-        act: impl FnOnce(&mut Inner, usize) -> Result<T, DiskError>,
+        act: impl FnOnce(&mut DiskState, usize) -> Result<T, DiskError>,
     ) -> Result<T, DiskError> {
         self.run_with(kind, name, |inner, issued, _| act(inner, issued))
             .await
@@ -448,7 +448,7 @@ impl Shared {
         &self,
         kind: OpKind,
         name: &str,
-        act: impl FnOnce(&mut Inner, usize, Option<Fault>) -> Result<T, DiskError>,
+        act: impl FnOnce(&mut DiskState, usize, Option<Fault>) -> Result<T, DiskError>,
     ) -> Result<T, DiskError> {
         let issued = {
             let inner = self.inner.lock();
@@ -499,7 +499,7 @@ impl Shared {
     /// operation has to play itself.
     fn admit(
         &self,
-        inner: &mut Inner,
+        inner: &mut DiskState,
         kind: OpKind,
         name: &str,
     ) -> Result<Option<Fault>, DiskError> {
@@ -533,7 +533,7 @@ impl Shared {
         Ok(None)
     }
 
-    fn apply(&self, inner: &mut Inner, issued: usize, name: &str, op: Op) {
+    fn apply(&self, inner: &mut DiskState, issued: usize, name: &str, op: Op) {
         inner.state.apply(&op);
         if let Some((recorder, disk_index)) = &inner.recorder {
             recorder.push(*disk_index, issued, name, op);
@@ -543,7 +543,7 @@ impl Shared {
     /// Fails if growing a file from one length to another does not fit the disk.
     fn reserve(
         &self,
-        inner: &Inner,
+        inner: &DiskState,
         what: &str,
         len_bytes: u64,
         len_bytes_new: u64,
@@ -644,7 +644,7 @@ impl Disk for MemDisk {
         let shared = &self.shared;
         Box::pin(async move {
             shared.check_name(to)?;
-            let act = |inner: &mut Inner, issued| {
+            let act = |inner: &mut DiskState, issued| {
                 if inner.state.lookup(from).is_none() {
                     return Err(shared.not_found(from));
                 }
@@ -719,8 +719,8 @@ impl MemFile {
             durable,
         };
         self.touch(offset, bytes.len() as u64, &bytes);
-        let under_way = UnderWay::new(&self.shared, op);
-        let act = |inner: &mut Inner, issued, fault| {
+        let under_way = PendingWrite::new(&self.shared, op);
+        let act = |inner: &mut DiskState, issued, fault| {
             inner.under_way.remove(&under_way.number);
             let len_bytes = self.content(inner)?.len_bytes();
             if end > len_bytes && !bytes.is_empty() {
@@ -776,7 +776,7 @@ impl MemFile {
         }
     }
 
-    fn content<'a>(&self, inner: &'a Inner) -> Result<&'a crate::content::Content, DiskError> {
+    fn content<'a>(&self, inner: &'a DiskState) -> Result<&'a crate::content::Content, DiskError> {
         let content = inner.state.content(self.id);
         content.ok_or_else(|| self.shared.not_found(&self.name))
     }
@@ -798,7 +798,7 @@ impl DiskFile for MemFile {
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {
-        let act = move |inner: &mut Inner, _, fault| {
+        let act = move |inner: &mut DiskState, _, fault| {
             let content = self.content(inner)?;
             let end = offset.checked_add(len_bytes as u64);
             if end.is_none_or(|end| end > content.len_bytes()) {
@@ -839,7 +839,7 @@ impl DiskFile for MemFile {
 
     fn sync<'a>(&'a self) -> IoFuture<'a, ()> {
         Box::pin(async move {
-            let act = |inner: &mut Inner, issued| {
+            let act = |inner: &mut DiskState, issued| {
                 inner.stats.syncs += 1;
                 let op = Op::Sync { file: self.id };
                 self.shared.apply(inner, issued, &self.name, op);
@@ -861,7 +861,7 @@ impl DiskFile for MemFile {
     fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()> {
         Box::pin(async move {
             self.touch(len_bytes, 0, &[]);
-            let act = |inner: &mut Inner, issued| {
+            let act = |inner: &mut DiskState, issued| {
                 let len_bytes_now = self.content(inner)?.len_bytes();
                 let what = format!("resizing {}", self.name);
                 self.shared
@@ -885,13 +885,13 @@ impl Drop for MemFile {
 }
 
 /// A write that was asked for; forgotten when its caller goes away, as it then never takes effect.
-struct UnderWay<'a> {
-    shared: &'a Shared,
+struct PendingWrite<'a> {
+    shared: &'a DiskCore,
     number: u64,
 }
 
-impl<'a> UnderWay<'a> {
-    fn new(shared: &'a Shared, op: Op) -> Self {
+impl<'a> PendingWrite<'a> {
+    fn new(shared: &'a DiskCore, op: Op) -> Self {
         let mut inner = shared.inner.lock();
         let number = inner.under_way_next;
         inner.under_way_next += 1;
@@ -900,7 +900,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for PendingWrite<'_> {
     fn drop(&mut self) {
         self.shared.inner.lock().under_way.remove(&self.number);
     }

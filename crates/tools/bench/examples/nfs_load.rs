@@ -22,7 +22,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use cairn_bench::engine::{Control, Engine, Place};
+use cairn_bench::engine::{ClientRank, Control, Engine};
 use cairn_bench::load::{self, LoadSettings, Report, Workload};
 use cairn_bench::nfs_engine::NfsEngine;
 use cairn_bench::plan::{
@@ -166,7 +166,7 @@ fn run_engine(
             }
         },
     };
-    let place = Place {
+    let place = ClientRank {
         client: 0,
         client_count: 1,
     };

@@ -18,7 +18,7 @@ pub const RUN_FOLDER: &str = "cairn-bench";
 
 /// Which of the machines that work together this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ClientRank {
     pub client: u32,
     pub client_count: u32,
 }
@@ -159,7 +159,7 @@ pub trait Engine: Send {
         &mut self,
         phase: &Phase,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError>;
     /// Makes what was written cold where that is possible; says what it did, in words.

@@ -17,7 +17,7 @@ use cairn_iscsi_client::{Error, IscsiUrl, Limits, Session, SessionSettings};
 use crate::data::share::File;
 use crate::data::{Ground, Object, PassError, Passes, REPLY_TIMEOUT, Space, Spec, Workers, check};
 use crate::drive::{Connector, Course, DriveError, Failed};
-use crate::engine::{Control, Engine, EngineError, Place, at_target};
+use crate::engine::{ClientRank, Control, Engine, EngineError, at_target};
 use crate::plan::{DataPattern, DataWork, Direction, Fsync, Layout, Phase, Work};
 use crate::result::PhaseResult;
 
@@ -45,7 +45,7 @@ struct Parts {
     is_stable: bool,
 }
 
-pub struct Part {
+pub struct LunRange {
     session: Session,
     first_byte: u64,
     is_stable: bool,
@@ -69,15 +69,15 @@ impl Connector for IscsiUrl {
 
 impl Space for Parts {
     type Client = Session;
-    type Object = Part;
+    type Object = LunRange;
 
     async fn open(
         &self,
         client: &Session,
         spec: &Spec,
         _direction: Direction,
-    ) -> Result<Part, PassError> {
-        Ok(Part {
+    ) -> Result<LunRange, PassError> {
+        Ok(LunRange {
             session: client.clone(),
             first_byte: match spec.share.file {
                 File::OfWorker(worker) => worker * self.part_bytes,
@@ -88,7 +88,7 @@ impl Space for Parts {
     }
 }
 
-impl Object for Part {
+impl Object for LunRange {
     fn len_bytes_max(&self, _direction: Direction) -> usize {
         self.session.limits().transfer_len_bytes_max as usize
     }
@@ -157,7 +157,7 @@ impl IscsiEngine {
         phase: &Phase,
         work: &DataWork,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let limits = self.limits()?;
@@ -288,7 +288,7 @@ impl Engine for IscsiEngine {
         &mut self,
         phase: &Phase,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         check(phase, place)?;

@@ -58,7 +58,7 @@ pub enum Ask {
 
 /// The server's answers, by the clock of the run.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct ServerSamples {
     pub limits: Vec<(Instant, Vec<LimitNow>)>,
     pub phases: Vec<SeenPhase>,
     /// The first answer that was none.
@@ -79,7 +79,7 @@ pub struct Watched<'a> {
     driver: &'a mut dyn Driver,
     server: Box<dyn Server + 'a>,
     ask: Ask,
-    pub seen: Seen,
+    pub seen: ServerSamples,
 }
 
 impl<'a> Watched<'a> {
@@ -88,7 +88,7 @@ impl<'a> Watched<'a> {
             driver,
             server,
             ask,
-            seen: Seen::default(),
+            seen: ServerSamples::default(),
         }
     }
 
@@ -191,7 +191,7 @@ impl Driver for Watched<'_> {
 /// Looks from the start of the clock until the phase is over; says when the clock began.
 fn watch(
     server: &mut dyn Server,
-    seen: &mut Seen,
+    seen: &mut ServerSamples,
     every: Duration,
     control: &Control,
     is_over: &Receiver<()>,
@@ -217,7 +217,7 @@ fn watch(
     }
 }
 
-fn look(server: &mut dyn Server, seen: &mut Seen) {
+fn look(server: &mut dyn Server, seen: &mut ServerSamples) {
     if seen.limits.len() >= SEEN_COUNT_MAX {
         return;
     }

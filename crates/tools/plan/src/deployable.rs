@@ -30,7 +30,7 @@ pub struct Violation {
 
 /// Every limit that a design breaks; none: it can be deployed as it stands.
 pub fn violations(catalog: &Catalog, design: &Design) -> Vec<Violation> {
-    let mut found = Found {
+    let mut found = DesignCheck {
         catalog,
         product: design.product,
         broken: Vec::new(),
@@ -45,13 +45,13 @@ pub fn is_region(name: &str) -> bool {
     REGIONS.contains(&name)
 }
 
-struct Found<'a> {
+struct DesignCheck<'a> {
     catalog: &'a Catalog,
     product: Product,
     broken: Vec<Violation>,
 }
 
-impl Found<'_> {
+impl DesignCheck<'_> {
     /// Words are made only where something breaks: a ranking asks ten thousand times.
     fn breaks(&mut self, broken: bool, rule: RuleId, words: impl FnOnce() -> String) {
         if broken {

@@ -98,7 +98,7 @@ fn kind(design: &Design) -> Kind {
 }
 
 /// One goal held against one design: below 1 it is missed; how far says which is missed most.
-struct Kept {
+struct GoalScore {
     goal: &'static str,
     ratio: f64,
 }
@@ -190,9 +190,9 @@ fn latency_ms(catalog: &Catalog, design: &Design) -> Option<(f64, rules::RuleId)
 }
 
 /// Holds an evaluation against every goal.
-fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
+fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<GoalScore> {
     let mut all = Vec::with_capacity(GOALS.len());
-    let mut hold = |goal: &'static str, ratio: f64| all.push(Kept { goal, ratio });
+    let mut hold = |goal: &'static str, ratio: f64| all.push(GoalScore { goal, ratio });
     let limits = &catalog.designs.nfs_server;
     let paper_server = it.design.is_paper_server();
     let needed = goal.capacity_planned();
@@ -339,7 +339,7 @@ fn read_rate(goal: &Goal, it: &Evaluation) -> Rate {
 }
 
 /// The goal that is missed most, if any.
-fn worst(kept: &[Kept]) -> Option<&Kept> {
+fn worst(kept: &[GoalScore]) -> Option<&GoalScore> {
     kept.iter()
         .filter(|kept| kept.ratio < 1.0 - 1e-9)
         .min_by(|left, right| left.ratio.total_cmp(&right.ratio))

@@ -151,21 +151,21 @@ impl ClusterNode {
         self.forward.handle(Service::Rpc, Arc::new(serve));
     }
 
-    pub fn serve_s3(&self, passed: cairn_s3::Passed) {
-        let serve = Dealt(passed, |passed: cairn_s3::Passed, incoming| {
+    pub fn serve_s3(&self, passed: cairn_s3::PeerServer) {
+        let serve = Dealt(passed, |passed: cairn_s3::PeerServer, incoming| {
             Box::pin(async move { passed.serve(incoming).await })
         });
         self.forward.handle(Service::S3, Arc::new(serve));
     }
 
-    pub fn serve_iscsi(&self, passed: cairn_iscsi::Passed) {
-        let serve = Dealt(passed, |passed: cairn_iscsi::Passed, incoming| {
+    pub fn serve_iscsi(&self, passed: cairn_iscsi::PeerServer) {
+        let serve = Dealt(passed, |passed: cairn_iscsi::PeerServer, incoming| {
             Box::pin(async move { passed.serve(incoming).await })
         });
         self.forward.handle(Service::Iscsi, Arc::new(serve));
     }
 
-    pub fn serve_admin(&self, passed: cairn_admin::Passed) {
+    pub fn serve_admin(&self, passed: cairn_admin::PeerServer) {
         let passed = Arc::new(passed);
         let serve = Arc::clone(&passed) as Arc<dyn Serve>;
         self.forward.handle(Service::Admin, serve);

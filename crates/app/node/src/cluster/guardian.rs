@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use cairn_base::backoff::Backoff;
 use cairn_cluster::{Coordinator, Etcd, EtcdSettings, EtcdTls, LeaseId};
-use cairn_floating::{Placed, Purpose};
+use cairn_floating::{PlacedAddress, Purpose};
 use cairn_owner::ClusterMember;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
@@ -43,7 +43,7 @@ const START_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from
 /// What the guardian knows, one line of JSON for each change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Told {
+struct GuardianState {
     /// None: this process has none.
     lease: Option<i64>,
     endpoints: Vec<String>,
@@ -60,8 +60,8 @@ struct ToldAddress {
     interface: String,
 }
 
-impl From<Placed> for ToldAddress {
-    fn from(placed: Placed) -> Self {
+impl From<PlacedAddress> for ToldAddress {
+    fn from(placed: PlacedAddress) -> Self {
         Self {
             address: placed.address,
             prefix_len: placed.prefix_len,
@@ -73,7 +73,7 @@ impl From<Placed> for ToldAddress {
 impl ToldAddress {
     /// The kernel removes by itself what is left.
     fn remove(&self) {
-        let placed = Placed {
+        let placed = PlacedAddress {
             address: self.address,
             prefix_len: self.prefix_len,
             interface: self.interface.clone(),
@@ -98,7 +98,7 @@ struct ToldTls {
     key_pem: String,
 }
 
-impl Told {
+impl GuardianState {
     fn settings(&self) -> EtcdSettings {
         let mut settings = EtcdSettings::new(self.endpoints.clone());
         settings.attempt_timeout = Duration::from_millis(500);
@@ -118,7 +118,7 @@ pub(super) async fn keep(
     program: &Path,
     member: Arc<ClusterMember>,
     etcd: Etcd,
-    mut addresses: watch::Receiver<BTreeMap<Purpose, Placed>>,
+    mut addresses: watch::Receiver<BTreeMap<Purpose, PlacedAddress>>,
 ) {
     let mut pauses = START_AGAIN;
     loop {
@@ -161,7 +161,7 @@ async fn tell(
     stdin: &mut ChildStdin,
     member: &ClusterMember,
     etcd: &Etcd,
-    addresses: &mut watch::Receiver<BTreeMap<Purpose, Placed>>,
+    addresses: &mut watch::Receiver<BTreeMap<Purpose, PlacedAddress>>,
 ) -> std::io::Error {
     let mut views = member.views();
     let mut before = None;
@@ -169,8 +169,8 @@ async fn tell(
         views.borrow_and_update();
         let process = member.process();
         let (endpoints, tls) = etcd.access();
-        let placed: Vec<Placed> = addresses.borrow_and_update().values().cloned().collect();
-        let now = Told {
+        let placed: Vec<PlacedAddress> = addresses.borrow_and_update().values().cloned().collect();
+        let now = GuardianState {
             addresses: placed.into_iter().map(ToldAddress::from).collect(),
             lease: process.map(|process| process.lease.0),
             endpoints,
@@ -229,10 +229,10 @@ async fn guard() -> std::io::Result<()> {
             let _ = sender.send(line);
         }
     });
-    let mut told = Told::default();
+    let mut told = GuardianState::default();
     let mut etcd = None;
     while let Some(line) = lines.recv().await {
-        let now: Told = serde_json::from_str(&line)?;
+        let now: GuardianState = serde_json::from_str(&line)?;
         let is_same = (&now.endpoints, &now.tls) == (&told.endpoints, &told.tls);
         if !is_same || etcd.is_none() {
             // Now, so that it takes no time then.
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_guardian_reads_what_it_is_told() {
-        let told = Told {
+        let told = GuardianState {
             lease: Some(7),
             endpoints: vec!["https://10.0.0.1:2379".to_owned()],
             addresses: vec![ToldAddress {
@@ -284,7 +284,7 @@ mod tests {
         };
         let line = serde_json::to_string(&told).unwrap();
         assert!(!line.contains('\n'));
-        assert_eq!(serde_json::from_str::<Told>(&line).unwrap(), told);
+        assert_eq!(serde_json::from_str::<GuardianState>(&line).unwrap(), told);
         let tls = told.settings().tls.unwrap();
         assert_eq!(tls.ca, b"ca\n");
     }

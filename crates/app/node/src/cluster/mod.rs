@@ -33,12 +33,12 @@ use cairn_cluster::map::{
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::{Config, MemoryBudget};
-use cairn_floating::{Placed, Purpose};
+use cairn_floating::{PlacedAddress, Purpose};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
 use cairn_forward::Forward;
 use cairn_keys::{KeyError, MasterKeys};
 use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
-use cairn_pool::open::Opened;
+use cairn_pool::open::OpenedPool;
 use cairn_pool::{Pool, give_secrets_to_cluster, handle_key_of};
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
 use cairn_shard::ShardService;
@@ -229,7 +229,7 @@ impl Begun {
         env: &Env,
         config: &Config,
         keys: &MasterKeys,
-        opened: &mut Opened,
+        opened: &mut OpenedPool,
     ) -> Result<ClusterNode, NodeError> {
         let membership = self.membership.lock().clone();
         let mark = ClusterMark {
@@ -412,7 +412,7 @@ fn record_of(disk: &PoolDisk) -> DiskRecord {
 
 /// Takes the cluster's state as that of the pool. Disks of this node that are no members any more are let go; members
 /// that it did not find are missing.
-fn keep_members(opened: &mut Opened, state: PoolState, own: NodeId) {
+fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
     let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
     opened.disks.retain(|disk| is_member(disk.id()));
     opened.missing.retain(|missing| is_member(missing.disk.id));
@@ -612,7 +612,7 @@ impl ClusterNode {
     pub fn guard_lease(
         &self,
         program: PathBuf,
-        addresses: watch::Receiver<BTreeMap<Purpose, Placed>>,
+        addresses: watch::Receiver<BTreeMap<Purpose, PlacedAddress>>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (member, etcd) = (Arc::clone(&self.member), self.etcd.etcd.clone());
         async move { guardian::keep(&program, member, etcd, addresses).await }

@@ -17,7 +17,7 @@ use crate::error::NodeError;
 
 /// How a node is to be known.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct NodeAddresses {
     pub node_name: String,
     pub internal_address: String,
     pub external_address: String,
@@ -49,7 +49,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, NodeError> {
 pub fn init(
     folder: &Path,
     cluster_name: &str,
-    place: &Place,
+    place: &NodeAddresses,
     etcd: Option<GivenEtcd>,
 ) -> Result<Membership, NodeError> {
     let runtime = runtime()?;
@@ -100,7 +100,7 @@ pub fn init(
 pub fn join_with(
     folder: &Path,
     ticket: &Ticket,
-    place: &Place,
+    place: &NodeAddresses,
     takes_over: bool,
 ) -> Result<Membership, NodeError> {
     let runtime = runtime()?;

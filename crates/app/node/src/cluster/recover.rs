@@ -40,7 +40,7 @@ fn failed(error: impl std::fmt::Display) -> NodeError {
 
 /// A copy of the map, and where it is.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundMapCopy {
     pub place: PathBuf,
     pub copy: MapCopy,
 }
@@ -66,9 +66,9 @@ pub struct Newer {
 #[derive(Debug)]
 pub struct RecoveryPlan {
     pub membership: Membership,
-    pub chosen: Found,
+    pub chosen: FoundMapCopy,
     /// All copies of the cluster, the newest first.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundMapCopy>,
     /// Files that should be copies and cannot be used, each with why.
     pub unusable: Vec<String>,
     pub on_disks: BTreeMap<VolumeId, OnDisks>,
@@ -116,7 +116,7 @@ pub fn plan(
                 copy.cluster,
                 membership.cluster
             )),
-            Ok(Some(copy)) => found.push(Found { place, copy }),
+            Ok(Some(copy)) => found.push(FoundMapCopy { place, copy }),
             Err(why) => unusable.push(why),
         }
     }

@@ -22,12 +22,12 @@ use cairn_base::VolumeId;
 use cairn_formats::pool_file::PoolVolume;
 use parking_lot::Mutex;
 
-use self::seen::{Owner, Seen, SeenDisk, SeenNode, SeenVolume, Troubles};
+use self::seen::{Observation, Owner, SeenDisk, SeenNode, SeenVolume, Troubles};
 use self::tracker::{Tracker, entry};
 use crate::control::{Controller, percent};
 use crate::convert;
 use crate::entry_log::{EntryLog, LogKind};
-use crate::node::Inner;
+use crate::node::NodeCore;
 
 /// The folder in a data folder.
 pub const EVENTS_NAME: &str = "events";
@@ -61,7 +61,7 @@ impl Events {
         self.log.look(|kept| kept.id_last())
     }
 
-    async fn append(&self, inner: &Inner, events: Vec<EventEntry>) {
+    async fn append(&self, inner: &NodeCore, events: Vec<EventEntry>) {
         for event in &events {
             // Also where the log of the server is gathered; a look there needs no second place.
             tracing::info!(
@@ -75,7 +75,7 @@ impl Events {
 }
 
 /// Reads what is kept, notes the start, and begins to look.
-pub async fn begin(inner: &Arc<Inner>, controller: &Arc<Controller>) {
+pub async fn begin(inner: &Arc<NodeCore>, controller: &Arc<Controller>) {
     let events = &inner.events;
     events.log.load(inner).await;
     let now = inner.env.clock.monotonic();
@@ -124,7 +124,7 @@ fn started(last: Option<EventKind>, now_seconds: i64) -> EventEntry {
 }
 
 /// Notes that the server ends in order. The last that it does with its disks.
-pub async fn stopped(inner: &Inner) {
+pub async fn stopped(inner: &NodeCore) {
     let event = (
         EventStage::Once,
         Severity::Info,
@@ -136,7 +136,7 @@ pub async fn stopped(inner: &Inner) {
     inner.events.append(inner, vec![event]).await;
 }
 
-async fn look(inner: &Arc<Inner>, controller: &Controller) {
+async fn look(inner: &Arc<NodeCore>, controller: &Controller) {
     let seen = controller.seen();
     if inner.pool.is_stopping() {
         // What is seen while all is closed is no news.
@@ -150,7 +150,7 @@ async fn look(inner: &Arc<Inner>, controller: &Controller) {
 }
 
 impl Controller {
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> Observation {
         let inner = &self.inner;
         let status = self.overview();
         let states = self.volume_states(&inner.pool.state());
@@ -197,7 +197,7 @@ impl Controller {
             })
         });
         let space = (status.pool.free_bytes, status.pool.total_bytes);
-        Seen {
+        Observation {
             disks: disks.collect(),
             rebuild: convert::rebuild(inner.pool.rebuild_status()),
             scrub: convert::scrub(inner.pool.scrub_progress()),

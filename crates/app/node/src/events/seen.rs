@@ -56,7 +56,7 @@ pub type Troubles = Vec<(String, Option<String>)>;
 
 /// A look at the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Observation {
     pub disks: Vec<SeenDisk>,
     pub rebuild: RebuildView,
     pub scrub: ScrubView,
@@ -110,7 +110,7 @@ pub struct Rise {
 }
 
 /// What holds now. `is_nearly_full`: that was told, and not yet that it ended.
-pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
+pub fn conditions(seen: &Observation, is_nearly_full: bool) -> Vec<Condition> {
     let mut all: Vec<Condition> = seen.disks.iter().filter_map(of_disk).collect();
     of_pool(seen, is_nearly_full, &mut all);
     of_owners(seen, &mut all);
@@ -214,7 +214,7 @@ fn of_disk(disk: &SeenDisk) -> Option<Condition> {
 }
 
 /// Space and data that moves.
-fn of_pool(seen: &Seen, is_nearly_full: bool, all: &mut Vec<Condition>) {
+fn of_pool(seen: &Observation, is_nearly_full: bool, all: &mut Vec<Condition>) {
     if seen.rebuild.running {
         all.push(condition(
             EventKind::Rebuild,
@@ -255,7 +255,7 @@ fn of_pool(seen: &Seen, is_nearly_full: bool, all: &mut Vec<Condition>) {
 }
 
 /// Volumes that are not served, nodes that are away, and this node's lease.
-fn of_owners(seen: &Seen, all: &mut Vec<Condition>) {
+fn of_owners(seen: &Observation, all: &mut Vec<Condition>) {
     for volume in &seen.volumes {
         let name = &volume.name;
         match (&volume.owner, &volume.problem) {
@@ -299,7 +299,7 @@ fn of_owners(seen: &Seen, all: &mut Vec<Condition>) {
 }
 
 /// Schedules, tiers and goals that are not kept.
-fn of_services(seen: &Seen, all: &mut Vec<Condition>) {
+fn of_services(seen: &Observation, all: &mut Vec<Condition>) {
     for (volume, trouble) in troubled(&seen.schedules) {
         all.push(condition(
             EventKind::ScheduleFailed,
@@ -386,7 +386,12 @@ fn has_own_event(kind: WarningKind) -> bool {
 }
 
 /// The severity and text of the event that ends a condition. The text says which state follows.
-pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Severity, String) {
+pub fn ended(
+    kind: EventKind,
+    subject: &str,
+    message: &str,
+    seen: &Observation,
+) -> (Severity, String) {
     let disk = seen.disks.iter().find(|disk| disk.subject == subject);
     let state = disk.map(|disk| disk.state);
     let volume = || {
@@ -501,7 +506,7 @@ fn drain_done(subject: &str) -> String {
 }
 
 /// A disk with little data is drained between two looks: both are told then.
-fn quick_drains(before: &Seen, now: &Seen) -> Vec<Happened> {
+fn quick_drains(before: &Observation, now: &Observation) -> Vec<Happened> {
     let was_ok = |disk: &&SeenDisk| {
         let mut earlier = before.disks.iter();
         earlier.any(|earlier| earlier.subject == disk.subject && earlier.state == DiskState::Ok)
@@ -577,9 +582,9 @@ fn scrub_ended(scrub: &ScrubView) -> (Severity, String) {
 }
 
 /// What came, went and moved since the last look.
-pub fn happened(before: &Seen, now: &Seen) -> Vec<Happened> {
+pub fn happened(before: &Observation, now: &Observation) -> Vec<Happened> {
     let mut all = Vec::new();
-    let is_in = |disk: &&SeenDisk, seen: &Seen| {
+    let is_in = |disk: &&SeenDisk, seen: &Observation| {
         let mut disks = seen.disks.iter();
         disks.any(|one| one.subject == disk.subject)
     };
@@ -631,7 +636,7 @@ pub fn happened(before: &Seen, now: &Seen) -> Vec<Happened> {
 }
 
 /// Numbers that grew since the last look.
-pub fn rises(before: &Seen, now: &Seen) -> Vec<Rise> {
+pub fn rises(before: &Observation, now: &Observation) -> Vec<Rise> {
     let mut all = Vec::new();
     let mut add = |kind, subject: &str, before: u64, now: u64| {
         let by = now.saturating_sub(before);

@@ -13,7 +13,9 @@ use cairn_admin::events::{
 };
 use cairn_admin::warnings::WarningKind;
 
-use super::seen::{Condition, Happened, Rise, Seen, conditions, ended, happened, risen, rises};
+use super::seen::{
+    Condition, Happened, Observation, Rise, conditions, ended, happened, risen, rises,
+};
 
 /// A condition is over when it was not seen for so long: one that comes and goes is one.
 const OVER_AFTER: Duration = Duration::from_secs(5);
@@ -47,7 +49,7 @@ struct Rising {
 pub struct Tracker {
     open: BTreeMap<Key, Open>,
     rising: BTreeMap<(EventKind, String), Rising>,
-    before: Option<Seen>,
+    before: Option<Observation>,
 }
 
 impl Tracker {
@@ -77,7 +79,7 @@ impl Tracker {
     }
 
     /// What there is to tell after a look.
-    pub fn look(&mut self, seen: Seen, now: Duration, now_seconds: i64) -> Vec<EventEntry> {
+    pub fn look(&mut self, seen: Observation, now: Duration, now_seconds: i64) -> Vec<EventEntry> {
         let mut events = Vec::new();
         let before = self.before.take();
         if let Some(before) = &before {
@@ -86,9 +88,9 @@ impl Tracker {
             }
         }
         // Counters of the process begin with it; those of a scrub do not.
-        let before = before.unwrap_or_else(|| Seen {
+        let before = before.unwrap_or_else(|| Observation {
             scrub: seen.scrub.clone(),
-            ..Seen::default()
+            ..Observation::default()
         });
         self.note_rises(rises(&before, &seen));
         self.tell_rises(now, now_seconds, &mut events);
@@ -129,7 +131,7 @@ impl Tracker {
         });
     }
 
-    fn note_conditions(&mut self, seen: &Seen, now: Duration) {
+    fn note_conditions(&mut self, seen: &Observation, now: Duration) {
         let mut open = self.open.iter();
         let is_nearly_full =
             open.any(|((kind, _, _), open)| *kind == EventKind::PoolNearlyFull && open.is_told);
@@ -163,7 +165,7 @@ impl Tracker {
 
     fn tell_conditions(
         &mut self,
-        seen: &Seen,
+        seen: &Observation,
         now: Duration,
         now_seconds: i64,
         events: &mut Vec<EventEntry>,
@@ -233,7 +235,7 @@ fn is_of_one_thing(subject: &str) -> bool {
 }
 
 /// What to do about a condition that holds.
-fn action_of(seen: &Seen, (kind, subject, warning): &Key) -> Option<Cow<'static, str>> {
+fn action_of(seen: &Observation, (kind, subject, warning): &Key) -> Option<Cow<'static, str>> {
     let mut holding = conditions(seen, true).into_iter();
     holding.find_map(|condition| {
         let is_it = condition.kind == *kind
@@ -244,7 +246,7 @@ fn action_of(seen: &Seen, (kind, subject, warning): &Key) -> Option<Cow<'static,
 }
 
 /// Who owned a volume before nobody did is not forgotten meanwhile.
-fn with_owners(mut seen: Seen, before: &Seen) -> Seen {
+fn with_owners(mut seen: Observation, before: &Observation) -> Observation {
     use super::seen::Owner;
     for volume in &mut seen.volumes {
         let mut earlier = before.volumes.iter();

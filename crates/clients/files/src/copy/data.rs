@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::meta::Attributes;
 use super::progress::Progress;
-use super::tree::{Created, Found, Place, Sink, Source};
+use super::tree::{Created, FileLocation, FoundFile, Sink, Source};
 
 /// Files up to this length are written with one stable WRITE: one round trip instead of the two of
 /// WRITE and COMMIT.
@@ -65,12 +65,12 @@ impl Mover {
     /// Copies one regular file to `name` in `to`. A new copy that fails is removed again.
     pub async fn copy_file(
         &self,
-        from: &Found,
-        to: &Place,
+        from: &FoundFile,
+        to: &FileLocation,
         name: &[u8],
         mode: u32,
         attributes: Attributes,
-    ) -> anyhow::Result<Place> {
+    ) -> anyhow::Result<FileLocation> {
         // Read first what fits: what cannot be read leaves nothing behind.
         let source = from.place.open().await?;
         let size_bytes = from.meta.size_bytes;
@@ -89,7 +89,7 @@ impl Mover {
             false => Attributes::default(),
         };
         let created = to.create(name, mode, &at_once, from).await?;
-        let is_local = matches!(created.place, Place::Local(_));
+        let is_local = matches!(created.place, FileLocation::Local(_));
         let mut rest = attributes;
         if is_local && rest.mode.is_none() && !created.existed {
             rest.mode = Some(mode);
@@ -129,7 +129,7 @@ impl Mover {
     async fn undo(
         &self,
         error: anyhow::Error,
-        to: &Place,
+        to: &FileLocation,
         name: &[u8],
         existed: bool,
     ) -> anyhow::Error {
@@ -340,7 +340,7 @@ mod tests {
             }
             let from = local::found(&path).await.expect("found");
             file.set_len(4_000).expect("shorter");
-            let to = Place::Local(folder.path().to_owned());
+            let to = FileLocation::Local(folder.path().to_owned());
             let mover = Mover::new(Progress::new(false));
             let copied = mover
                 .copy_file(&from, &to, b"copy", 0o644, Attributes::default())

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::meta::{Attributes, Identity, Meta, Time};
-use super::tree::{Created, Found, Listed, Lookup, Place, Sink};
+use super::tree::{Created, FileLocation, FoundFile, Listed, Lookup, Sink};
 
 /// Entries of one page.
 const PAGE_ENTRY_COUNT: usize = 256;
@@ -49,9 +49,9 @@ pub(super) async fn find(path: &Path, follow: bool) -> anyhow::Result<Lookup> {
             false => fs::symlink_metadata(&path),
         };
         match metadata {
-            Ok(metadata) => Ok(Lookup::Found(Found {
+            Ok(metadata) => Ok(Lookup::Found(FoundFile {
                 // The rest must work on what was found, not on the link to it.
-                place: Place::Local(if follow {
+                place: FileLocation::Local(if follow {
                     fs::canonicalize(&path)?
                 } else {
                     path
@@ -66,7 +66,7 @@ pub(super) async fn find(path: &Path, follow: bool) -> anyhow::Result<Lookup> {
 }
 
 /// The directory that `path` is in, and its name there.
-pub(super) async fn find_parent(path: &Path) -> anyhow::Result<(Place, Vec<u8>)> {
+pub(super) async fn find_parent(path: &Path) -> anyhow::Result<(FileLocation, Vec<u8>)> {
     let path = path.to_owned();
     blocking(move || {
         let name = path.file_name().context("it has no name")?;
@@ -77,17 +77,20 @@ pub(super) async fn find_parent(path: &Path) -> anyhow::Result<(Place, Vec<u8>)>
         if !fs::metadata(parent)?.is_dir() {
             bail!("not a directory");
         }
-        Ok((Place::Local(parent.to_owned()), name.as_bytes().to_vec()))
+        Ok((
+            FileLocation::Local(parent.to_owned()),
+            name.as_bytes().to_vec(),
+        ))
     })
     .await
 }
 
-pub(super) async fn found(path: &Path) -> anyhow::Result<Found> {
+pub(super) async fn found(path: &Path) -> anyhow::Result<FoundFile> {
     let path = path.to_owned();
     blocking(move || {
-        Ok(Found {
+        Ok(FoundFile {
             meta: meta(&fs::symlink_metadata(&path)?),
-            place: Place::Local(path),
+            place: FileLocation::Local(path),
         })
     })
     .await
@@ -157,8 +160,8 @@ impl Listing {
                 is_end = false;
                 let entry = entry?;
                 let found = match entry.metadata() {
-                    Ok(metadata) => Ok(Found {
-                        place: Place::Local(entry.path()),
+                    Ok(metadata) => Ok(FoundFile {
+                        place: FileLocation::Local(entry.path()),
                         meta: meta(&metadata),
                     }),
                     // Removed since it was listed.
@@ -244,7 +247,7 @@ pub(super) async fn next_data(
     .await
 }
 
-pub(super) async fn make_dir(dir: &Path, name: &[u8], mode: u32) -> anyhow::Result<Place> {
+pub(super) async fn make_dir(dir: &Path, name: &[u8], mode: u32) -> anyhow::Result<FileLocation> {
     let path = join(dir, name);
     blocking(move || {
         match fs::DirBuilder::new().mode(mode).create(&path) {
@@ -257,7 +260,7 @@ pub(super) async fn make_dir(dir: &Path, name: &[u8], mode: u32) -> anyhow::Resu
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(Place::Local(path))
+        Ok(FileLocation::Local(path))
     })
     .await
 }
@@ -277,8 +280,8 @@ pub(super) async fn create(dir: &Path, name: &[u8], source: Identity) -> anyhow:
                 if !metadata.is_file() {
                     bail!("at the destination there is something else of that name");
                 }
-                let found = Found {
-                    place: Place::Local(path.clone()),
+                let found = FoundFile {
+                    place: FileLocation::Local(path.clone()),
                     meta: meta(&metadata),
                 };
                 if found.identity() == source {
@@ -290,7 +293,7 @@ pub(super) async fn create(dir: &Path, name: &[u8], source: Identity) -> anyhow:
         };
         Ok(Created {
             sink: Sink::Local(Arc::new(file)),
-            place: Place::Local(path),
+            place: FileLocation::Local(path),
             existed,
         })
     })
@@ -307,7 +310,7 @@ pub(super) async fn symlink(
     name: &[u8],
     target: &[u8],
     attributes: &Attributes,
-) -> anyhow::Result<Place> {
+) -> anyhow::Result<FileLocation> {
     let (path, target) = (join(dir, name), target.to_vec());
     let attributes = *attributes;
     blocking(move || {
@@ -315,7 +318,7 @@ pub(super) async fn symlink(
             std::os::unix::fs::symlink(OsStr::from_bytes(&target), &path)
         })?;
         apply(&path, attributes, FileType::Symlink)?;
-        Ok(Place::Local(path))
+        Ok(FileLocation::Local(path))
     })
     .await
 }
@@ -326,7 +329,7 @@ pub(super) async fn make_special(
     like: &Meta,
     mode: u32,
     attributes: &Attributes,
-) -> anyhow::Result<Place> {
+) -> anyhow::Result<FileLocation> {
     let path = join(dir, name);
     let (like, attributes) = (*like, *attributes);
     blocking(move || {
@@ -342,7 +345,7 @@ pub(super) async fn make_special(
             Ok(rustix::fs::mknodat(CWD, &path, file_type, mode, device)?)
         })?;
         apply(&path, attributes, like.file_type)?;
-        Ok(Place::Local(path))
+        Ok(FileLocation::Local(path))
     })
     .await
 }

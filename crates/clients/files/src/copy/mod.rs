@@ -29,7 +29,7 @@ use crate::jobs;
 use data::Mover;
 use meta::{Attributes, Identity, Meta};
 use progress::Progress;
-use tree::{Found, Listing, Place};
+use tree::{FileLocation, FoundFile, Listing};
 
 /// Connections to each server, unless its URL says how many.
 const NCONNECT: u16 = 4;
@@ -56,7 +56,7 @@ enum Side {
 
 /// Where copies go.
 struct Destination {
-    dir: Place,
+    dir: FileLocation,
     /// `None`: into `dir` under their own names.
     name: Option<Vec<u8>>,
     /// Only a directory may get the name.
@@ -65,7 +65,7 @@ struct Destination {
 }
 
 struct Source {
-    found: Found,
+    found: FoundFile,
     /// Its own name; `None`: what is in it goes straight into the destination.
     name: Option<Vec<u8>>,
     shown: String,
@@ -222,7 +222,7 @@ async fn copy_all(
 struct Dir {
     parent: Option<Arc<Dir>>,
     /// The copy.
-    place: Place,
+    place: FileLocation,
     /// What the copy gets when it is complete.
     attributes: Attributes,
     /// Entries not copied yet, and one for the listing.
@@ -233,8 +233,8 @@ struct Dir {
 
 /// One thing to copy.
 struct Entry {
-    source: Found,
-    to: Place,
+    source: FoundFile,
+    to: FileLocation,
     /// `None`: the copy is `to` itself.
     name: Option<Vec<u8>>,
     parent: Option<Arc<Dir>>,
@@ -263,9 +263,9 @@ struct Copy {
     umask: u32,
     mover: Mover,
     /// The copy of each file with several names.
-    links: Mutex<FxHashMap<Identity, Arc<OnceCell<Place>>>>,
+    links: Mutex<FxHashMap<Identity, Arc<OnceCell<FileLocation>>>>,
     /// The directories that copies are made in, so that none is copied into itself.
-    roots: Mutex<Vec<Found>>,
+    roots: Mutex<Vec<FoundFile>>,
     failures: Mutex<Failures>,
 }
 
@@ -429,7 +429,7 @@ impl Copy {
         Ok(())
     }
 
-    fn linked(&self, identity: Identity) -> Option<Arc<OnceCell<Place>>> {
+    fn linked(&self, identity: Identity) -> Option<Arc<OnceCell<FileLocation>>> {
         let mut links = self.links.lock();
         if links.len() >= LINKED_FILES_MAX {
             return links.get(&identity).cloned();
@@ -437,7 +437,7 @@ impl Copy {
         Some(links.entry(identity).or_default().clone())
     }
 
-    async fn leaf_alone(&self, entry: &Entry, name: &[u8]) -> anyhow::Result<Place> {
+    async fn leaf_alone(&self, entry: &Entry, name: &[u8]) -> anyhow::Result<FileLocation> {
         let meta = &entry.source.meta;
         let attributes = self.attributes(meta);
         match meta.file_type {

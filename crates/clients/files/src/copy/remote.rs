@@ -6,13 +6,13 @@ use cairn_nfs_client::{Client, DirPages, Error};
 
 use super::Remote;
 use super::meta::{Attributes, Meta};
-use super::tree::{Created, Found, Listed, Lookup, Place, Sink};
+use super::tree::{Created, FileLocation, FoundFile, Listed, Lookup, Sink};
 
 /// What the client's URL names.
 pub(super) async fn find(client: &Client, follow: bool) -> anyhow::Result<Lookup> {
     match client.resolve_url(follow).await {
-        Ok(node) => Ok(Lookup::Found(Found {
-            place: Place::Remote((client.clone(), node.handle)),
+        Ok(node) => Ok(Lookup::Found(FoundFile {
+            place: FileLocation::Remote((client.clone(), node.handle)),
             meta: node.attributes.into(),
         })),
         Err(error) if error.status() == Some(ErrorStatus::NoEnt) => Ok(Lookup::Missing),
@@ -21,7 +21,7 @@ pub(super) async fn find(client: &Client, follow: bool) -> anyhow::Result<Lookup
 }
 
 /// The directory of what the client's URL names, and its name there.
-pub(super) async fn find_parent(client: &Client) -> anyhow::Result<(Place, Vec<u8>)> {
+pub(super) async fn find_parent(client: &Client) -> anyhow::Result<(FileLocation, Vec<u8>)> {
     let mut path = client.components();
     let Some(name) = path.pop() else {
         bail!("the root of an export has none");
@@ -30,13 +30,13 @@ pub(super) async fn find_parent(client: &Client) -> anyhow::Result<(Place, Vec<u
     if !parent.is_directory() {
         bail!("not a directory");
     }
-    Ok((Place::Remote((client.clone(), parent.handle)), name))
+    Ok((FileLocation::Remote((client.clone(), parent.handle)), name))
 }
 
-pub(super) async fn found(place: &Remote) -> anyhow::Result<Found> {
+pub(super) async fn found(place: &Remote) -> anyhow::Result<FoundFile> {
     let (client, handle) = place;
-    Ok(Found {
-        place: Place::Remote(place.clone()),
+    Ok(FoundFile {
+        place: FileLocation::Remote(place.clone()),
         meta: client.get_attr(*handle).await?.into(),
     })
 }
@@ -49,8 +49,8 @@ pub(super) async fn next_page(
         return Ok(None);
     };
     let found = page.into_iter().filter_map(|entry| {
-        let found = entry.node?.map(|(handle, attributes)| Found {
-            place: Place::Remote((client.clone(), handle)),
+        let found = entry.node?.map(|(handle, attributes)| FoundFile {
+            place: FileLocation::Remote((client.clone(), handle)),
             meta: attributes.into(),
         });
         Some((entry.name, found.map_err(anyhow::Error::new)))
@@ -62,7 +62,7 @@ pub(super) async fn make_dir(
     (client, dir): &Remote,
     name: &[u8],
     mode: u32,
-) -> anyhow::Result<Place> {
+) -> anyhow::Result<FileLocation> {
     let attributes = SetAttributes {
         mode: Some(mode),
         ..SetAttributes::default()
@@ -78,7 +78,7 @@ pub(super) async fn make_dir(
         }
         Err(error) => return Err(error.into()),
     };
-    Ok(Place::Remote((client.clone(), handle)))
+    Ok(FileLocation::Remote((client.clone(), handle)))
 }
 
 pub(super) async fn create(
@@ -86,7 +86,7 @@ pub(super) async fn create(
     name: &[u8],
     mode: u32,
     attributes: &Attributes,
-    source: &Found,
+    source: &FoundFile,
 ) -> anyhow::Result<Created> {
     let (client, dir) = place;
     let set = SetAttributes {
@@ -101,7 +101,7 @@ pub(super) async fn create(
     let remote = (client.clone(), handle);
     Ok(Created {
         sink: Sink::Remote(remote.clone()),
-        place: Place::Remote(remote),
+        place: FileLocation::Remote(remote),
         existed,
     })
 }
@@ -110,14 +110,14 @@ pub(super) async fn create(
 async fn take_over(
     (client, dir): &Remote,
     name: &[u8],
-    source: &Found,
+    source: &FoundFile,
 ) -> anyhow::Result<cairn_nfs_client::v3::FileHandle> {
     let node = client.child(*dir, name).await?;
     if node.attributes.file_type != FileType::Regular {
         bail!("at the destination there is something else of that name");
     }
-    let found = Found {
-        place: Place::Remote((client.clone(), node.handle)),
+    let found = FoundFile {
+        place: FileLocation::Remote((client.clone(), node.handle)),
         meta: node.attributes.into(),
     };
     if found.is_same(source).await? {
@@ -136,7 +136,7 @@ pub(super) async fn symlink(
     name: &[u8],
     target: &[u8],
     attributes: &Attributes,
-) -> anyhow::Result<Place> {
+) -> anyhow::Result<FileLocation> {
     // The mode of a link means nothing, and some servers refuse to set it.
     let attributes = Attributes {
         mode: None,
@@ -155,7 +155,7 @@ pub(super) async fn symlink(
     if !attributes.is_empty() {
         set_attributes(&place, attributes).await?;
     }
-    Ok(Place::Remote(place))
+    Ok(FileLocation::Remote(place))
 }
 
 pub(super) async fn make_special(
@@ -164,7 +164,7 @@ pub(super) async fn make_special(
     like: &Meta,
     mode: u32,
     attributes: &Attributes,
-) -> anyhow::Result<Place> {
+) -> anyhow::Result<FileLocation> {
     let set = SetAttributes {
         mode: Some(mode),
         ..SetAttributes::default()
@@ -194,7 +194,7 @@ pub(super) async fn make_special(
     if !attributes.is_empty() {
         set_attributes(&place, *attributes).await?;
     }
-    Ok(Place::Remote(place))
+    Ok(FileLocation::Remote(place))
 }
 
 pub(super) async fn link(

@@ -22,28 +22,28 @@ const SAME_TRIES_MAX: usize = 10;
 
 /// A file or directory.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum FileLocation {
     Local(PathBuf),
     Remote(Remote),
 }
 
 /// A place and what is there.
 #[derive(Clone)]
-pub(super) struct Found {
-    pub place: Place,
+pub(super) struct FoundFile {
+    pub place: FileLocation,
     pub meta: Meta,
 }
 
 pub(super) enum Lookup {
-    Found(Found),
+    Found(FoundFile),
     Missing,
 }
 
-impl Found {
+impl FoundFile {
     pub fn identity(&self) -> Identity {
         let server = match &self.place {
-            Place::Local(_) => None,
-            Place::Remote((client, _)) => Some(client.server_address()),
+            FileLocation::Local(_) => None,
+            FileLocation::Remote((client, _)) => Some(client.server_address()),
         };
         Identity {
             server,
@@ -57,8 +57,10 @@ impl Found {
         if self.identity() == other.identity() {
             return Ok(true);
         }
-        let (Place::Remote((client, handle)), Place::Remote((other_client, other_handle))) =
-            (&self.place, &other.place)
+        let (
+            FileLocation::Remote((client, handle)),
+            FileLocation::Remote((other_client, other_handle)),
+        ) = (&self.place, &other.place)
         else {
             return Ok(false);
         };
@@ -81,7 +83,7 @@ impl Found {
 }
 
 /// A name in a directory and what is there, if that can be found out.
-pub(super) type Listed = (Vec<u8>, anyhow::Result<Found>);
+pub(super) type Listed = (Vec<u8>, anyhow::Result<FoundFile>);
 
 /// Reads one directory, a page at a time.
 pub(super) enum Listing {
@@ -114,12 +116,12 @@ pub(super) enum Sink {
 /// A file that was made or emptied to be written.
 pub(super) struct Created {
     pub sink: Sink,
-    pub place: Place,
+    pub place: FileLocation,
     /// There was a file of that name.
     pub existed: bool,
 }
 
-impl Place {
+impl FileLocation {
     /// User and group of files made here. The first user can give them to others.
     pub fn owner(&self) -> (u32, u32) {
         match self {
@@ -134,7 +136,7 @@ impl Place {
         }
     }
 
-    pub async fn found(&self) -> anyhow::Result<Found> {
+    pub async fn found(&self) -> anyhow::Result<FoundFile> {
         match self {
             Self::Local(path) => local::found(path).await,
             Self::Remote(place) => remote::found(place).await,
@@ -166,7 +168,7 @@ impl Place {
     }
 
     /// Makes the directory `name` in this one, or takes the one that is there.
-    pub async fn make_dir(&self, name: &[u8], mode: u32) -> anyhow::Result<Place> {
+    pub async fn make_dir(&self, name: &[u8], mode: u32) -> anyhow::Result<FileLocation> {
         match self {
             Self::Local(path) => local::make_dir(path, name, mode).await,
             Self::Remote(place) => remote::make_dir(place, name, mode).await,
@@ -180,7 +182,7 @@ impl Place {
         name: &[u8],
         mode: u32,
         attributes: &Attributes,
-        source: &Found,
+        source: &FoundFile,
     ) -> anyhow::Result<Created> {
         match self {
             Self::Local(path) => local::create(path, name, source.identity()).await,
@@ -194,7 +196,7 @@ impl Place {
         name: &[u8],
         target: &[u8],
         attributes: &Attributes,
-    ) -> anyhow::Result<Place> {
+    ) -> anyhow::Result<FileLocation> {
         match self {
             Self::Local(path) => local::symlink(path, name, target, attributes).await,
             Self::Remote(place) => remote::symlink(place, name, target, attributes).await,
@@ -208,7 +210,7 @@ impl Place {
         like: &Meta,
         mode: u32,
         attributes: &Attributes,
-    ) -> anyhow::Result<Place> {
+    ) -> anyhow::Result<FileLocation> {
         match self {
             Self::Local(path) => local::make_special(path, name, like, mode, attributes).await,
             Self::Remote(place) => remote::make_special(place, name, like, mode, attributes).await,
@@ -216,7 +218,7 @@ impl Place {
     }
 
     /// Makes `name` a further name of `file`, which is on the same side.
-    pub async fn link(&self, file: &Place, name: &[u8]) -> anyhow::Result<()> {
+    pub async fn link(&self, file: &FileLocation, name: &[u8]) -> anyhow::Result<()> {
         match (self, file) {
             (Self::Local(dir), Self::Local(file)) => local::link(file, dir, name).await,
             (Self::Remote(dir), Self::Remote(file)) => remote::link(file, dir, name).await,

@@ -102,10 +102,10 @@ pub(crate) struct Call {
 #[derive(Clone)]
 pub(crate) struct Connection {
     calls: mpsc::Sender<Call>,
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionCore>,
 }
 
-struct Shared {
+struct ConnectionCore {
     /// The machine's credential, encoded; empty for AUTH_NONE.
     auth_body: Vec<u8>,
     xid_next: AtomicU32,
@@ -113,16 +113,16 @@ struct Shared {
 }
 
 /// Counts a waiting call for as long as it lives, however the wait ends.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitingGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -140,7 +140,7 @@ impl Connection {
         tokio::spawn(driver::run(address, stream, queue, settings));
         Ok(Self {
             calls,
-            shared: Arc::new(Shared {
+            shared: Arc::new(ConnectionCore {
                 auth_body,
                 xid_next: AtomicU32::new(socket::random_u32()),
                 waiting_count: AtomicUsize::new(0),
@@ -162,7 +162,7 @@ impl Connection {
         payload: Bytes,
         buffer: Option<AlignedBuf>,
     ) -> Result<Reply, Error> {
-        let _waiting = Waiting::new(&self.shared.waiting_count);
+        let _waiting = WaitingGuard::new(&self.shared.waiting_count);
         let (reply_to, reply) = oneshot::channel();
         let xid = self.shared.xid_next.fetch_add(1, Ordering::Relaxed);
         let call = Call {

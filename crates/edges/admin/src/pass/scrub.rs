@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Asked, LIST_MAX, page_in};
+use super::{ForwardedRequest, LIST_MAX, page_in};
 use crate::api::{ErrorKind, ScrubReport, ScrubStage, ScrubView};
 use crate::control::ControlError;
 use crate::joined::SilentNode;
@@ -114,7 +114,11 @@ impl OfScrub for ScrubReport {
 }
 
 /// The answer of this node with those of all others, to a question or a change that each of them gets.
-pub(super) async fn of_all(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
+pub(super) async fn of_all(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    own: Response,
+) -> Response {
     // A node that has none to pause may not be the only one.
     let is_fine = |status: StatusCode| status.is_success() || status == StatusCode::CONFLICT;
     if !is_fine(own.status()) {
@@ -126,29 +130,37 @@ pub(super) async fn of_all(forward: &Arc<Forward>, asked: &Asked, own: Response)
     }
 }
 
-enum Told<T> {
+enum OwnerAnswer<T> {
     Has(T),
     /// It has none to pause.
     HasNone,
     Silent(String),
 }
 
-async fn ask<T: OfScrub>(forward: &Arc<Forward>, asked: &Asked, node: NodeId) -> Told<T> {
+async fn ask<T: OfScrub>(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    node: NodeId,
+) -> OwnerAnswer<T> {
     if !forward.nodes().is_alive(node) {
-        return Told::Silent("it is away".to_owned());
+        return OwnerAnswer::Silent("it is away".to_owned());
     }
     match asked.of(forward, node, LIST_MAX).await {
         Ok(answer) if answer.status().is_success() => match page_in(answer).await {
-            Ok(view) => Told::Has(view),
-            Err(error) => Told::Silent(error.to_string()),
+            Ok(view) => OwnerAnswer::Has(view),
+            Err(error) => OwnerAnswer::Silent(error.to_string()),
         },
-        Ok(answer) if answer.status() == StatusCode::CONFLICT => Told::HasNone,
-        Ok(answer) => Told::Silent(format!("it answers with {}", answer.status())),
-        Err(error) => Told::Silent(error.to_string()),
+        Ok(answer) if answer.status() == StatusCode::CONFLICT => OwnerAnswer::HasNone,
+        Ok(answer) => OwnerAnswer::Silent(format!("it answers with {}", answer.status())),
+        Err(error) => OwnerAnswer::Silent(error.to_string()),
     }
 }
 
-async fn joined<T: OfScrub>(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
+async fn joined<T: OfScrub>(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    own: Response,
+) -> Response {
     let internal = |why: String| ControlError::new(ErrorKind::Internal, why).into_response();
     let others = forward.nodes().others().into_iter();
     let answers = others.map(|node| async move { (node, ask::<T>(forward, asked, node).await) });
@@ -167,10 +179,10 @@ async fn joined<T: OfScrub>(forward: &Arc<Forward>, asked: &Asked, own: Response
     let mut silent = Vec::new();
     for (node, told) in answers {
         match (told, &mut all) {
-            (Told::Has(view), Some(all)) => all.add(view),
-            (Told::Has(view), none @ None) => *none = Some(view),
-            (Told::HasNone, _) => {}
-            (Told::Silent(why), _) => silent.push(SilentNode {
+            (OwnerAnswer::Has(view), Some(all)) => all.add(view),
+            (OwnerAnswer::Has(view), none @ None) => *none = Some(view),
+            (OwnerAnswer::HasNone, _) => {}
+            (OwnerAnswer::Silent(why), _) => silent.push(SilentNode {
                 node: forward.nodes().name(node),
                 why,
             }),

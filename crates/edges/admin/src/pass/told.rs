@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::{Asked, page_in};
+use super::{ForwardedRequest, page_in};
 use crate::api::{ErrorKind, Status, VolumeList, VolumeView};
 use crate::classes::PartList;
 use crate::control::ControlError;
@@ -32,14 +32,14 @@ const STATUS: &str = "/api/v1/status";
 const LIMITS: &str = "limits";
 
 /// An answer of which the owners of volumes know a part.
-trait Told: Serialize + DeserializeOwned {
+trait MergedAnswer: Serialize + DeserializeOwned {
     /// The names of nodes that own what the answer is about.
     fn owners(&self) -> BTreeSet<String>;
     /// Fills in what the owner of that name answers to the same request, or that it does not answer.
     fn fill(&mut self, owner: &str, answer: Option<&Self>);
 }
 
-impl Told for VolumeView {
+impl MergedAnswer for VolumeView {
     fn owners(&self) -> BTreeSet<String> {
         self.owner.iter().cloned().collect()
     }
@@ -74,7 +74,7 @@ impl Told for VolumeView {
     }
 }
 
-impl Told for Vec<VolumeView> {
+impl MergedAnswer for Vec<VolumeView> {
     fn owners(&self) -> BTreeSet<String> {
         self.iter().filter_map(|view| view.owner.clone()).collect()
     }
@@ -93,7 +93,7 @@ impl Told for Vec<VolumeView> {
     }
 }
 
-impl Told for VolumeList {
+impl MergedAnswer for VolumeList {
     fn owners(&self) -> BTreeSet<String> {
         self.volumes.owners()
     }
@@ -103,7 +103,7 @@ impl Told for VolumeList {
     }
 }
 
-impl Told for Status {
+impl MergedAnswer for Status {
     fn owners(&self) -> BTreeSet<String> {
         self.volumes.owners()
     }
@@ -113,7 +113,7 @@ impl Told for Status {
     }
 }
 
-impl Told for PartList {
+impl MergedAnswer for PartList {
     fn owners(&self) -> BTreeSet<String> {
         self.owner.iter().cloned().collect()
     }
@@ -133,7 +133,11 @@ impl Told for PartList {
 }
 
 /// An answer with what the owners of its volumes know, if it is one of which they do.
-pub(super) async fn complete(forward: &Arc<Forward>, asked: &Asked, answer: Response) -> Response {
+pub(super) async fn complete(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    answer: Response,
+) -> Response {
     if asked.method != Method::GET || answer.status() != StatusCode::OK {
         return answer;
     }
@@ -150,7 +154,11 @@ pub(super) async fn complete(forward: &Arc<Forward>, asked: &Asked, answer: Resp
     }
 }
 
-async fn filled<T: Told>(forward: &Arc<Forward>, asked: &Asked, answer: Response) -> Response {
+async fn filled<T: MergedAnswer>(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    answer: Response,
+) -> Response {
     let (mut head, body) = answer.into_parts();
     let internal = |error: String| ControlError::new(ErrorKind::Internal, error).into_response();
     let mut own: T = match page_in(Response::new(body)).await {
@@ -185,7 +193,11 @@ async fn filled<T: Told>(forward: &Arc<Forward>, asked: &Asked, answer: Response
     }
 }
 
-async fn told_by<T: Told>(forward: &Arc<Forward>, asked: &Asked, node: NodeId) -> io::Result<T> {
+async fn told_by<T: MergedAnswer>(
+    forward: &Arc<Forward>,
+    asked: &ForwardedRequest,
+    node: NodeId,
+) -> io::Result<T> {
     let answer = asked.of(forward, node, TOLD_MAX).await?;
     match answer.status() {
         StatusCode::OK => page_in(answer).await,

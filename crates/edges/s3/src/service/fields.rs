@@ -64,7 +64,7 @@ pub(super) use refuse_encryption;
 /// How the new object of a request is to be locked.
 macro_rules! lock_of {
     ($input:ident) => {
-        $crate::locks::Asked {
+        $crate::locks::LockRequest {
             mode: $input.object_lock_mode.as_ref(),
             until: $input.object_lock_retain_until_date.as_ref(),
             hold: $input.object_lock_legal_hold_status.as_ref(),

@@ -94,7 +94,7 @@ impl Service {
 struct Reading {
     bucket: Bucket,
     info: ObjectInfo,
-    part: Part,
+    part: ReadRange,
 }
 
 impl Reading {
@@ -132,7 +132,7 @@ impl Reading {
     fn headers(&self, input: GetObjectInput) -> GetObjectOutput {
         let info = &self.info;
         let sums = checksum(info, input.checksum_mode.as_ref(), &self.part);
-        let locked = locks::Told::of(info);
+        let locked = locks::LockHeaders::of(info);
         GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(number(self.part.range.end - self.part.range.start)),
@@ -270,13 +270,13 @@ fn range_of<'a>(
 }
 
 /// What of an object is read.
-struct Part {
+struct ReadRange {
     range: std::ops::Range<u64>,
     content_range: Option<String>,
     parts_count: Option<i32>,
 }
 
-fn part_of(info: &ObjectInfo, range: Option<&Range>, number: Option<i32>) -> S3Result<Part> {
+fn part_of(info: &ObjectInfo, range: Option<&Range>, number: Option<i32>) -> S3Result<ReadRange> {
     let size = info.size_bytes();
     let told = |range: &std::ops::Range<u64>| {
         let last = range.end.saturating_sub(1);
@@ -284,14 +284,14 @@ fn part_of(info: &ObjectInfo, range: Option<&Range>, number: Option<i32>) -> S3R
     };
     if let Some(range) = range {
         let range = range.check(size).map_err(|_| s3_error!(InvalidRange))?;
-        return Ok(Part {
+        return Ok(ReadRange {
             content_range: told(&range),
             range,
             parts_count: None,
         });
     }
     let Some(wanted) = number else {
-        return Ok(Part {
+        return Ok(ReadRange {
             range: 0..size,
             content_range: None,
             parts_count: None,
@@ -309,7 +309,7 @@ fn part_of(info: &ObjectInfo, range: Option<&Range>, number: Option<i32>) -> S3R
         index.ok_or_else(|| s3_error!(InvalidArgument, "the object has no part of that number"))?;
     let start: u64 = lengths[..index].iter().sum();
     let range = start..start + lengths[index];
-    Ok(Part {
+    Ok(ReadRange {
         content_range: told(&range),
         range,
         parts_count: i32::try_from(lengths.len()).ok(),
@@ -365,7 +365,7 @@ fn metadata(info: &ObjectInfo) -> Option<Metadata> {
 }
 
 /// Checksums that were put with an object, if they are asked for and the whole object is.
-fn checksum(info: &ObjectInfo, mode: Option<&ChecksumMode>, part: &Part) -> Checksum {
+fn checksum(info: &ObjectInfo, mode: Option<&ChecksumMode>, part: &ReadRange) -> Checksum {
     let mut checksum = Checksum::default();
     if mode.is_none() || part.content_range.is_some() {
         return checksum;

@@ -13,7 +13,7 @@ use super::{Service, acl_of, check_source, number};
 use crate::body;
 use crate::caller::Caller;
 use crate::errors::told;
-use crate::needs::{Facts, Named};
+use crate::needs::{Facts, ObjectName};
 use crate::operations::{self, DELETE_OBJECT};
 use crate::values;
 
@@ -126,7 +126,7 @@ impl Service {
                     ));
                 }
                 let facts = Facts {
-                    target: Named {
+                    target: ObjectName {
                         bucket: name.clone(),
                         key: object.key.clone(),
                         is_version: version.is_some(),

@@ -84,10 +84,10 @@ impl EtcdSettings {
 /// A connection to etcd; cheap to clone.
 #[derive(Clone)]
 pub struct Etcd {
-    shared: Arc<Shared>,
+    shared: Arc<EtcdCore>,
 }
 
-struct Shared {
+struct EtcdCore {
     settings: EtcdSettings,
     tls: ArcSwapOption<EtcdTls>,
     members: ArcSwap<Vec<Arc<Member>>>,
@@ -132,7 +132,7 @@ impl Member {
     }
 }
 
-impl Shared {
+impl EtcdCore {
     /// Whose turn it is, how many there are, and the member that is asked.
     fn current_member(&self) -> (usize, usize, Arc<Member>) {
         let members = self.members.load_full();
@@ -164,7 +164,7 @@ impl Etcd {
         }
         let members = settings.endpoints.iter().map(|it| Member::new(it));
         let etcd = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(EtcdCore {
                 members: ArcSwap::from_pointee(members.collect()),
                 tls: ArcSwapOption::from_pointee(settings.tls.clone()),
                 settings,

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::keys::{Named, is_name};
+use super::keys::{NameKind, is_name};
 use super::values::{AddressHolder, AddressPoolRecord, NameRecord, Versioned, encode};
 use super::{ClusterMap, MapError, Process, Written};
 use crate::coordinator::{Compare, Key, KeyRange, Op, Outcome, Revision, TXN_OPS_MAX, Txn};
@@ -153,7 +153,7 @@ impl ClusterMap {
 
     /// The key that says what has an address.
     pub(super) fn claim_of_address(&self, address: IpAddr) -> Key {
-        self.keys().name(Named::Address, &address.to_string())
+        self.keys().name(NameKind::Address, &address.to_string())
     }
 }
 

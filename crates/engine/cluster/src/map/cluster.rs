@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicU64;
 use cairn_base::env::Env;
 use parking_lot::Mutex;
 
-use super::high_water::{HighWaterStore, Seen};
+use super::high_water::{HighWaterState, HighWaterStore};
 use super::keys::{Keys, is_name};
 use super::values::{ClusterId, ClusterRecord, MapGeneration, Versioned, decode, encode};
-use super::{ClusterMap, MapError, PATIENCE, Shared, found};
+use super::{ClusterMap, MapCore, MapError, PATIENCE, found};
 use crate::coordinator::{Compare, Coordinator, Entry, Key, KeyRange, Op, RangeReply, Txn};
 use crate::settle::{Mark, Settled, Unsettled, transact_settled};
 
@@ -61,9 +61,9 @@ impl ClusterMap {
     ) -> Result<Self, MapError> {
         let keys = keys_of(name)?;
         let (cluster, reply) = read_record(&*coordinator, keys.cluster()).await?;
-        let seen = Seen::begin(high_water, &cluster.value, reply.revision)?;
+        let seen = HighWaterState::begin(high_water, &cluster.value, reply.revision)?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MapCore {
                 coordinator,
                 env,
                 keys,

@@ -95,12 +95,12 @@ pub struct Follower {
     revision: Revision,
     watcher: Box<dyn Watcher>,
     told: BTreeSet<(Key, Revision)>,
-    known: Known,
+    known: DecodedRecords,
 }
 
 /// Values as they were decoded. There is a view for each change, and a large map has many values.
 #[derive(Default)]
-struct Known {
+struct DecodedRecords {
     nodes: BTreeMap<Key, Versioned<NodeRecord>>,
     alive: BTreeMap<Key, Versioned<AliveRecord>>,
     disks: BTreeMap<Key, Versioned<DiskRecord>>,
@@ -151,7 +151,7 @@ impl ClusterMap {
             revision: reply.revision,
             watcher: self.watch(self.keys().all(), from),
             told: BTreeSet::new(),
-            known: Known::default(),
+            known: DecodedRecords::default(),
         })
     }
 }
@@ -197,7 +197,7 @@ impl Follower {
             WatchEvent::Reset(reply) => {
                 // One that went back is seen by the cluster's record, or by the first change that is made.
                 self.revision = reply.revision;
-                self.known = Known::default();
+                self.known = DecodedRecords::default();
                 let keyed = |entry: Entry| (entry.key.clone(), entry);
                 self.entries = reply.entries.into_iter().map(keyed).collect();
             }

@@ -43,13 +43,13 @@ pub trait HighWaterStore: Send + Sync + 'static {
     fn store(&self, seen: HighWater) -> Result<(), String>;
 }
 
-pub(super) struct Seen {
+pub(super) struct HighWaterState {
     highest: HighWater,
     stored: HighWater,
     store: Arc<dyn HighWaterStore>,
 }
 
-impl Seen {
+impl HighWaterState {
     /// Compares what the store has with what this node saw before.
     pub fn begin(
         store: Arc<dyn HighWaterStore>,

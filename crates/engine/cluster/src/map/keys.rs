@@ -40,7 +40,7 @@ pub struct Keys {
 
 /// Things whose names are unique in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum NameKind {
     Node,
     Volume,
     /// The address of a node, internal or external.
@@ -293,12 +293,12 @@ impl Keys {
         self.key(format_args!("next-volume"))
     }
 
-    pub fn name(&self, of: Named, name: &str) -> Key {
+    pub fn name(&self, of: NameKind, name: &str) -> Key {
         let folder = match of {
-            Named::Node => "node",
-            Named::Volume => "volume",
-            Named::Address => "address",
-            Named::IscsiGroup => "iscsi-group",
+            NameKind::Node => "node",
+            NameKind::Volume => "volume",
+            NameKind::Address => "address",
+            NameKind::IscsiGroup => "iscsi-group",
         };
         self.key(format_args!("names/{folder}/{name}"))
     }
@@ -412,11 +412,11 @@ mod tests {
             // Who may change everything over the admin API.
             ("users", keys.users(), By::Members),
             // Which node a name leads to, when another machine takes its place.
-            ("name", keys.name(Named::Node, "n"), By::Members),
+            ("name", keys.name(NameKind::Node, "n"), By::Members),
             // Claims: a false one keeps a name or number from others.
-            ("name", keys.name(Named::Volume, "v"), By::All),
-            ("name", keys.name(Named::Address, "10.0.0.1"), By::All),
-            ("name", keys.name(Named::IscsiGroup, "1"), By::All),
+            ("name", keys.name(NameKind::Volume, "v"), By::All),
+            ("name", keys.name(NameKind::Address, "10.0.0.1"), By::All),
+            ("name", keys.name(NameKind::IscsiGroup, "1"), By::All),
             // Who may join.
             ("token", keys.token("0"), By::Members),
             // With it a server shows who it is.

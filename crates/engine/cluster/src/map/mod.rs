@@ -33,7 +33,7 @@ use crate::coordinator::{
 use crate::settle::{Mark, Settled, Unsettled, transact_settled};
 pub use follow::{Follower, MapView};
 pub use high_water::{HighWater, HighWaterStore};
-pub use keys::{Keys, Named};
+pub use keys::{Keys, NameKind};
 pub use nodes::{MEMBER_RESTART_MAX, Machine};
 pub use rotation::{RotationNote, RotationOwn, RotationPhase, RotationRecord, RotationStep};
 pub use tokens::JoinToken;
@@ -47,10 +47,10 @@ const DELETE_RETRY_WAIT: Duration = Duration::from_millis(200);
 /// The map of one cluster, as one node uses it; cheap to clone.
 #[derive(Clone)]
 pub struct ClusterMap {
-    shared: Arc<Shared>,
+    shared: Arc<MapCore>,
 }
 
-struct Shared {
+struct MapCore {
     coordinator: Arc<dyn Coordinator>,
     env: Env,
     keys: Keys,
@@ -59,7 +59,7 @@ struct Shared {
     /// The revision of the last change that was made through this map.
     written: AtomicU64,
     /// The highest state of the map that was seen, and where it is remembered.
-    seen: Mutex<high_water::Seen>,
+    seen: Mutex<high_water::HighWaterState>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -225,7 +225,7 @@ impl ClusterMap {
     /// Makes a change, for certain: see [`transact_settled`]. The reads of a refusal are those of `txn.otherwise` and then
     /// the mark's key.
     async fn change(&self, mut txn: Txn, mark: &Mark) -> Result<Settled, MapError> {
-        let Shared {
+        let MapCore {
             coordinator,
             env,
             cluster,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cairn_base::{DiskId, NodeId, Timestamp};
 
-use super::keys::{Named, is_name};
+use super::keys::{NameKind, is_name};
 use super::values::{
     AliveRecord, DiskRecord, IscsiPortals, NameRecord, NodeRecord, OwnerRecord, RemovedRecord,
     Sign, TokenRecord, Value, VersionRange, Versioned, decode, encode,
@@ -406,7 +406,7 @@ impl ClusterMap {
         if let Some(iscsi) = iscsi {
             gone.push(
                 self.keys()
-                    .name(Named::IscsiGroup, &iscsi.value.group.to_string()),
+                    .name(NameKind::IscsiGroup, &iscsi.value.group.to_string()),
             );
         }
         // Tickets that this node made let nobody in any more.
@@ -631,7 +631,7 @@ impl ClusterMap {
     ) -> Result<(), MapError> {
         let key = self.keys().iscsi(portals.node);
         let node = self.node(portals.node).await?;
-        let claim = |group: u16| self.keys().name(Named::IscsiGroup, &group.to_string());
+        let claim = |group: u16| self.keys().name(NameKind::IscsiGroup, &group.to_string());
         let mut txn = Txn::default();
         // It must not be removed meanwhile.
         let node_key = self.keys().node(portals.node);
@@ -668,8 +668,8 @@ impl ClusterMap {
         if let Some(address) = addresses.into_iter().find(|address| !is_address(address)) {
             return Err(invalid(format!("{address:?} is not an address")));
         }
-        let mut claims = BTreeSet::from([keys.name(Named::Node, &record.name)]);
-        claims.extend(addresses.map(|address| keys.name(Named::Address, address)));
+        let mut claims = BTreeSet::from([keys.name(NameKind::Node, &record.name)]);
+        claims.extend(addresses.map(|address| keys.name(NameKind::Address, address)));
         Ok(claims)
     }
 
@@ -682,7 +682,7 @@ impl ClusterMap {
 
     /// What a name or address of a node leads to.
     pub async fn node_named(&self, name: &str) -> Result<Versioned<NodeRecord>, MapError> {
-        let key = self.keys().name(Named::Node, name);
+        let key = self.keys().name(NameKind::Node, name);
         let reply = self.read(KeyRange::One(key.clone())).await?;
         let name = decode::<NameRecord>(found(reply.entries.first(), &key, "the node")?)?;
         let node = name

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Epoch, NodeId, VolumeId};
 
-use super::keys::{Named, is_name};
+use super::keys::{NameKind, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, DiskRecord, EnsembleId, EpochRecord, LeftRecord,
     LogRecord, LogoutsRecord, MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord,
@@ -121,7 +121,7 @@ impl ClusterMap {
         settings: Opaque,
         exports: Opaque,
     ) -> Result<VolumeId, MapError> {
-        let name_key = self.keys().name(Named::Volume, name);
+        let name_key = self.keys().name(NameKind::Volume, name);
         if !is_name(name) {
             return Err(MapError::Invalid {
                 key: name_key,
@@ -470,7 +470,7 @@ impl ClusterMap {
         let keys = self.keys();
         let claims = record
             .names()
-            .map(|(_, name)| keys.name(Named::Volume, name));
+            .map(|(_, name)| keys.name(NameKind::Volume, name));
         let claims: BTreeSet<Key> = claims.collect();
         let mut read = reply.reads.iter().flatten();
         let taken = read.find(|entry| claims.contains(&entry.key))?;
@@ -538,7 +538,7 @@ impl ClusterMap {
             keys.preferred(volume),
         ];
         let names = before.value.names();
-        let names = names.map(|(_, name)| keys.name(Named::Volume, name));
+        let names = names.map(|(_, name)| keys.name(NameKind::Volume, name));
         let gone = gone.into_iter().chain(names).chain(claim);
         let txn = Txn {
             when: vec![Compare::Modified(key.clone(), before.revision)],
@@ -577,7 +577,7 @@ impl ClusterMap {
     }
 
     fn claim_name(&self, volume: VolumeId, name: &str, txn: &mut Txn) -> Result<(), MapError> {
-        let key = self.keys().name(Named::Volume, name);
+        let key = self.keys().name(NameKind::Volume, name);
         if !is_name(name) {
             return Err(MapError::Invalid {
                 key,
@@ -628,7 +628,7 @@ impl ClusterMap {
         for (volume, name) in record.names() {
             if has.insert(name, volume).is_some() {
                 return Err(MapError::Exists {
-                    key: keys.name(Named::Volume, name),
+                    key: keys.name(NameKind::Volume, name),
                     what: "a volume of this name",
                 });
             }
@@ -639,7 +639,7 @@ impl ClusterMap {
             }
         }
         let gone = had.keys().filter(|name| !has.contains_key(*name));
-        let gone = gone.map(|name| Op::delete(keys.name(Named::Volume, name)));
+        let gone = gone.map(|name| Op::delete(keys.name(NameKind::Volume, name)));
         txn.then.extend(gone);
         let known: BTreeSet<VolumeId> = before.value.numbers().collect();
         let new = record.numbers().filter(|number| !known.contains(number));

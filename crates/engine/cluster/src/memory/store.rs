@@ -38,7 +38,7 @@ struct Lease {
 pub struct Backup(Store);
 
 /// What a watcher has to see.
-pub(super) enum Seen {
+pub(super) enum WatchEvents {
     Nothing,
     Changes {
         revision: Revision,
@@ -272,9 +272,9 @@ impl Store {
     }
 
     /// The changes of these keys from one revision to another, both included.
-    pub fn changes(&self, range: &KeyRange, from: Revision, to: Revision) -> Seen {
+    pub fn changes(&self, range: &KeyRange, from: Revision, to: Revision) -> WatchEvents {
         if from <= self.compacted {
-            return Seen::Compacted;
+            return WatchEvents::Compacted;
         }
         let mut revision = None;
         let mut changes = Vec::new();
@@ -289,8 +289,8 @@ impl Store {
             }
         }
         match revision {
-            None => Seen::Nothing,
-            Some(revision) => Seen::Changes { revision, changes },
+            None => WatchEvents::Nothing,
+            Some(revision) => WatchEvents::Changes { revision, changes },
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Retained {
     pub len_bytes: u64,
     /// Disks that got copies of all that is in it since, into other files.
     pub copied: Vec<usize>,
-    /// It was there before this start: who has what of it the [`Part`]s say.
+    /// It was there before this start: who has what of it the [`RecordRun`]s say.
     pub is_old: bool,
     /// All of it can be read, so that it can be used again.
     pub is_fit: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Retained {
 
 /// Records that follow each other and that the same disks have, of what was there before the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct RecordRun {
     pub first: LogPosition,
     pub last: LogPosition,
     pub holders: Vec<usize>,
@@ -87,7 +87,7 @@ pub(crate) struct MirrorWriter {
     sequence_next: u64,
     retained: VecDeque<Retained>,
     /// What was there before the start, as far as it may still be needed.
-    old: Vec<Part>,
+    old: Vec<RecordRun>,
     syncs: u64,
     /// Up to here some of what is kept may have fewer copies than were asked for; 0 if all has.
     short_through: LogPosition,
@@ -102,7 +102,7 @@ impl MirrorWriter {
         mut files: FileMaker,
         sequence_next: u64,
         mut retained: VecDeque<Retained>,
-        old: Vec<Part>,
+        old: Vec<RecordRun>,
     ) -> Result<Self, MetaError> {
         let mut sequence_next = sequence_next;
         let needed: Vec<Vec<usize>> = old.iter().map(|part| part.holders.clone()).collect();
@@ -127,7 +127,7 @@ impl MirrorWriter {
     }
 
     /// More copies were made of what was there before the start.
-    pub fn set_old(&mut self, old: Vec<Part>) {
+    pub fn set_old(&mut self, old: Vec<RecordRun>) {
         self.old = old;
     }
 
@@ -309,7 +309,7 @@ impl MirrorWriter {
             healthy.count() < possible && !set.iter().all(|disk| holders.contains(disk))
         };
         let is_short_part =
-            |part: &&mut Part| part.last >= retained_from && is_short(&part.holders);
+            |part: &&mut RecordRun| part.last >= retained_from && is_short(&part.holders);
         let short_from = self.old.iter_mut().filter(is_short_part);
         let short_from = short_from.map(|part| part.first).min();
         let is_needed = |file: &&Retained| {

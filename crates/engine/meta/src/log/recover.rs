@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use self::unread::UnreadPart;
 use super::files::{file_name, file_sequence};
 use super::headers::{Members, NewestHeader};
-use super::mirror::{Part, Retained};
+use super::mirror::{RecordRun, Retained};
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use super::{History, LogRecord, is_in_history};
 use crate::disks::DiskSet;
@@ -107,12 +107,12 @@ struct Followed {
 
 impl RecoveredLog {
     /// Who has what of it.
-    pub fn parts(&self) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
+    pub fn parts(&self) -> Vec<RecordRun> {
+        let mut parts: Vec<RecordRun> = Vec::new();
         for (record, holders) in self.history.records.iter().zip(&self.holders) {
             match parts.last_mut() {
                 Some(part) if part.holders.iter().eq(holders) => part.last = record.last,
-                _ => parts.push(Part {
+                _ => parts.push(RecordRun {
                     first: record.first,
                     last: record.last,
                     holders: holders.iter().copied().collect(),

@@ -30,39 +30,39 @@ const IDLE_MAX: usize = 8;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// What a read wanted that must not wait.
-pub(crate) struct Wanted {
+pub(crate) struct RefusedRead {
     readers: Readers,
     disk: Arc<dyn Disk>,
     work: Box<dyn FnOnce() -> bool + Send>,
 }
 
 /// Whether reads of this thread may wait.
-enum Waiting {
+enum WaitPermission {
     Allowed,
     Forbidden,
     /// The first that did not, with what it wanted.
-    Refused(Wanted),
+    Refused(RefusedRead),
 }
 
 thread_local! {
-    static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting::Allowed) };
+    static WAITING: RefCell<WaitPermission> = const { RefCell::new(WaitPermission::Allowed) };
 }
 
 /// Does something of which no read waits for a disk. One that would fails; the first of them is returned.
-pub(crate) fn without_waiting<T>(work: impl FnOnce() -> T) -> (T, Option<Wanted>) {
+pub(crate) fn without_waiting<T>(work: impl FnOnce() -> T) -> (T, Option<RefusedRead>) {
     /// Also if the work panics.
     struct Allow;
     impl Drop for Allow {
         fn drop(&mut self) {
-            WAITING.set(Waiting::Allowed);
+            WAITING.set(WaitPermission::Allowed);
         }
     }
-    WAITING.set(Waiting::Forbidden);
+    WAITING.set(WaitPermission::Forbidden);
     let allow = Allow;
     let done = work();
-    let wanted = match WAITING.replace(Waiting::Forbidden) {
-        Waiting::Refused(wanted) => Some(wanted),
-        Waiting::Allowed | Waiting::Forbidden => None,
+    let wanted = match WAITING.replace(WaitPermission::Forbidden) {
+        WaitPermission::Refused(wanted) => Some(wanted),
+        WaitPermission::Allowed | WaitPermission::Forbidden => None,
     };
     drop(allow);
     (done, wanted)
@@ -77,10 +77,10 @@ pub(super) fn unless_forbidden<W: FnOnce() -> bool + Send + 'static>(
 ) -> Result<(), MetaError> {
     WAITING.with_borrow_mut(|waiting| {
         match waiting {
-            Waiting::Allowed => return Ok(()),
-            Waiting::Refused(_) => {}
-            Waiting::Forbidden => {
-                *waiting = Waiting::Refused(Wanted {
+            WaitPermission::Allowed => return Ok(()),
+            WaitPermission::Refused(_) => {}
+            WaitPermission::Forbidden => {
+                *waiting = WaitPermission::Refused(RefusedRead {
                     readers: readers.clone(),
                     disk: disk.clone(),
                     work: Box::new(bring()),
@@ -91,7 +91,7 @@ pub(super) fn unless_forbidden<W: FnOnce() -> bool + Send + 'static>(
     })
 }
 
-impl Wanted {
+impl RefusedRead {
     /// Brings it into memory, and says whether that worked. Ends without it when the disk is not used any more.
     pub async fn bring(self, clock: &dyn Clock) -> bool {
         let (sender, mut answer) = oneshot::channel();

@@ -45,18 +45,18 @@ pub(crate) struct RemoteCopies {
     /// Copies made, for what is checked in turn.
     made: AtomicU64,
     /// What the copy that the list names consists of, once that was read or made.
-    held: Mutex<Option<Arc<Held>>>,
+    held: Mutex<Option<Arc<HeldCopy>>>,
     /// What the state began as, if that was a copy: files of the same name are the same.
     began_as: Mutex<Option<Descriptor>>,
     look_at: Mutex<Duration>,
 }
 
-struct Held {
+struct HeldCopy {
     at: StateCopy,
     copy: RemoteCopy,
 }
 
-impl Held {
+impl HeldCopy {
     /// All shards of the copy.
     fn numbers(&self) -> BTreeSet<u64> {
         let parts = self.copy.files();
@@ -175,7 +175,7 @@ impl RemoteCopies {
     }
 
     /// What the copy that counts consists of; read from a disk if it is not known yet.
-    async fn held(&self) -> Result<Option<Arc<Held>>, MetaError> {
+    async fn held(&self) -> Result<Option<Arc<HeldCopy>>, MetaError> {
         let Some(at) = self.newest() else {
             return Ok(None);
         };
@@ -190,7 +190,7 @@ impl RemoteCopies {
             let read = self.read_copy(*id, &at).await;
             match read {
                 Ok(copy) => {
-                    let held = Arc::new(Held { at, copy });
+                    let held = Arc::new(HeldCopy { at, copy });
                     *self.held.lock() = Some(held.clone());
                     return Ok(Some(held));
                 }
@@ -303,9 +303,9 @@ impl RemoteCopies {
     async fn put_on(
         &self,
         files: &Exported,
-        held: Option<&Held>,
+        held: Option<&HeldCopy>,
         disks: &[Arc<dyn ShardService>],
-    ) -> Result<Held, PutError> {
+    ) -> Result<HeldCopy, PutError> {
         let descriptor = &files.descriptor;
         let known: BTreeMap<&str, (&FileEntry, u64)> = held
             .filter(|held| self.is_same_line(held, files))
@@ -344,7 +344,7 @@ impl RemoteCopies {
         let bytes = Bytes::from(copy.encode());
         let len_bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.put_part(number, &bytes, disks).await?;
-        Ok(Held {
+        Ok(HeldCopy {
             at: StateCopy {
                 number,
                 len_bytes,
@@ -355,7 +355,7 @@ impl RemoteCopies {
         })
     }
 
-    fn is_same_line(&self, held: &Held, files: &Exported) -> bool {
+    fn is_same_line(&self, held: &HeldCopy, files: &Exported) -> bool {
         let lineage = files.descriptor.lineage;
         let is_same = lineage != 0 && held.copy.descriptor.lineage == lineage;
         is_same || self.began_as.lock().as_ref() == Some(&held.copy.descriptor)
@@ -457,7 +457,7 @@ impl RemoteCopies {
         results.into_iter().collect()
     }
 
-    async fn remove_unneeded(&self, old: &Held, new: &Held) {
+    async fn remove_unneeded(&self, old: &HeldCopy, new: &HeldCopy) {
         let needed = new.numbers();
         for id in &old.at.disks {
             let is_kept = new.at.disks.contains(id);
@@ -550,7 +550,7 @@ impl RemoteCopies {
         }
     }
 
-    async fn fetch_files(&self, held: &Held, receiver: &mut Receiver) -> Result<(), MetaError> {
+    async fn fetch_files(&self, held: &HeldCopy, receiver: &mut Receiver) -> Result<(), MetaError> {
         for (file, first) in held.copy.files() {
             if receiver.has(file).await? {
                 continue;

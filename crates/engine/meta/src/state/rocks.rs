@@ -316,7 +316,7 @@ fn unlogged() -> WriteOptions {
 
 /// What a volume's folder has of states.
 #[derive(Default)]
-struct Found {
+struct FolderStates {
     /// The state and the newest copy, as far as they can be used.
     usable: Vec<(AppliedRecord, bool, Source)>,
     /// What was being made, or to be removed, when a store ended.
@@ -353,8 +353,8 @@ pub(super) async fn discover(
     }
 }
 
-fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Found {
-    let mut found = Found::default();
+fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> FolderStates {
+    let mut found = FolderStates::default();
     let path = folder.join("state");
     let there = path.join("CURRENT").try_exists();
     let there = there.map_err(|error| failed("looking at", &path, &error));

@@ -79,7 +79,7 @@ impl RocksReader {
             reader: self,
             iterator,
             snapshot,
-            place: Place::Before,
+            place: CursorPosition::Before,
             at: from.to_vec(),
             to: to.to_vec(),
         }
@@ -90,7 +90,7 @@ impl RocksReader {
     pub fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> PassingCursor<'a> {
         PassingCursor {
             reader: self,
-            part: Part::default(),
+            part: EntryBatch::default(),
             next: 0,
             at: from.to_vec(),
             to: to.to_vec(),
@@ -158,13 +158,13 @@ impl RocksReader {
 
 /// Entries one after the other.
 #[derive(Default)]
-struct Part {
+struct EntryBatch {
     bytes: Vec<u8>,
     /// Where each key and its value end.
     ends: Vec<(usize, usize)>,
 }
 
-impl Part {
+impl EntryBatch {
     fn push(&mut self, key: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();
@@ -188,7 +188,7 @@ impl Part {
 /// See [`RocksReader::passing_cursor`].
 pub(super) struct PassingCursor<'a> {
     reader: &'a RocksReader,
-    part: Part,
+    part: EntryBatch,
     /// In the part.
     next: usize,
     /// Where the next part begins.
@@ -207,7 +207,7 @@ impl PassingCursor<'_> {
             options.set_readahead_size(PASS_BYTES);
             let mut iterator = db.raw_iterator_opt(options);
             iterator.seek(from);
-            let mut part = Part::default();
+            let mut part = EntryBatch::default();
             while let Some((key, value)) = iterator.item() {
                 part.push(key, value);
                 if part.bytes.len() >= PASS_BYTES {
@@ -249,7 +249,7 @@ impl StateCursor for PassingCursor<'_> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CursorPosition {
     Before,
     On,
     End,
@@ -260,7 +260,7 @@ pub(super) struct RocksCursor<'a> {
     // Goes before the snapshot that it reads.
     iterator: DBRawIterator<'a>,
     snapshot: Snapshot<'a>,
-    place: Place,
+    place: CursorPosition,
     /// The next entry has this key or a later one; while the cursor is on an entry, its key.
     at: Vec<u8>,
     to: Vec<u8>,
@@ -301,26 +301,26 @@ impl RocksCursor<'_> {
 impl StateCursor for RocksCursor<'_> {
     fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
         match self.place {
-            Place::Before => self.iterator.seek(&self.at),
-            Place::On => {
+            CursorPosition::Before => self.iterator.seek(&self.at),
+            CursorPosition::On => {
                 // From here on, the keys after it.
                 self.at.push(0);
                 self.iterator.next();
             }
-            Place::End => return Ok(None),
+            CursorPosition::End => return Ok(None),
         }
         // If that fails, the next call looks there again.
-        self.place = Place::Before;
+        self.place = CursorPosition::Before;
         self.find()?;
         match self.iterator.item() {
             Some((key, value)) => {
-                self.place = Place::On;
+                self.place = CursorPosition::On;
                 self.at.clear();
                 self.at.extend_from_slice(key);
                 Ok(Some((key, value)))
             }
             None => {
-                self.place = Place::End;
+                self.place = CursorPosition::End;
                 Ok(None)
             }
         }

@@ -5,7 +5,7 @@ use cairn_base::{DiskId, NodeId, PoolId};
 use cairn_remote::{Connection, Ended, ServeSettings};
 use cairn_shard::ShardService;
 use cairn_wire::testing::{MESSAGE_KINDS, Numbers};
-use cairn_wire::{Hello, Message, PROTOCOL_VERSION, Place, Request, encode};
+use cairn_wire::{Hello, Message, PROTOCOL_VERSION, Request, ShardRange, encode};
 use tokio::io::AsyncWriteExt;
 
 use crate::common::{CLIENT, POOL, Pair, SERVER, block_on, name};
@@ -116,7 +116,7 @@ fn whoever_breaks_the_rules_is_cut_off() {
             disk: DiskId(9),
             request: Request::Read {
                 name: name(1),
-                place: Place {
+                place: ShardRange {
                     offset: 0,
                     len_bytes,
                 },
@@ -133,7 +133,7 @@ fn whoever_breaks_the_rules_is_cut_off() {
                 request: Request::Append {
                     epoch: cairn_base::Epoch(1),
                     name: name(1),
-                    places: vec![Place {
+                    places: vec![ShardRange {
                         offset: 0,
                         len_bytes: 4,
                     }],

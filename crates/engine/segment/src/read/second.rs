@@ -75,7 +75,7 @@ pub trait ReadCache: Send + Sync + 'static {
 
 pub(crate) struct Second {
     cache: Arc<dyn ReadCache>,
-    asked: Asked,
+    asked: RecentReads,
 }
 
 impl Second {
@@ -83,16 +83,16 @@ impl Second {
         let places = cache.capacity_bytes() / PIECE_BYTES_GUESS;
         Self {
             cache,
-            asked: Asked::new(places.saturating_mul(ASKED_PER_PLACE)),
+            asked: RecentReads::new(places.saturating_mul(ASKED_PER_PLACE)),
         }
     }
 }
 
 /// Places that were asked for lately, as far as there is room to remember them: each takes the room of others that have
 /// the same hash.
-struct Asked(Vec<AtomicU32>);
+struct RecentReads(Vec<AtomicU32>);
 
-impl Asked {
+impl RecentReads {
     fn new(count: u64) -> Self {
         let count = count.clamp(ASKED_COUNT_MIN, ASKED_COUNT_MAX);
         let slots = (0..count.next_power_of_two()).map(|_| AtomicU32::new(0));
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_place_is_remembered_until_others_take_its_room() {
-        let asked = Asked::new(0);
+        let asked = RecentReads::new(0);
         let place = |number: u32| CachePlace {
             volume: VolumeId(1),
             segment: SegmentId(u64::from(number) * 77),

@@ -52,7 +52,7 @@ pub type WantedPart = (Arc<RecordPointer>, Range<u32>);
 
 /// Bytes of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct StripeRange {
     segment: SegmentId,
     stripe_block: u32,
     unit_blocks: u16,
@@ -60,7 +60,7 @@ struct Place {
     end: u32,
 }
 
-impl Place {
+impl StripeRange {
     /// The same stripe, and bytes from the beginning of this place to the end of `last`.
     fn through(self, last: Self) -> Self {
         Self {
@@ -87,7 +87,7 @@ struct Unit<'a> {
     /// `None`: all of the record.
     granule: Option<u32>,
     /// Of its stored bytes.
-    place: Place,
+    place: StripeRange,
 }
 
 impl<'a> Unit<'a> {
@@ -96,7 +96,7 @@ impl<'a> Unit<'a> {
         let checks = checks_of(pointer, granule);
         let (first, last) = (checks.first()?, checks.last()?);
         let location = &pointer.location;
-        let place = Place {
+        let place = StripeRange {
             segment: location.segment,
             stripe_block: location.stripe_block,
             unit_blocks: location.unit_blocks,
@@ -122,7 +122,7 @@ impl<'a> Unit<'a> {
     }
 
     /// Its place, and how many bytes it is in memory.
-    fn weighed(&self) -> (Place, u32) {
+    fn weighed(&self) -> (StripeRange, u32) {
         let unpacked_bytes = match self.granule {
             None => self.pointer.file_len_bytes,
             Some(_) => self.place.end - self.place.start,
@@ -133,7 +133,7 @@ impl<'a> Unit<'a> {
 
 /// Bytes of a stripe as they came, unverified.
 struct Span {
-    place: Place,
+    place: StripeRange,
     pieces: Vec<Piece>,
     /// `None`: could not be had.
     parts: Vec<Option<Bytes>>,
@@ -270,7 +270,7 @@ impl SegmentStore {
         let units = by_record.values().flat_map(|of| units_of(of));
         let mut units: Vec<Unit<'_>> = units.filter(is_small).collect();
         units.sort_unstable_by_key(|unit| unit.place);
-        let places: Vec<(Place, u32)> = units.iter().map(Unit::weighed).collect();
+        let places: Vec<(StripeRange, u32)> = units.iter().map(Unit::weighed).collect();
         let runs: Vec<&[Unit<'_>]> = runs(&places)
             .into_iter()
             .filter(|run| run.len() > 1)
@@ -379,8 +379,8 @@ impl SegmentStore {
             .zip(&mut stored)
             .filter(|(_, stored)| stored.is_none())
             .collect();
-        let places: Vec<(Place, u32)> = left.iter().map(|(unit, _)| unit.weighed()).collect();
-        let spans: Vec<Place> = runs(&places)
+        let places: Vec<(StripeRange, u32)> = left.iter().map(|(unit, _)| unit.weighed()).collect();
+        let spans: Vec<StripeRange> = runs(&places)
             .into_iter()
             .filter_map(|run| {
                 let places = places.get(run)?;
@@ -406,7 +406,7 @@ impl SegmentStore {
     }
 
     /// Bytes of a stripe, from its shards, or decoded where disks are away.
-    async fn fetch_span(self: &Arc<Self>, segment: &Arc<Segment>, place: Place) -> Span {
+    async fn fetch_span(self: &Arc<Self>, segment: &Arc<Segment>, place: StripeRange) -> Span {
         let location = place.location();
         let pieces = pieces(&location, 0..location.len_bytes);
         let reads = pieces
@@ -465,10 +465,10 @@ fn units_of<'a>(parts: &[(usize, &'a WantedPart)]) -> Vec<Unit<'a>> {
 
 /// Cuts places in order, each with the bytes that it is unpacked to, into runs, each in one stripe, of at most [`SPAN_BYTES_MAX`]
 /// and, unpacked, [`SPAN_UNPACKED_BYTES_MAX`], with at most [`GAP_BYTES_MAX`] between two.
-fn runs(places: &[(Place, u32)]) -> Vec<Range<usize>> {
+fn runs(places: &[(StripeRange, u32)]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     // Where the last run begins and ends, and what it is unpacked to.
-    let mut open: Option<(Place, u32)> = None;
+    let mut open: Option<(StripeRange, u32)> = None;
     for (index, (place, place_unpacked_bytes)) in places.iter().enumerate() {
         let joined = open.map(|(open, unpacked_bytes)| {
             let unpacked_bytes = unpacked_bytes.saturating_add(*place_unpacked_bytes);
@@ -548,8 +548,8 @@ fn unshared(part: Vec<Bytes>, pointer: &RecordPointer) -> Vec<Bytes> {
 mod tests {
     use super::*;
 
-    fn place(segment: u64, stripe_block: u32, start: u32, len_bytes: u32) -> Place {
-        Place {
+    fn place(segment: u64, stripe_block: u32, start: u32, len_bytes: u32) -> StripeRange {
+        StripeRange {
             segment: SegmentId(segment),
             stripe_block,
             unit_blocks: 256,
@@ -561,7 +561,7 @@ mod tests {
     #[test]
     fn neighbours_are_fetched_together_within_limits() {
         const KIB: u32 = 1 << 10;
-        type Case<'a> = (&'a str, Vec<Place>, &'a [(usize, usize)]);
+        type Case<'a> = (&'a str, Vec<StripeRange>, &'a [(usize, usize)]);
         let cases: Vec<Case<'_>> = vec![
             ("nothing", vec![], &[]),
             ("one", vec![place(1, 0, 0, 10)], &[(0, 1)]),

@@ -35,7 +35,7 @@ pub enum Fault {
 }
 
 #[derive(Default)]
-struct Inner {
+struct TierState {
     objects: BTreeMap<ObjectId, Bytes>,
     /// Keys that were ever written.
     written: BTreeMap<ObjectId, u32>,
@@ -51,7 +51,7 @@ struct Inner {
 /// Says when it is, in whatever it counts.
 type Time = Arc<dyn Fn() -> usize + Send + Sync>;
 
-impl Inner {
+impl TierState {
     fn record(&mut self) {
         if let Some(time) = &self.time {
             self.history.push((time(), self.objects.clone()));
@@ -72,7 +72,7 @@ impl Inner {
 
 /// A tier in memory. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct MemTier(Arc<Mutex<Inner>>);
+pub struct MemTier(Arc<Mutex<TierState>>);
 
 impl MemTier {
     /// From now on, for so many requests or for all.
@@ -96,9 +96,9 @@ impl MemTier {
         let range = earlier.unwrap_or(0)..=later.unwrap_or(0);
         let states = inner.history.get(range).unwrap_or_default();
         let tier = |(_, objects): &(usize, BTreeMap<ObjectId, Bytes>)| {
-            MemTier(Arc::new(Mutex::new(Inner {
+            MemTier(Arc::new(Mutex::new(TierState {
                 objects: objects.clone(),
-                ..Inner::default()
+                ..TierState::default()
             })))
         };
         states.iter().map(tier).collect()

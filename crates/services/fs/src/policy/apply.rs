@@ -22,7 +22,7 @@ use super::convert::{Converted, STEP_BYTES, Step};
 use crate::policy::manage::OF_CLONE;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, ROOT, Shared, meta_error};
+use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
 
 /// Inodes that are read at once.
 const PAGE_MAX: usize = 256;
@@ -160,7 +160,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn put_apply(&self, record: ApplyRecord) -> Ticket {
         let mut now = self.policies.apply.now.lock();
         now.record = Some(record);

@@ -22,15 +22,15 @@ use cairn_segment::{
 use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::dedupe::{DEDUPE_LEN_BYTES_MIN, Dedupe, Hash, Known};
+use crate::dedupe::{DEDUPE_LEN_BYTES_MIN, Dedupe, Hash, KnownRecord};
 use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, ExtentMap, RecordExtent};
 use crate::flight::Source;
 use crate::inode::State;
 use crate::share::Sharers;
-use crate::storing::{Asked, Records, Stored};
+use crate::storing::{Records, StorageRequirement, Stored};
 use crate::types::FsError;
-use crate::volume::{Policy, Shared, meta_error, segment_error};
+use crate::volume::{Policy, VolumeCore, meta_error, segment_error};
 
 /// Extents and bytes that are converted together.
 const STEP_EXTENTS_MAX: usize = 2048;
@@ -108,7 +108,7 @@ impl Made {
     fn add(
         &mut self,
         record: EncodedRecord,
-        asked: Asked,
+        asked: StorageRequirement,
         hash: Option<Hash>,
         parts: Vec<Bytes>,
     ) -> Source {
@@ -121,7 +121,7 @@ impl Made {
 }
 
 /// A piece, and the record that has its bytes.
-struct Placed {
+struct StoredPiece {
     range: Range<u64>,
     hash: Option<Hash>,
     source: Source,
@@ -131,7 +131,7 @@ struct Placed {
 /// A victim, and what its bytes are in now.
 struct Pointed {
     victim: Victim,
-    placed: Vec<Placed>,
+    placed: Vec<StoredPiece>,
 }
 
 /// Whether a record with this codec is what a policy asks for, as far as that can be told without its bytes.
@@ -183,7 +183,7 @@ fn cut(start: u64, parts: Vec<Bytes>, size: u64) -> Vec<(Range<u64>, Vec<Bytes>)
     cuts
 }
 
-impl Shared {
+impl VolumeCore {
     /// Makes some extents what the policies of their files ask for, and waits until that is durable.
     pub(super) async fn convert(self: &Arc<Self>, step: Step) -> Result<Converted, FsError> {
         let mut done = Converted::default();
@@ -362,7 +362,7 @@ impl Shared {
     fn remember_whole(&self, victim: &Victim, is_whole: bool, hash: Option<Hash>) {
         let record = &victim.extent.record;
         if let Some(hash) = hash.filter(|_| is_whole) {
-            let known = Known {
+            let known = KnownRecord {
                 location: record.location,
                 ino: victim.ino,
                 start: victim.extent.start,
@@ -395,7 +395,7 @@ impl Shared {
             let Some(record) = record else {
                 return Err(victim);
             };
-            placed.push(Placed {
+            placed.push(StoredPiece {
                 range: piece.range,
                 hash: piece.hash,
                 source: piece.source,
@@ -506,7 +506,7 @@ impl Shared {
     fn remember_placed(&self, ino: Ino, pointed: &[Pointed]) {
         for placed in pointed.iter().flat_map(|pointed| &pointed.placed) {
             if let Some(hash) = &placed.hash {
-                let known = Known {
+                let known = KnownRecord {
                     location: placed.record.location,
                     ino,
                     start: placed.range.start,

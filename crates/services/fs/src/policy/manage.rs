@@ -7,7 +7,7 @@ use cairn_meta::volume_settings::Protections;
 use cairn_meta::{Batch, Key, PolicyRecord, Ticket};
 
 use crate::types::FsError;
-use crate::volume::{Fs, ROOT, Shared};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// Most directories of a volume with a policy.
 pub const POLICY_COUNT_MAX: usize = 16 << 10;
@@ -153,7 +153,7 @@ impl Fs {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     fn set_dir_policy(&self, dir: Ino, policy: PolicyRecord) -> Result<((), Ticket), FsError> {
         let inode = self.inode(dir)?;
         // With its lock held it does not go.

@@ -31,14 +31,14 @@ pub use manage::{POLICY_COUNT_MAX, PolicyFailure, PolicyView};
 use crate::dedupe::Dedupe;
 use crate::inode::Inode;
 use crate::types::FsError;
-use crate::volume::{AccessPattern, Policy, ROOT, Shared};
+use crate::volume::{AccessPattern, Policy, ROOT, VolumeCore};
 
 /// No directory says anything.
 const NOBODY: u64 = 0;
 
 /// What was found to hold for an inode, in which state of things, and in which directory it was then.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct CachedPolicy {
     said: PolicyRecord,
     at: u64,
     parent: Ino,
@@ -161,7 +161,7 @@ impl Policies {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     /// What directories say about data of an inode: the nearest that says something is heard.
     pub(crate) fn said_of(&self, inode: &Arc<Inode>) -> Result<PolicyRecord, FsError> {
         let state = self.policies.state.load(Ordering::Acquire);
@@ -193,7 +193,7 @@ impl Shared {
         };
         for (inode, parent) in below.into_iter().rev() {
             said = self.policies.of(inode.ino).within(&said);
-            inode.lock().policy_found = Found {
+            inode.lock().policy_found = CachedPolicy {
                 said,
                 at: state,
                 parent,

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::{Domain, Domains, Limits, is_branch, owner_of};
 use crate::inode::{Inode, State};
 use crate::types::FsError;
-use crate::volume::Shared;
+use crate::volume::VolumeCore;
 
 /// Bytes of an inode in memory that are pending in some domains.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Charged {
 
 /// Bytes that were let in and are not in memory yet; they are pending until this is dropped.
 pub(crate) struct Room {
-    held: Option<(Arc<Shared>, Domains, u64)>,
+    held: Option<(Arc<VolumeCore>, Domains, u64)>,
 }
 
 impl Drop for Room {
@@ -146,7 +146,7 @@ impl Verdict {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     pub(crate) fn now_seconds(&self) -> u64 {
         u64::try_from(self.now().seconds).unwrap_or(0)
     }
@@ -375,10 +375,10 @@ fn of_pending(bytes: u64) -> More {
 }
 
 /// Counts one that waits near a limit, so that the flusher hurries.
-struct NearLimit<'a>(&'a Shared);
+struct NearLimit<'a>(&'a VolumeCore);
 
 impl<'a> NearLimit<'a> {
-    fn new(shared: &'a Shared) -> Self {
+    fn new(shared: &'a VolumeCore) -> Self {
         shared.quotas.near_count.fetch_add(1, Ordering::AcqRel);
         Self(shared)
     }

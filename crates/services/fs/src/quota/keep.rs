@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_meta::{Batch, GraceRecord, Key, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
 
 use super::Domain;
-use crate::volume::{Fs, Shared};
+use crate::volume::{Fs, VolumeCore};
 
 /// How often usage is compared with soft and advisory limits.
 const KEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const OF_DEFAULT_MAX: usize = 100_000;
 
 /// What was told of a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct QuotaNotices {
     advisory: bool,
     soft: bool,
     hard: bool,
@@ -43,13 +43,13 @@ pub struct QuotaCounts {
 
 /// Which limits usage passes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Passed {
+struct PassedLimits {
     advisory: bool,
     soft: bool,
     hard: bool,
 }
 
-impl Passed {
+impl PassedLimits {
     fn of(limit: &QuotaLimit, used: u64) -> Self {
         let passes = |at: Option<u64>| at.is_some_and(|at| used > at);
         Self {
@@ -69,20 +69,20 @@ impl Passed {
 }
 
 impl Domain {
-    fn passed(&self, usage: &UsageRecord) -> (Passed, Passed) {
+    fn passed(&self, usage: &UsageRecord) -> (PassedLimits, PassedLimits) {
         let limits = self.limits();
         let bytes = match limits.is_physical {
             true => usage.stored_bytes,
             false => usage.file_bytes,
         };
         (
-            Passed::of(&limits.bytes, bytes),
-            Passed::of(&limits.files, usage.inodes),
+            PassedLimits::of(&limits.bytes, bytes),
+            PassedLimits::of(&limits.files, usage.inodes),
         )
     }
 
     /// Follows what is used now, in case nobody wrote since.
-    fn keep_grace(&self, bytes: Passed, files: Passed, now_seconds: u64) {
+    fn keep_grace(&self, bytes: PassedLimits, files: PassedLimits, now_seconds: u64) {
         for (since, passed) in [(&self.bytes_since, bytes), (&self.files_since, files)] {
             let (from, to) = match passed.soft {
                 true => (0, now_seconds.max(1)),
@@ -137,7 +137,7 @@ impl super::Quotas {
     }
 }
 
-impl Shared {
+impl VolumeCore {
     pub(crate) async fn run_quotas(self: Arc<Self>) {
         loop {
             let mut interval = IDLE_INTERVAL;
@@ -184,8 +184,8 @@ impl Shared {
                     true => usage.stored_bytes,
                     false => usage.file_bytes,
                 };
-                let passed =
-                    Passed::of(&limits.bytes, bytes).or(Passed::of(&limits.files, usage.inodes));
+                let passed = PassedLimits::of(&limits.bytes, bytes)
+                    .or(PassedLimits::of(&limits.files, usage.inodes));
                 passed.advisory || passed.soft || passed.hard
             });
             keys.extend(passing.map(|(key, _)| (key, ())));
@@ -241,7 +241,7 @@ impl Shared {
         }
     }
 
-    fn tell(&self, domain: &Domain, passed: Passed, usage: &UsageRecord) {
+    fn tell(&self, domain: &Domain, passed: PassedLimits, usage: &UsageRecord) {
         let mut told = domain.told.lock();
         let refusals = domain.refusals.load(Ordering::Relaxed);
         let what = |what: &'static str| {
@@ -266,7 +266,7 @@ impl Shared {
         } else if refusals > told.refusals && told.refusals == 0 {
             what("a quota refused something");
         }
-        *told = Told {
+        *told = QuotaNotices {
             advisory: passed.advisory,
             soft: passed.soft,
             hard: passed.hard,

@@ -13,7 +13,7 @@ use cairn_meta::{
 
 use super::{Limits, VOLUME_TREE, tree_key};
 use crate::types::{FsError, VolumeSpace};
-use crate::volume::{Fs, ROOT, Shared};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// Most quotas of a volume, each directory with one counted as one.
 pub const QUOTA_COUNT_MAX: usize = 64 << 10;
@@ -218,7 +218,7 @@ fn key_of(dir: Ino, kind: QuotaKind, id: u32) -> QuotaKey {
     QuotaKey { tree, kind, id }
 }
 
-impl Shared {
+impl VolumeCore {
     pub(super) fn view_of(&self, key: QuotaKey) -> QuotaView {
         let used = self.meta.usages(std::iter::once(key))[0];
         let table = self.quotas.table.read();

@@ -98,7 +98,7 @@ pub(crate) struct Domain {
     near: Semaphore,
     refusals: AtomicU64,
     /// What was told of it: each thing once, until it is over.
-    told: Mutex<keep::Told>,
+    told: Mutex<keep::QuotaNotices>,
 }
 
 impl Domain {

@@ -22,7 +22,7 @@ use cairn_meta::{
 use super::{VOLUME_TREE, owner_of, tree_key, usage_of};
 use crate::inode::{Inode, State};
 use crate::types::FsError;
-use crate::volume::{ROOT, Shared, meta_error};
+use crate::volume::{ROOT, VolumeCore, meta_error};
 
 /// Entries, or inodes, that are looked at before that is made durable, and others get their turn.
 const PAGE_MAX: usize = 1024;
@@ -40,7 +40,7 @@ enum End {
     Left,
 }
 
-impl Shared {
+impl VolumeCore {
     /// Has an inode that the metadata has count in another tree. The batch has to put its record.
     pub(crate) fn move_to_tree(&self, state: &mut State, tree: Ino, batch: &mut Batch) {
         let usage = usage_of(&state.record);

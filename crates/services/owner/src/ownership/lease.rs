@@ -14,7 +14,7 @@ use cairn_pool::{Leave, Pool};
 use futures_util::future::{Either, join, join_all, select};
 
 use super::run::served;
-use crate::member::{ClusterMember, Held};
+use crate::member::{ClusterMember, HeldLease};
 
 /// A lease that is not granted is asked for again after so long, at first and at most.
 const LEASE_RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
@@ -78,7 +78,7 @@ impl ClusterMember {
         }
         let lease = Arc::new(lease);
         self.note_lease(lease.view());
-        self.hold(Some(Held {
+        self.hold(Some(HeldLease {
             process,
             lease: Arc::clone(&lease),
         }));

@@ -129,7 +129,7 @@ impl Reckoning {
 #[cfg(test)]
 mod tests {
     use cairn_base::{DiskId, NodeId, SegmentId, VolumeId};
-    use cairn_segment::{DiskRoom, Place};
+    use cairn_segment::{DiskRoom, TargetDisk};
 
     use super::*;
 
@@ -255,7 +255,7 @@ mod tests {
     fn room_on_a_node_that_has_a_shard_is_no_room() {
         let work = |may_rewrite| segments(4, &[5, 1, 2, 3, 4], may_rewrite);
         let place = |disk: u128, node: u128| {
-            let place = Place {
+            let place = TargetDisk {
                 media: None,
                 node: NodeId(node),
                 is_there: true,

@@ -16,7 +16,7 @@ use crate::truth;
 const COPY_BYTES: u64 = COPY_ALIGN_BYTES as u64;
 
 #[derive(Default)]
-struct Found {
+struct ScrubCounts {
     wrong: u64,
     repaired: u64,
     errors: u64,
@@ -25,7 +25,7 @@ struct Found {
 /// Checks and repairs the small files of all disks that can be used, for the current run.
 pub async fn check(pool: &Pool) {
     let run = pool.scrub.run.load(Ordering::Acquire);
-    let mut found = Found::default();
+    let mut found = ScrubCounts::default();
     let mut damaged = Vec::new();
     for disk in pool.disks() {
         // The next scrub looks at what does not answer now.

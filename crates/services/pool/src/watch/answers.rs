@@ -111,16 +111,16 @@ impl Answers {
         }
     }
 
-    fn begin(&self) -> UnderWay<'_> {
-        UnderWay {
+    fn begin(&self) -> PendingOperation<'_> {
+        PendingOperation {
             answers: self,
-            counted: Counted::begin(&self.under_way, self.clock.monotonic()),
+            counted: AgeGuard::begin(&self.under_way, self.clock.monotonic()),
         }
     }
 
     /// Work that is made of operations, each watched by itself; it is over when what this returns is dropped.
-    pub fn begin_work(&self) -> Counted<'_> {
-        Counted::begin(&self.work, self.clock.monotonic())
+    pub fn begin_work(&self) -> AgeGuard<'_> {
+        AgeGuard::begin(&self.work, self.clock.monotonic())
     }
 
     /// Whether an operation of before `now` minus `after`, at most [`super::HANG_AFTER_MAX`], is under way; what began before
@@ -289,7 +289,7 @@ impl Answers {
 
     /// As [`Self::watch`], for a change.
     pub async fn watch_change<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
-        let _changing = Counted::begin(&self.changing, self.clock.monotonic());
+        let _changing = AgeGuard::begin(&self.changing, self.clock.monotonic());
         let result = self.watch(op).await;
         // A refused operation says nothing of the disk.
         let is_answer = !self.is_given_up()
@@ -380,30 +380,30 @@ fn nanos_of(time: Duration) -> u64 {
 }
 
 /// Something under way, until it is dropped.
-pub struct Counted<'a> {
+pub struct AgeGuard<'a> {
     ages: &'a Ages,
     begun: Duration,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> AgeGuard<'a> {
     fn begin(ages: &'a Ages, begun: Duration) -> Self {
         ages.begin(begun);
         Self { ages, begun }
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for AgeGuard<'_> {
     fn drop(&mut self) {
         self.ages.end(self.begun);
     }
 }
 
-struct UnderWay<'a> {
+struct PendingOperation<'a> {
     answers: &'a Answers,
-    counted: Counted<'a>,
+    counted: AgeGuard<'a>,
 }
 
-impl UnderWay<'_> {
+impl PendingOperation<'_> {
     /// An operation that is dropped without one, because its disk is silent or is given up, says nothing of how the disk answers.
     fn note_answer(&self, is_error: bool) {
         let answers = self.answers;

@@ -21,7 +21,7 @@ const DOUBLINGS_MAX: u32 = 4;
 
 /// What one glance finds of a disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct ProbeResult {
     /// It has had no answer for something for too long.
     pub is_silent: bool,
     /// The last probe failed.
@@ -60,7 +60,7 @@ impl Doubt {
         PROOF_AFTER.saturating_mul(2_u32.saturating_pow(self.doublings))
     }
 
-    pub fn glance(&mut self, now: Duration, seen: &Seen) {
+    pub fn glance(&mut self, now: Duration, seen: &ProbeResult) {
         let was_doubted = self.is_any();
         let failed = seen.changes.errors > self.change_errors || seen.probe_failed;
         // Reads that fail are a matter of single places, and keep a disk that is doubted from being taken for well.
@@ -110,7 +110,7 @@ mod tests {
     fn thought(rows: &[Row]) -> Vec<(bool, bool)> {
         let mut doubt = Doubt::default();
         let mut now = Duration::from_secs(100);
-        let mut seen = Seen::default();
+        let mut seen = ProbeResult::default();
         let mut thought = Vec::new();
         for (glances, is_silent, good, failed, reads_failed) in rows {
             for _ in 0..*glances {
@@ -210,15 +210,15 @@ mod tests {
     #[test]
     fn a_disk_that_is_counted_anew_has_to_prove_itself() {
         let mut doubt = Doubt::default();
-        let mut seen = Seen {
+        let mut seen = ProbeResult {
             is_silent: true,
             errors: 50,
-            ..Seen::default()
+            ..ProbeResult::default()
         };
         seen.changes.good = 1000;
         seen.changes.errors = 50;
         doubt.glance(GLANCE, &seen);
-        let mut seen = Seen::default();
+        let mut seen = ProbeResult::default();
         let mut now = GLANCE;
         for glances in 0..100 {
             now += GLANCE;
@@ -233,9 +233,9 @@ mod tests {
     #[test]
     fn a_probe_that_fails_is_reason_enough() {
         let mut doubt = Doubt::default();
-        let mut seen = Seen {
+        let mut seen = ProbeResult {
             probe_failed: true,
-            ..Seen::default()
+            ..ProbeResult::default()
         };
         doubt.glance(GLANCE, &seen);
         assert!(doubt.is_failing && doubt.is_any());

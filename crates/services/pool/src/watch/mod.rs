@@ -30,7 +30,7 @@ pub use self::ages::AGE_MAX as HANG_AFTER_MAX;
 use self::answers::Answers;
 pub use self::answers::Counts;
 use self::comeback::Comeback;
-use self::doubt::{Doubt, Seen};
+use self::doubt::{Doubt, ProbeResult};
 use self::watched::WatchedDisk;
 use crate::assemble::failures_tolerated;
 use crate::judge::{Evidence, History, Verdict, judge};
@@ -247,7 +247,7 @@ pub fn glance(pool: &Pool, state: &mut Looking) {
         let had_any = doubt.is_any();
         doubt.glance(
             now,
-            &Seen {
+            &ProbeResult {
                 is_silent: answers.take_untried() || answers.is_silent(SILENT_AFTER, now, *base),
                 probe_failed: answers.probe_failed(),
                 changes: answers.changes(),

@@ -20,7 +20,7 @@ use cairn_fs::{Fs, FsSettings};
 use cairn_meta::MetaSettings;
 use cairn_owner::{ClusterMember, MapTruth, MemberSettings};
 use cairn_pool::assemble::Missing;
-use cairn_pool::open::Opened;
+use cairn_pool::open::OpenedPool;
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeService};
 use cairn_remote::{Connection, Identity, ServeSettings, Served, Server};
 use cairn_segment::SegmentSettings;
@@ -34,7 +34,7 @@ use super::net::{Net, Port};
 use super::promises::Promises;
 use super::tiers;
 use super::volumes::Volumes;
-use crate::object_store::Seen;
+use crate::object_store::LifeStore;
 use crate::pool::Disks;
 use crate::scenario::Shape;
 use crate::world::{form_pool, fs_settings, meta_settings, open_pool};
@@ -79,7 +79,7 @@ pub struct Start {
     pub net: Net,
     pub volumes: Arc<Volumes>,
     pub promises: Arc<Promises>,
-    pub objects: Option<Arc<Seen>>,
+    pub objects: Option<Arc<LifeStore>>,
     /// Of the clients that talk to any node, as long as there are any.
     pub calls: Option<Arc<Calls>>,
 }
@@ -284,7 +284,7 @@ impl Start {
 }
 
 /// As `cairn-node` does it: the cluster's state is the pool's; members that this node did not find are missing.
-fn keep_members(opened: &mut Opened, state: PoolState, own: NodeId) {
+fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
     let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
     opened.disks.retain(|disk| is_member(disk.id()));
     opened.missing.retain(|missing| is_member(missing.disk.id));
@@ -371,7 +371,11 @@ impl Host for ClusterHost {
         tier: &PoolTier,
     ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
         let none = || Err(format!("there is no object store {}", tier.url));
-        let opened = self.start.objects.as_ref().map_or_else(none, Seen::open);
+        let opened = self
+            .start
+            .objects
+            .as_ref()
+            .map_or_else(none, LifeStore::open);
         Box::pin(std::future::ready(opened))
     }
 

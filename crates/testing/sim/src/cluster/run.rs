@@ -29,7 +29,7 @@ use super::terms::TermCounts;
 use super::tiers;
 use super::volumes::Volumes;
 use crate::exec::{Executor, Groups, Stopped, Trace};
-use crate::object_store::{Seen, SimStore};
+use crate::object_store::{LifeStore, SimStore};
 use crate::run::Verdict;
 use crate::scenario::{Shape, TierTrouble};
 
@@ -57,7 +57,7 @@ pub(super) struct Cluster {
     pub rules: Arc<MapRules>,
     pub trace: Trace,
     /// The object store for cold data, as the world sees it.
-    pub objects: Option<Arc<Seen>>,
+    pub objects: Option<Arc<LifeStore>>,
     pub machines: Mutex<Vec<Machine>>,
     pub rng: Mutex<Rng>,
     /// How much happens that has not ended.

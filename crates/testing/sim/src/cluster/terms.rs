@@ -23,10 +23,10 @@ use super::failure::FirstFailure;
 use crate::check;
 use crate::client::{self, Client};
 use crate::model::{Model, Tag};
-use crate::object_store::Seen;
+use crate::object_store::LifeStore;
 use crate::scenario::Shape;
 use crate::serving::Serving;
-use crate::tree::Found;
+use crate::tree::FoundTree;
 use crate::world::{ROOT_INO, read_everything};
 
 /// What cannot be read yet, for too many nodes are away, is read again after so long.
@@ -65,7 +65,7 @@ pub struct Terms {
     /// The volume's, for messages.
     name: String,
     shape: Shape,
-    objects: Option<Arc<Seen>>,
+    objects: Option<Arc<LifeStore>>,
     load: Load,
     /// Of the words of this volume's clients.
     tag_first: Tag,
@@ -99,7 +99,7 @@ pub struct OneTerm {
     /// etcd ended its lease before its time: until it hears of that, what it looks up may be old.
     lost_its_lease: AtomicBool,
     /// What that one had.
-    found_after: Mutex<Option<Arc<Found>>>,
+    found_after: Mutex<Option<Arc<FoundTree>>>,
     is_judged: AtomicBool,
 }
 
@@ -108,7 +108,7 @@ impl Terms {
         name: String,
         shape: Shape,
         load: Load,
-        objects: Option<Arc<Seen>>,
+        objects: Option<Arc<LifeStore>>,
         tag_first: Tag,
         first_failure: Arc<FirstFailure>,
         seed: u64,
@@ -417,7 +417,7 @@ impl OneTerm {
     }
 
     /// A later owner had this when it began. Only the first one counts: what later ones have rests on it.
-    fn followed_by(&self, found: &Arc<Found>) -> Result<(), String> {
+    fn followed_by(&self, found: &Arc<FoundTree>) -> Result<(), String> {
         {
             let mut found_after = self.found_after.lock();
             if found_after.is_some() {

@@ -22,7 +22,7 @@ use super::run::Cluster;
 use super::scenario::{ClusterScenario, VolumePlan};
 use super::terms::Terms;
 use crate::model::Tag;
-use crate::object_store::Seen;
+use crate::object_store::LifeStore;
 use crate::world::volume_settings;
 
 /// What is not there after so long will not be: nothing that happens lasts as long.
@@ -69,7 +69,7 @@ const FIRST_NAME: &str = "main";
 impl Volumes {
     pub fn new(
         scenario: &ClusterScenario,
-        objects: Option<&Arc<Seen>>,
+        objects: Option<&Arc<LifeStore>>,
         failure: &Arc<FirstFailure>,
         mut seed: impl FnMut() -> u64,
     ) -> Self {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::EngineFactory;
 use super::protocol::{Command, Order, Outcome, Stage, State};
-use crate::engine::{Control, Engine, EngineError, Gate, Place};
+use crate::engine::{ClientRank, Control, Engine, EngineError, Gate};
 use crate::suite::{CLIENT_COUNT_MAX, Target};
 
 pub(super) struct Session {
@@ -196,7 +196,7 @@ impl Worker {
                 // The others may still be at work on the same files when this client is given up;
                 // a client that the coordinator still has removes them.
                 self.holds_files = client_count == 1;
-                let place = Place {
+                let place = ClientRank {
                     client,
                     client_count,
                 };

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::drive::{self, Connector, Course, DriveError, Failed, Job, Outcome, Settle};
-use crate::engine::{Control, EngineError, Place};
+use crate::engine::{ClientRank, Control, EngineError};
 use crate::latency;
 use crate::pattern::{Data, STAMP_LEN_BYTES};
 use crate::plan::{
@@ -100,7 +100,7 @@ impl Passes {
         phase: &Phase,
         work: &DataWork,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let workers = Workers::new(phase, place);
@@ -270,7 +270,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    pub fn new(phase: &Phase, place: Place) -> Self {
+    pub fn new(phase: &Phase, place: ClientRank) -> Self {
         let jobs = u64::from(phase.jobs);
         let first = u64::from(place.client) * jobs;
         Self {
@@ -310,7 +310,7 @@ pub fn refused(reason: String) -> EngineError {
 }
 
 /// Whether a phase makes sense here.
-pub fn check(phase: &Phase, place: Place) -> Result<(), EngineError> {
+pub fn check(phase: &Phase, place: ClientRank) -> Result<(), EngineError> {
     let within = |what: &str, value: u64, min: u64, max: u64| match (min..=max).contains(&value) {
         true => Ok(()),
         false => Err(refused(format!(
@@ -324,7 +324,7 @@ pub fn check(phase: &Phase, place: Place) -> Result<(), EngineError> {
         )));
     }
     if place.client >= place.client_count {
-        let Place {
+        let ClientRank {
             client,
             client_count,
         } = place;
@@ -407,7 +407,7 @@ pub fn why_not_prepared<J: Job>(
     }
 }
 
-pub fn result<J>(phase: &Phase, place: Place, outcome: Outcome<J>) -> PhaseResult {
+pub fn result<J>(phase: &Phase, place: ClientRank, outcome: Outcome<J>) -> PhaseResult {
     let (tally, start) = (outcome.tally, outcome.start);
     let until = |end: Option<Instant>| {
         let time = end.map(|end| end.saturating_duration_since(start));

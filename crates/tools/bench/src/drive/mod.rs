@@ -346,7 +346,7 @@ struct Crew<'a, C, P> {
 }
 
 /// What a thread brings back.
-struct Part<J> {
+struct ThreadResult<J> {
     tally: Tally,
     jobs: Vec<(usize, Arc<J>)>,
 }
@@ -369,7 +369,7 @@ impl<C: Connector, P: Plan<Client = C::Client>> Crew<'_, C, P> {
         ready_to: mpsc::Sender<Result<(), P::Error>>,
         done_to: SaidAtEnd,
         steps: &mpsc::Receiver<Step>,
-    ) -> Option<Part<P::Job>> {
+    ) -> Option<ThreadResult<P::Job>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -421,7 +421,7 @@ impl<C: Connector, P: Plan<Client = C::Client>> Crew<'_, C, P> {
         drop(lanes);
         let mut tally = team.take_tally();
         tally.cpu = cpu_of_thread().saturating_sub(cpu_before);
-        Some(Part { tally, jobs })
+        Some(ThreadResult { tally, jobs })
     }
 
     /// The thread's share of the connections with their jobs.

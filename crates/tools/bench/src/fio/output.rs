@@ -223,7 +223,7 @@ pub struct Documents<R> {
 }
 
 /// A document and the line that it starts in, counted from 1.
-pub struct Found {
+pub struct FoundDocument {
     pub text: String,
     pub line: u64,
 }
@@ -234,7 +234,7 @@ impl<R: BufRead> Documents<R> {
     }
 
     /// The next whole document; nothing at the end, where half a document is dropped.
-    pub fn next_text(&mut self) -> io::Result<Option<Found>> {
+    pub fn next_text(&mut self) -> io::Result<Option<FoundDocument>> {
         let mut text = String::new();
         let mut start = None;
         loop {
@@ -252,7 +252,7 @@ impl<R: BufRead> Documents<R> {
                 .unwrap_or_default()
                 .trim_end_matches(['\n', '\r']);
             match (line, start) {
-                ("}", Some(line)) => return Ok(Some(Found { text, line })),
+                ("}", Some(line)) => return Ok(Some(FoundDocument { text, line })),
                 ("{", _) => {
                     text.drain(..begin);
                     start = Some(self.line);

@@ -33,7 +33,7 @@ struct Row {
 }
 
 impl Row {
-    fn phase(&self, name: String, asked: &Asked) -> PhaseResult {
+    fn phase(&self, name: String, asked: &IorHead) -> PhaseResult {
         let bandwidth = self.bandwidth_mib * MIB;
         // IOR's bandwidth is all bytes over the total time.
         let seconds = match (self.seconds, asked.bytes) {
@@ -51,13 +51,13 @@ impl Row {
 }
 
 /// What the head says for lines that do not.
-struct Asked {
+struct IorHead {
     /// Of all tasks together.
     bytes: Option<f64>,
     transfer_bytes: Option<f64>,
 }
 
-impl Asked {
+impl IorHead {
     fn of(parameters: &BTreeMap<String, String>) -> Self {
         let bytes_of = |key: &str| Some(size(parameters.get(key)?)? as f64);
         Self {
@@ -68,7 +68,7 @@ impl Asked {
 }
 
 /// The phases, each with a name of its own: a file may hold several tests.
-fn phases(rows: &[Row], asked: &Asked) -> Vec<PhaseResult> {
+fn phases(rows: &[Row], asked: &IorHead) -> Vec<PhaseResult> {
     let mut names = Names::default();
     let mut phases = Vec::new();
     for row in rows {
@@ -131,7 +131,7 @@ fn finish(
     if started.is_some() {
         notes.push("IOR does not say in which time zone it started.".to_owned());
     }
-    let phases = phases(rows, &Asked::of(&parameters));
+    let phases = phases(rows, &IorHead::of(&parameters));
     let imported = Imported {
         suite: "IOR",
         engine: version,

@@ -20,7 +20,7 @@ use crate::data::{
     CALLS_MAX, Ground, Passes, REPLY_TIMEOUT, Workers, check, course, result, why_not_prepared,
 };
 use crate::drive::{self, Course, Outcome};
-use crate::engine::{Control, Engine, EngineError, Place, RUN_FOLDER, at_target};
+use crate::engine::{ClientRank, Control, Engine, EngineError, RUN_FOLDER, at_target};
 use crate::plan::{DataPattern, DataWork, Fsync, NamesOperation, NamesWork, Phase, Work};
 use crate::result::PhaseResult;
 
@@ -93,7 +93,7 @@ impl NfsEngine {
         phase: &Phase,
         work: &DataWork,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let space = Folder {
@@ -113,7 +113,7 @@ impl NfsEngine {
         &mut self,
         phase: &Phase,
         work: &NamesWork,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let workers = Workers::new(phase, place);
@@ -302,7 +302,7 @@ impl Engine for NfsEngine {
         &mut self,
         phase: &Phase,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         check(phase, place)?;

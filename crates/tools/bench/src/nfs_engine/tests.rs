@@ -17,7 +17,7 @@ struct Fixture {
 }
 
 const BLOCK: u64 = 8192;
-const ALONE: Place = Place {
+const ALONE: ClientRank = ClientRank {
     client: 0,
     client_count: 1,
 };
@@ -98,7 +98,7 @@ fn phase(work: Work) -> Phase {
     }
 }
 
-fn run_on(engine: &mut NfsEngine, work: Work, place: Place, control: &Control) -> PhaseResult {
+fn run_on(engine: &mut NfsEngine, work: Work, place: ClientRank, control: &Control) -> PhaseResult {
     let phase = phase(work);
     let result = engine.run(&phase, &PATTERN, place, control);
     let result = result.expect("it runs");
@@ -358,7 +358,7 @@ fn names_are_made_found_renamed_and_removed() {
 fn clients_work_on_each_others_files() {
     let fixture = Fixture::new();
     let mut engines = [fixture.engine(), fixture.engine()];
-    let place = |client| Place {
+    let place = |client| ClientRank {
         client,
         client_count: 2,
     };
@@ -578,7 +578,7 @@ fn only_what_is_ours_is_removed() {
 
 #[test]
 fn settings_that_make_no_sense_are_refused() {
-    type Change<'a> = &'a dyn Fn(&mut Phase, &mut Place);
+    type Change<'a> = &'a dyn Fn(&mut Phase, &mut ClientRank);
     fn of(phase: &mut Phase) -> &mut DataWork {
         match &mut phase.work {
             Work::Data(work) => work,

@@ -12,7 +12,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::{PathEngine, place};
-use crate::engine::{Control, EngineError, Place};
+use crate::engine::{ClientRank, Control, EngineError};
 use crate::fio::find::{Fio, IoEngine, Mode};
 use crate::fio::job::{Job, Part, Sync};
 use crate::fio::output::{self, Side};
@@ -33,7 +33,7 @@ impl PathEngine {
         phase: &Phase,
         work: &DataWork,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let fio = self.fio.clone().map_err(EngineError::Engine)?;
@@ -198,7 +198,7 @@ impl PathEngine {
         own: &[Part],
         mode: Mode,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<Option<String>, EngineError> {
         let missing = |part: &&Part| !self.written.contains(&part_key(part));
@@ -260,7 +260,7 @@ impl PathEngine {
     }
 
     /// Another seed for each phase, client and purpose, so that no data is written twice by chance.
-    fn seed(&self, pattern: &DataPattern, place: Place, purpose: u64) -> u64 {
+    fn seed(&self, pattern: &DataPattern, place: ClientRank, purpose: u64) -> u64 {
         let mut seed = pattern.seed;
         for value in [self.phase_count, u64::from(place.client), purpose] {
             // The finalizer of SplitMix64, which spreads each bit over all.
@@ -290,7 +290,7 @@ fn part_key(part: &Part) -> (String, u64, u64) {
 pub(super) fn parts(
     phase: &Phase,
     work: &DataWork,
-    place: Place,
+    place: ClientRank,
     reorder: u32,
 ) -> Result<Vec<Part>, EngineError> {
     let too_long = || EngineError::Setting(format!("the files of {:?} are too long", phase.name));
@@ -357,7 +357,7 @@ fn phase_result(
     phase: &Phase,
     direction: Direction,
     outcome: &Outcome,
-    place: Place,
+    place: ClientRank,
     job_file: String,
 ) -> PhaseResult {
     let mut result = PhaseResult::nothing(phase, String::new());

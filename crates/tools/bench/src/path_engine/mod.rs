@@ -12,7 +12,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use crate::engine::{Control, Engine, EngineError, Place, RUN_FOLDER};
+use crate::engine::{ClientRank, Control, Engine, EngineError, RUN_FOLDER};
 use crate::fio::find::{Fio, Mode};
 use crate::plan::{DEPTH_MAX, DataPattern, JOB_COUNT_MAX, Phase, Work};
 use crate::result::PhaseResult;
@@ -93,7 +93,7 @@ impl Engine for PathEngine {
         &mut self,
         phase: &Phase,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         check_phase(phase, place)?;
@@ -135,7 +135,7 @@ impl Engine for PathEngine {
 }
 
 /// What would make file names or numbers of a phase dangerous.
-fn check_phase(phase: &Phase, place: Place) -> Result<(), EngineError> {
+fn check_phase(phase: &Phase, place: ClientRank) -> Result<(), EngineError> {
     let refuse = |why: String| {
         Err(EngineError::Setting(format!(
             "the phase {:?} {why}",

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::{PathEngine, place};
-use crate::engine::{Control, EngineError, Place};
+use crate::engine::{ClientRank, Control, EngineError};
 use crate::latency;
 use crate::plan::{NamesOperation, NamesWork, Phase};
 use crate::result::{PhaseResult, WorkerResult};
@@ -83,7 +83,7 @@ impl PathEngine {
         &mut self,
         phase: &Phase,
         work: &NamesWork,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let threads = phase.jobs.checked_mul(phase.depth);
@@ -132,7 +132,7 @@ impl PathEngine {
         Ok(result)
     }
 
-    fn workers(&self, phase: &Phase, work: &NamesWork, place: Place) -> Vec<Worker> {
+    fn workers(&self, phase: &Phase, work: &NamesWork, place: ClientRank) -> Vec<Worker> {
         let fileset = self.folder.join(&phase.fileset);
         let first = u64::from(phase.jobs) * u64::from(place.client);
         (first..first + u64::from(phase.jobs))
@@ -410,7 +410,7 @@ fn sync_directories(directories: &[PathBuf]) -> io::Result<()> {
 
 fn result(
     phase: &Phase,
-    place: Place,
+    place: ClientRank,
     tallies: Vec<Vec<Tally>>,
     foreground: Duration,
     drained: Duration,

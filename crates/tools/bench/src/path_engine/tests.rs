@@ -11,7 +11,7 @@ use super::*;
 use crate::plan::{DataWork, Direction, End, Fsync, Layout, NamesOperation, NamesWork, Order};
 
 const KIB: u64 = 1024;
-const ALONE: Place = Place {
+const ALONE: ClientRank = ClientRank {
     client: 0,
     client_count: 1,
 };
@@ -181,7 +181,7 @@ fn a_shared_file_is_laid_out_as_ior_does() {
             Work::Data(data(Direction::Write, order, layout.clone())),
         );
         for client in 0..2 {
-            let place = Place {
+            let place = ClientRank {
                 client,
                 client_count: 2,
             };
@@ -209,7 +209,7 @@ fn a_shared_file_is_laid_out_as_ior_does() {
         let mut work = data(Direction::Read, order, layout.clone());
         work.reorder = 2;
         let read = phase("read", 2, Work::Data(work));
-        let place = Place {
+        let place = ClientRank {
             client: 1,
             client_count: 2,
         };
@@ -537,7 +537,7 @@ fn phases_that_cannot_be_are_refused() {
             .to_string();
         assert!(error.contains(word), "{name}: {error}");
     }
-    let outside = Place {
+    let outside = ClientRank {
         client: 2,
         client_count: 2,
     };

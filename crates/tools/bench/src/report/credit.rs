@@ -17,7 +17,7 @@ const CURVE_COUNT_MAX: usize = 32;
 const ROW_COUNT_MAX: usize = 40;
 
 /// One curve of one result, with what is drawn of it.
-pub(super) struct Shown {
+pub(super) struct CurveFigures {
     pub title: String,
     pub figures: Table,
     pub rate: Option<Chart>,
@@ -27,7 +27,7 @@ pub(super) struct Shown {
 }
 
 /// All curves of all results.
-pub(super) fn curves(view: &View<'_>) -> Vec<Shown> {
+pub(super) fn curves(view: &View<'_>) -> Vec<CurveFigures> {
     let all = view.results.iter().zip(&view.labels);
     let all =
         all.flat_map(|(result, label)| result.credits.iter().map(move |it| (result, label, it)));
@@ -36,13 +36,13 @@ pub(super) fn curves(view: &View<'_>) -> Vec<Shown> {
         .collect()
 }
 
-fn shown(result: &RunResult, label: &str, curve: &CreditCurve) -> Shown {
+fn shown(result: &RunResult, label: &str, curve: &CreditCurve) -> CurveFigures {
     let samples = burst::delivered(result, curve);
     let paper = published()
         .burst
         .iter()
         .find(|it| it.direction == curve.title);
-    Shown {
+    CurveFigures {
         title: format!(
             "{label}: {} at full speed, class {}, {}",
             curve.title, curve.class, curve.limit

@@ -56,9 +56,9 @@ fn lost(error: impl fmt::Display) -> S3Failed {
 
 /// Who talks to a bucket. Clones share their connections.
 #[derive(Clone)]
-pub struct S3Client(Arc<Inner>);
+pub struct S3Client(Arc<ClientCore>);
 
-struct Inner {
+struct ClientCore {
     address: String,
     bucket: Bucket,
     credentials: Option<Credentials>,
@@ -75,7 +75,7 @@ pub struct Page {
 
 impl S3Client {
     pub fn new(url: &S3Url, reply_timeout: Duration) -> Result<Self, S3Failed> {
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ClientCore {
             address: url.address(),
             bucket: url.bucket().map_err(lost)?,
             credentials: url.credentials(),

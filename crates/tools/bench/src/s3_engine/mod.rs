@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use crate::data::{REPLY_TIMEOUT, Workers, check, course, result, why_not_prepared};
 use crate::drive::{self, Connector, Course, DriveError, Outcome};
-use crate::engine::{Control, Engine, EngineError, Place, RUN_FOLDER, at_target};
+use crate::engine::{ClientRank, Control, Engine, EngineError, RUN_FOLDER, at_target};
 use crate::pattern::Data;
 use crate::plan::{DataPattern, End, ObjectsOperation, ObjectsWork, Phase, Work};
 use crate::result::PhaseResult;
@@ -72,7 +72,7 @@ impl S3Engine {
         phase: &Phase,
         work: &ObjectsWork,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let workers = Workers::new(phase, place);
@@ -182,7 +182,7 @@ impl Engine for S3Engine {
         &mut self,
         phase: &Phase,
         pattern: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         check(phase, place)?;

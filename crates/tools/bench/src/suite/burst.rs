@@ -12,7 +12,7 @@ use super::table::{number, table};
 use super::{Plan, Step, SuiteError, file_of_each, parameters, per_worker};
 use crate::plan::{DataWork, Direction, End, Fsync, Order, Phase, Work};
 use crate::result::{CreditCurve, CreditModel, CreditSample, Figure, RunResult, Sample, Stretch};
-use crate::watch::{Ask, LimitNow, Seen};
+use crate::watch::{Ask, LimitNow, ServerSamples};
 
 pub const SUITE: &str = "burst";
 /// Full speed is measured for so many times what the credit lasts.
@@ -146,7 +146,7 @@ pub struct ModelOf<'a> {
 pub type Model<'a> = dyn Fn(&ModelOf<'_>) -> Vec<CreditModel> + 'a;
 
 /// Adds to a result what its server said meanwhile: the curves, their figures, and what is missing.
-pub fn add(result: &mut RunResult, class: &str, seen: Seen, model: &Model<'_>) {
+pub fn add(result: &mut RunResult, class: &str, seen: ServerSamples, model: &Model<'_>) {
     if let Some(problem) = &seen.problem {
         result.notes.push(format!(
             "The server was asked for credits in vain once or more, so the curves lack points; the first answer: {problem}"
@@ -181,7 +181,7 @@ fn curve(
     result: &RunResult,
     class: &str,
     direction: Direction,
-    seen: &Seen,
+    seen: &ServerSamples,
     model: &Model<'_>,
 ) -> Option<CreditCurve> {
     let names = [name(direction).to_owned(), again(direction)];
@@ -425,7 +425,7 @@ mod tests {
     }
 
     /// A write of 20 s at 110 MB/s for so many seconds, and at 10 MB/s after that.
-    fn written(burst_seconds: u32) -> (RunResult, Seen) {
+    fn written(burst_seconds: u32) -> (RunResult, ServerSamples) {
         let plan = plan(&settings(), 1).unwrap();
         let samples: Vec<Sample> = (0..20)
             .map(|second| Sample {
@@ -454,7 +454,7 @@ mod tests {
             ];
             (begun + Duration::from_secs(second), limits)
         };
-        let seen = Seen {
+        let seen = ServerSamples {
             limits: (0..20).map(told).collect(),
             phases: vec![SeenPhase {
                 name: "write".to_owned(),

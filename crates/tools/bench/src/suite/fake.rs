@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::phase_operations;
-use crate::engine::{Control, Engine, EngineError, Place};
+use crate::engine::{ClientRank, Control, Engine, EngineError};
 use crate::plan::{DataPattern, Phase, Work};
 use crate::result::{Latency, PhaseResult, Sample, WorkerResult};
 
@@ -51,7 +51,7 @@ impl Engine for FakeEngine {
         &mut self,
         phase: &Phase,
         _: &DataPattern,
-        place: Place,
+        place: ClientRank,
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         let is = |name: &Option<String>| name.as_ref() == Some(&phase.name);

@@ -9,7 +9,7 @@ use super::table::{number, per_second, table};
 use super::{Plan, Step, SuiteError, file_of_each, parameters, per_worker};
 use crate::plan::{DataWork, Direction, End, Fsync, Order, Phase, Work};
 use crate::result::{Figure, PhaseResult, ReadsOf, ReadsOfPhase, RunResult};
-use crate::watch::Seen;
+use crate::watch::ServerSamples;
 
 pub const SUITE: &str = "read-cache";
 /// The first is cold; a cache takes what is read a second time, and the others have it.
@@ -78,7 +78,7 @@ pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> 
 }
 
 /// Adds to a result where its server had the bytes from, and what a reader must know of that.
-pub fn add(result: &mut RunResult, mut reads: ReadsOf, seen: &Seen) {
+pub fn add(result: &mut RunResult, mut reads: ReadsOf, seen: &ServerSamples) {
     if let Some(problem) = &seen.problem {
         result.notes.push(format!(
             "The server did not always say where reads came from; the first answer: {problem}"

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use super::machine::{host_name, machine};
 use super::words::rfc3339_utc;
 use super::{Plan, Step, four_corners, ior, iozone, metadata, objects, read_cache};
-use crate::engine::{Control, Engine, EngineError, Place};
+use crate::engine::{ClientRank, Control, Engine, EngineError};
 use crate::plan::{DataPattern, Phase};
 use crate::result::{ClientInfo, Figure, PhaseResult, RunResult, SCHEMA, TargetInfo};
 
@@ -94,7 +94,7 @@ impl Driver for Local {
         control: &Control,
     ) -> Result<PhaseResult, EngineError> {
         control.arm(false);
-        let place = Place {
+        let place = ClientRank {
             client: 0,
             client_count: 1,
         };

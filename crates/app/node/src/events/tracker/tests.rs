@@ -22,7 +22,7 @@ fn warning(kind: WarningKind, message: &str) -> WarningView {
 /// Looks come every second, and the clock of the wall with them.
 struct World {
     tracker: Tracker,
-    seen: Seen,
+    seen: Observation,
     second: u64,
     kept: Vec<EventEntry>,
 }
@@ -35,7 +35,7 @@ impl World {
             problem: None,
             checksum_errors: 0,
         };
-        let seen = Seen {
+        let seen = Observation {
             disks: (1..=3).map(disk).collect(),
             free_percent: Some(50),
             volumes: vec![SeenVolume {
@@ -43,7 +43,7 @@ impl World {
                 problem: None,
                 owner: Owner::Alone,
             }],
-            ..Seen::default()
+            ..Observation::default()
         };
         let mut world = Self {
             tracker: Tracker::default(),
@@ -126,7 +126,7 @@ fn a_drain_that_is_faster_than_a_look_is_told() {
 
 #[test]
 fn changes_are_told_in_their_words() {
-    type Change = fn(&mut Seen);
+    type Change = fn(&mut Observation);
     #[rustfmt::skip]
     let cases: &[(Change, &[&str])] = &[
         (|seen| seen.disks[0].state = DiskState::Draining,

@@ -28,7 +28,7 @@ use cairn_shard::ShardService;
 
 use crate::batch::Batch;
 use crate::error::MetaError;
-use crate::shared::Shared;
+use crate::shared::StoreCore;
 
 pub(crate) use recover::FoundEnsembles;
 pub(crate) use writer::last_room_bytes;
@@ -175,14 +175,14 @@ impl Seat {
 
 /// How callers reach the log of an open store.
 pub struct EnsembleLog {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     stopped: writer::Stopped,
     list: Arc<list::AgreedList>,
     copies: Copies,
 }
 
 impl EnsembleLog {
-    pub(crate) fn of(found: &FoundEnsembles) -> impl FnOnce(Arc<Shared>) -> Self + use<> {
+    pub(crate) fn of(found: &FoundEnsembles) -> impl FnOnce(Arc<StoreCore>) -> Self + use<> {
         let (stopped, list) = (found.stopped(), found.list.clone());
         let copies = found.seat.copies.clone();
         move |shared| Self {
