@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cairn_admin::Client;
 use cairn_admin::audit::{AuditEntry, AuditPage, AuditQuery};
-use cairn_admin::entries::{ENTRY_LIMIT_MAX, Part};
+use cairn_admin::entries::{ENTRY_LIMIT_MAX, LogRange};
 use cairn_base::printable::csv_field;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -89,12 +89,12 @@ impl AuditFilter {
             path: self.path.clone(),
             method: self.method.clone(),
             refused: self.refused.then_some(true),
-            part: Part {
+            part: LogRange {
                 node: self.node.clone(),
                 // Counted from the server's clock.
                 from_seconds: since.map(|since| -since),
                 limit,
-                ..Part::default()
+                ..LogRange::default()
             },
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cairn_admin::Client;
-use cairn_admin::entries::{ENTRY_LIMIT_MAX, Part};
+use cairn_admin::entries::{ENTRY_LIMIT_MAX, LogRange};
 use cairn_admin::events::{EventEntry, EventPage, EventQuery, EventStage, Severity};
 use cairn_base::printable::csv_field;
 use clap::{Args, ValueEnum};
@@ -72,12 +72,12 @@ impl EventsArgs {
             }),
             subject: self.subject.clone(),
             text: self.text.clone(),
-            part: Part {
+            part: LogRange {
                 from_seconds: ago(self.since),
                 to_seconds: ago(self.until),
                 limit,
                 node: self.node.clone(),
-                ..Part::default()
+                ..LogRange::default()
             },
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::{DiskId, NodeId, VolumeId};
-use cairn_cluster::map::{Keys, Named};
+use cairn_cluster::map::{Keys, NameKind};
 use cairn_cluster::{
     Coordinator, CoordinatorError, Etcd, EtcdMember, EtcdMemberSettings, EtcdMemberTls,
     EtcdSettings, EtcdTls, Key, KeyRange, MemberError, Op, Outcome, Txn, UserRights, check_program,
@@ -449,7 +449,7 @@ async fn a_node_without_a_member_writes_what_the_map_says() {
         keys.next_volume(),
         keys.logouts(),
         keys.tiers(),
-        keys.name(Named::Volume, "v"),
+        keys.name(NameKind::Volume, "v"),
     ];
     for key in &allowed {
         put(&second, key.as_str(), "1").await.unwrap();
@@ -465,7 +465,7 @@ async fn a_node_without_a_member_writes_what_the_map_says() {
         keys.users(),
         keys.token("00000000deadbeef"),
         keys.certificate("c"),
-        keys.name(Named::Node, "n"),
+        keys.name(NameKind::Node, "n"),
         keys.alive(other),
         keys.iscsi(other),
         keys.disk_adds(other),
