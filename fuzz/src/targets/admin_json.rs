@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use cairn_admin::audit::{AuditEntry, AuditQuery};
-use cairn_admin::entries::{ENTRY_LIMIT_MAX, Entry, Part};
+use cairn_admin::entries::{ENTRY_LIMIT_MAX, Entry, LogRange};
 use cairn_admin::events::{EventEntry, EventQuery};
 use cairn_admin::query::{QUERY_PAIRS_MAX, Query};
 use cairn_admin::session::Sessions;
@@ -172,7 +172,7 @@ fn event_query(text: &[u8]) {
     check_again(&asked, &again, &asked.part);
 }
 
-fn check_again<Q: PartialEq + std::fmt::Debug>(asked: &Q, again: &Q, part: &Part) {
+fn check_again<Q: PartialEq + std::fmt::Debug>(asked: &Q, again: &Q, part: &LogRange) {
     assert!((1..=ENTRY_LIMIT_MAX).contains(&part.limit));
     // Times before 1970 are relative ones.
     let is_absolute = |seconds: Option<i64>| seconds.is_none_or(|seconds| seconds > 0);
