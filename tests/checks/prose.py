@@ -21,7 +21,6 @@ PAGES = ["*.md", "docs/**/*.md"]
 UNCHECKED = (
     "crates/app/node/",
     "crates/edges/s3/",
-    "crates/engine/segment/",
     "crates/services/fs/",
     "crates/testing/",
 )
