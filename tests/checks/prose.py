@@ -22,7 +22,6 @@ UNCHECKED = (
     "crates/app/node/",
     "crates/edges/s3/",
     "crates/services/fs/",
-    "crates/testing/",
 )
 OPENAPI = "console/openapi.json"
 # .vale.ini gives this name its rules.
