@@ -21,10 +21,7 @@ PAGES = ["*.md", "docs/**/*.md"]
 UNCHECKED = (
     "crates/app/node/",
     "crates/edges/s3/",
-    "crates/engine/meta/",
-    "crates/engine/segment/",
     "crates/services/fs/",
-    "crates/testing/",
 )
 OPENAPI = "console/openapi.json"
 # .vale.ini gives this name its rules.

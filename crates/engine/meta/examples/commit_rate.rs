@@ -1,11 +1,11 @@
-//! Measures the metadata store on folders: durable creates per second with some callers waiting,
-//! point reads, scans, and how long a restart takes after a kill with many files.
+//! Measures the metadata store on folders: durable creates per second with several waiting callers, point reads, scans,
+//! and the duration of a restart after a kill with many files.
 //!
-//! `commit_rate FOLDER... [--seconds S] [--files N] [--copies C] [--think MICROS] [--creates] [--kill] [--reopen]`: each
-//! folder is a disk; `--think` is how long a caller takes until its next create, with `--creates` nothing else is
-//! measured; the volume is made in them and removed at the end. With `--kill` the process dies after
-//! filling and leaves it; with `--reopen` it only opens what such a run has left. Prints one JSON
-//! object per measurement.
+//! `commit_rate FOLDER... [--seconds S] [--files N] [--copies C] [--think MICROS] [--creates] [--kill] [--reopen]`:
+//! each folder is a disk. `--think` is the pause of a caller before its next create; with `--creates` nothing else is
+//! measured. The volume is made in the folders and removed at the end. With `--kill` the process dies after filling the
+//! volume and leaves it; with `--reopen` it only opens the volume that such a run has left. Prints one JSON object per
+//! measurement.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn arguments() -> Arguments {
     arguments
 }
 
-/// What creating a file writes: its inode, its name, its cookie, its directory.
+/// The writes of a file creation: its inode, its name, its cookie, its directory.
 fn create_batch(store: &MetaStore, number: u64) -> Batch {
     let ino = store.allocate_ino();
     let name = format!("file-{number:08}");
@@ -106,7 +106,7 @@ fn create_batch(store: &MetaStore, number: u64) -> Batch {
     batch
 }
 
-/// One create: reads what it must, then waits until it is durable.
+/// One create: does the reads it needs, then waits until it is durable.
 async fn create_one(store: &MetaStore, number: u64) {
     let name = format!("file-{number:08}");
     let parent = store.live().get(&Key::inode(ROOT)).expect("reads");
@@ -137,7 +137,7 @@ async fn durable_creates(
                 let begin = Instant::now();
                 create_one(&store, next.fetch_add(1, Ordering::Relaxed)).await;
                 latencies.push(begin.elapsed());
-                // As a client that answers from its own processor, not from a timer.
+                // Like a client that answers from its own processor, without a timer.
                 let thinking = Instant::now();
                 while thinking.elapsed() < think {
                     tokio::task::yield_now().await;

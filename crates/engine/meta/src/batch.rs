@@ -1,4 +1,4 @@
-//! What callers submit: changes that become visible, and durable, together.
+//! Batches: changes that a caller submits, and that become visible and durable together.
 //!
 //! Owns: the shape and the size of a batch. Must not know: how it is logged or applied.
 
@@ -14,14 +14,14 @@ use crate::snapshots::SnapshotChange;
 use crate::state::versions::DeadVersion;
 use crate::usage::{Owner, UsageDelta};
 
-/// Most bytes of one batch, by [`Batch::len_bytes`]; a larger one is refused.
+/// Limit of one batch, by [`Batch::len_bytes`]; the store refuses a larger one.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
-/// What one operation is charged beside its bytes: framing, and the counters it may make the group carry.
+/// Bytes charged for one operation beside its own: framing, and counters that it may add to the group.
 const OPERATION_BYTES: usize = 64;
-/// What a journal entry is charged beside its data.
+/// Bytes charged for a journal entry beside its data.
 pub const JOURNAL_ENTRY_BYTES: usize = 2 * OPERATION_BYTES;
 const SEGMENT_OPERATION_BYTES: usize = 512;
-/// What a charge may make the group carry: three sums.
+/// Bytes charged for a charge: it may add three sums to the group.
 const CHARGE_BYTES: usize = 3 * OPERATION_BYTES;
 
 /// Names a submitted batch: its place in the log.
@@ -29,9 +29,9 @@ const CHARGE_BYTES: usize = 3 * OPERATION_BYTES;
 pub struct Ticket(pub LogPosition);
 
 impl Ticket {
-    /// What a refused batch gets: it is too large, or the store has failed or is closed. `durable` says which.
+    /// Ticket of a refused batch: the batch is too large, or the store has failed or is closed. `durable` says which.
     pub const REFUSED: Self = Self(LogPosition(u64::MAX));
-    /// Before everything.
+    /// Precedes every batch.
     pub const NONE: Self = Self(LogPosition(0));
 }
 
@@ -41,9 +41,9 @@ pub struct SpaceDelta {
     pub inodes: i64,
     /// Bytes of files in extents.
     pub file_bytes: i64,
-    /// Bytes those take in segments, before parity, and those of the history.
+    /// Bytes that these take in segments, before parity, plus the bytes that the history takes.
     pub stored_bytes: i64,
-    /// The part of these that only the history names.
+    /// The part of `stored_bytes` that only the history refers to.
     pub history_bytes: i64,
 }
 
@@ -56,14 +56,14 @@ pub(crate) enum SegmentChange {
         bytes: i64,
         records: i64,
     },
-    /// An extent is gone from the live view: these are not live any more, or the history's, if a snapshot sees it.
+    /// An extent leaves the live view: its bytes are no longer live, or belong to the history if a snapshot sees them.
     Release {
-        /// If it was in a segment.
+        /// Segment of the extent, if it has one.
         id: Option<SegmentId>,
         birth: Generation,
         bytes: u64,
         records: u64,
-        /// Of the file.
+        /// Branch of the file.
         branch: Branch,
     },
     Seal {
@@ -74,7 +74,7 @@ pub(crate) enum SegmentChange {
         id: SegmentId,
         disks: Vec<DiskId>,
     },
-    /// Its bytes are in a tier, and on no disk.
+    /// The segment's bytes are in a tier, and on no disk.
     Remote {
         id: SegmentId,
         remote: RemoteSegment,
@@ -104,7 +104,7 @@ impl Batch {
         Self::default()
     }
 
-    /// Sets `key`. Later changes of one key in a batch win.
+    /// Sets `key`. If a batch changes a key several times, the last change wins.
     ///
     /// Panics on an empty value (values begin with their version) and on keys that only the store writes.
     pub fn put(&mut self, key: Key, value: impl Into<Bytes>) -> &mut Self {
@@ -116,8 +116,8 @@ impl Batch {
         self
     }
 
-    /// Says that what `key` held since `birth`, and holds still, is elsewhere now: all who see it, in snapshots too, see
-    /// this instead. Panics as [`Self::put`] does, and on a key that has no versions.
+    /// Moves the value that `key` has held since `birth`, and still holds: all views that show it, snapshots included,
+    /// show `value` instead. Panics as [`Self::put`] does, and on a key that has no versions.
     pub fn put_moved(&mut self, key: Key, birth: Generation, value: impl Into<Bytes>) -> &mut Self {
         assert!(key.is_versioned());
         self.put(key, value);
@@ -127,7 +127,7 @@ impl Batch {
         self
     }
 
-    /// The same of a version in the history.
+    /// Moves the value of a version in the history, as [`Self::put_moved`] does for a live one.
     pub fn put_moved_dead(&mut self, version: &DeadVersion, value: &[u8]) -> &mut Self {
         let stored = versions::join(version.birth, value);
         let key = Key::history(&version.key, version.death);
@@ -148,7 +148,7 @@ impl Batch {
         self
     }
 
-    /// Removes `key`, if it is there. Panics on keys that only the store writes.
+    /// Removes `key`, if it exists. Panics on keys that only the store writes.
     pub fn delete(&mut self, key: Key) -> &mut Self {
         assert!(!key.is_internal());
         self.len_bytes += key.as_bytes().len() + OPERATION_BYTES;
@@ -156,7 +156,7 @@ impl Batch {
         self
     }
 
-    /// Changes the live counters of a segment; one that is not known is left alone.
+    /// Changes the live counters of a segment. Ignored for an unknown segment.
     pub fn segment_delta(&mut self, id: SegmentId, bytes: i64, records: i64) -> &mut Self {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments
@@ -164,8 +164,8 @@ impl Batch {
         self
     }
 
-    /// What an extent that goes from the live view counted in its segment, if it is in one, and in the space stored: that is
-    /// not live any more, unless a snapshot of the file's branch sees the extent, which was born in `birth`. Then it becomes the
+    /// Uncounts an extent that leaves the live view: `bytes` of its segment, if it has one, and of the stored space
+    /// stop being live. If a snapshot of the file's branch sees the extent, which was born in `birth`, they become the
     /// history's.
     pub fn release(
         &mut self,
@@ -186,15 +186,15 @@ impl Batch {
         self
     }
 
-    /// Records a segment. One that is known keeps its live counters: deltas own those.
+    /// Records a segment. A known segment keeps its live counters: only deltas change those.
     pub fn put_segment(&mut self, id: SegmentId, record: SegmentRecord) -> &mut Self {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments.push(SegmentChange::Put(id, record));
         self
     }
 
-    /// Notes that a segment takes no more records, and how long its shards are since; one that is not
-    /// known is left alone. The rest of its record stays, whoever changes that at the same time.
+    /// Marks a segment as sealed and sets the length that its shards have since. Ignored for an unknown segment.
+    /// Concurrent changes of the other fields of its record are kept.
     pub fn seal_segment(&mut self, id: SegmentId, shard_len_bytes: u64) -> &mut Self {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments.push(SegmentChange::Seal {
@@ -204,15 +204,15 @@ impl Batch {
         self
     }
 
-    /// Sets the disks of a segment; one that is not known is left alone. The rest of its record stays, whoever
-    /// changes that, or removes it, at the same time.
+    /// Sets the disks of a segment. Ignored for an unknown segment. Concurrent changes of the other fields of its
+    /// record are kept, and so is a concurrent removal.
     pub fn place_segment(&mut self, id: SegmentId, disks: Vec<DiskId>) -> &mut Self {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments.push(SegmentChange::Place { id, disks });
         self
     }
 
-    /// Says that a segment is in a tier from now on and on no disk; one that is not known, or in a tier, is left alone.
+    /// Moves a segment from disks to a tier. Ignored for a segment that is unknown or already in a tier.
     /// `shard_len_bytes` is the share of each data shard in the object.
     pub fn remote_segment(
         &mut self,
@@ -229,7 +229,7 @@ impl Batch {
         self
     }
 
-    /// Notes the day (since 1970) on which clients used a segment; one that is not known is left alone.
+    /// Notes the day (since 1970) on which clients used a segment. Ignored for an unknown segment.
     pub fn segment_used(&mut self, id: SegmentId, day: u32) -> &mut Self {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments.push(SegmentChange::Used { id, day });
@@ -242,7 +242,7 @@ impl Batch {
         self
     }
 
-    /// Adds to the space counters; several add up.
+    /// Changes the space counters; several deltas add up.
     pub fn space(&mut self, delta: SpaceDelta) -> &mut Self {
         self.space.inodes = self.space.inodes.saturating_add(delta.inodes);
         self.space.file_bytes = self.space.file_bytes.saturating_add(delta.file_bytes);
@@ -274,7 +274,7 @@ impl Batch {
         self
     }
 
-    /// A change of snapshots, and nothing else.
+    /// A batch that holds one change of snapshots, and nothing else.
     pub(crate) fn of_snapshot(change: SnapshotChange) -> Self {
         Self {
             snapshot: Some(change),
@@ -283,8 +283,8 @@ impl Batch {
         }
     }
 
-    /// Whether what follows must not be merged with it: a moved value that is replaced right after it goes into the
-    /// history as it is then, and what follows a change of snapshots is history for others.
+    /// Whether the next batch must start a new group. A moved value that the next batch replaces goes into the history
+    /// with its moved value, and batches after a change of snapshots make history for other snapshots.
     pub(crate) fn ends_group(&self) -> bool {
         self.snapshot.is_some() || self.puts.iter().any(|put| put.kept_birth.is_some())
     }

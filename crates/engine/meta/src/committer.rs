@@ -1,15 +1,16 @@
-//! The committer: the one task that turns what was submitted into durable groups.
+//! The committer: the one task that turns submitted batches into durable groups.
 //!
-//! Owns: the order log, wake, apply; when the log is cut and a checkpoint shipped.
-//! Must not know: what callers submit batches for.
+//! Owns: the order "log, wake, apply", and the decision when to cut the log and to ship a checkpoint. Must not know:
+//! why callers submit batches.
 //!
-//! While a large group is on its way to the disks, the one before is applied to the state. A small one is applied before
-//! the next is cut: that takes less than handing the write to another thread, and what comes meanwhile shares the group.
-//! A group is whatever was submitted while the last one was written and applied, and what a few clients submit that were answered
-//! just before, if they are known to come again at once ([`Gathering`]). One client alone waits for nobody.
+//! While the disks write a large group, the committer applies the previous one to the state. It applies a small group
+//! before it cuts the next one: that is faster than handing the write to another thread, and batches that arrive
+//! meanwhile share the next group. A group holds the batches submitted while the previous group was written and
+//! applied. It also waits for a few clients that were just answered, if they are known to submit again at once
+//! ([`Gathering`]). A single client never waits.
 //!
-//! A full disk (Rule 5): groups that the state has no space for stay in the overlay, where readers find
-//! them, and in the log; they are applied when there is space again.
+//! A full disk (Rule 5): groups that do not fit into the state stay in the log and in the overlay, where readers find
+//! them. The committer applies them when there is space again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,26 +34,25 @@ use crate::log::LogWriter;
 use crate::shared::{Queued, Stop, StoreCore};
 use crate::state::{StateKey, StateStore, versions};
 
-/// Most bytes of batches in one group, beside the first batch.
+/// Limit of the batches in one group. The first batch of a group may exceed it.
 pub(crate) const GROUP_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of groups that wait in memory while the state has no space; above it nothing more is taken
+/// Limit of the groups that wait in memory while the state has no space. Above it the committer takes no more batches
 /// from the queue.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
-/// How often it is looked whether there is space again.
+/// Pause between two checks for free space.
 pub(crate) const FULL_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A group waits at most so long for those who were answered when the last one was durable.
+/// Longest wait of a group for clients that were answered when the last group became durable.
 const GATHER_TIME_MAX: Duration = Duration::from_micros(100);
 
-/// A backlog of at most so many keys is applied before the next group is cut.
+/// Largest backlog, in keys, that is applied before the next group is cut.
 const SMALL_BACKLOG_KEYS_MAX: usize = 48;
 
-/// Groups that are durable and not applied: one, unless the state has no space.
+/// Groups that are durable and not applied: at most one, unless the state has no space.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// With the end of each, and the term that it was submitted in: a start may have left some of an
-    /// older one.
+    /// Each group with its end and the term that it was submitted in: a start may have left some of an older term.
     groups: VecDeque<(Group, AppliedRecord)>,
     len_bytes: usize,
     key_count: usize,
@@ -78,7 +78,7 @@ impl Backlog {
         self.groups.is_empty()
     }
 
-    /// Whether applying it takes less than handing a write to another thread.
+    /// Whether applying the backlog takes less time than handing a write to another thread.
     fn is_small(&self) -> bool {
         self.key_count <= SMALL_BACKLOG_KEYS_MAX
     }
@@ -87,7 +87,7 @@ impl Backlog {
         self.len_bytes > BACKLOG_BYTES_MAX
     }
 
-    /// Brings the state as far as it goes; without space for it that is no error.
+    /// Applies as many groups as the state has space for. Lack of space is no error.
     fn apply(&mut self, shared: &Arc<StoreCore>) -> Result<(), MetaError> {
         while let Some((group, applied)) = self.groups.front() {
             match shared.apply(group, *applied) {
@@ -112,9 +112,9 @@ pub(crate) struct Committer {
     pub clock: Arc<dyn Clock>,
     pub backlog: Backlog,
     pub log: Box<dyn LogWriter>,
-    /// As of the last group that was cut.
+    /// Counters as of the last group that was cut.
     pub counters: Counters,
-    /// Whether none was cut yet: the first carries the reserved ids.
+    /// Whether no group was cut yet: the first one carries the reserved ids.
     pub is_first: bool,
     pub gathering: Gathering,
 }
@@ -159,7 +159,7 @@ impl Committer {
                     term: term.nonce,
                 };
                 self.backlog.push(group, applied);
-                // Those who were woken on this thread go first: what they submit next shares a group.
+                // Tasks that were woken on this thread run first: the batches that they submit next share a group.
                 tokio::task::yield_now().await;
             } else if !self.backlog.is_empty() {
                 self.backlog.apply(&self.shared)?;
@@ -174,10 +174,11 @@ impl Committer {
                 return self.finish().await;
             } else if self.log.is_resting() {
                 self.shared.pause(&*self.clock).await;
-                // All of this also if nobody writes.
+                // These checks also run while nobody writes.
                 self.shared.look_at_copies();
                 if self.log.wants_group() {
-                    // What waits becomes one as soon as nobody holds the store. To ask again would only wake this loop.
+                    // The waiting batches become a group when nobody holds the store. Another request would only wake
+                    // this loop.
                     if self.shared.pending.lock().queue.is_empty() {
                         self.shared.submit(Batch::new());
                     }
@@ -191,7 +192,7 @@ impl Committer {
         }
     }
 
-    /// Waits a moment for those who were answered just before, if that makes sense and the thread is this task's own.
+    /// Waits a moment for clients that were just answered, if that pays and this thread belongs to this task.
     fn gather(&mut self) {
         let shared = self.shared.clone();
         let waiting_count = || shared.pending.lock().queue.len();
@@ -211,7 +212,7 @@ impl Committer {
         self.gathering.note_group(count, waiting_count);
     }
 
-    /// At the end, without space for the state: the log has everything.
+    /// Warns at the end that the state has no space. The log holds everything.
     fn warn_not_shipped(&self) {
         tracing::warn!(
             volume = self.shared.disks.volume.0,
@@ -219,7 +220,7 @@ impl Committer {
         );
     }
 
-    /// Takes what was submitted, up to a limit, and merges it.
+    /// Takes submitted batches, up to a limit, and merges them into a group.
     fn cut(&mut self) -> Option<Group> {
         let shared = self.shared.clone();
         let (taken, mut changed) = {
@@ -243,7 +244,7 @@ impl Committer {
             if taken.is_empty() {
                 return None;
             }
-            // Marks only grow: a later value than that of these batches is as good.
+            // Marks only grow, so a later value than that of these batches is as good.
             let marks = &pending.counters.record;
             let changed = Changed {
                 counters: self.is_first
@@ -271,7 +272,7 @@ impl Committer {
     fn merge(&mut self, taken: Vec<Queued>, changed: &mut Changed) -> Option<Group> {
         let first = taken.first()?.position;
         let last = taken.last()?.position;
-        // As they were before it: a change of snapshots is the last of its group.
+        // Counters from before the merge: a change of snapshots is the last of its group.
         let mut group = Group::new(self.counters.record.generation, first, last);
         let snapshots = &self.counters.snapshots;
         group.newest_snapshot = snapshots.newest(Branch::MAIN);
@@ -300,19 +301,19 @@ impl Committer {
         Some(group)
     }
 
-    /// Makes a group durable, and applies what was durable before meanwhile.
+    /// Makes a group durable. Meanwhile it applies the groups that are durable already.
     async fn commit(&mut self, group: &Group) -> Result<(), MetaError> {
         let shared = self.shared.clone();
         let (log, backlog) = (&mut *self.log, &mut self.backlog);
-        // With nothing to apply meanwhile there is no reason to leave this thread: the caller of a lone
-        // request waits for two wake-ups less.
+        // With nothing to apply meanwhile, the write stays on this thread: that saves the caller of a lone request two
+        // wake-ups.
         let may_block = backlog.is_empty() && shared.tasks.has_threads();
         let write = async {
             if planted::is(Bug::AnswerBeforeLog) {
                 shared.progress.advance(group.last);
             }
             let written = append(log, &shared, &*self.clock, group, may_block).await;
-            // First: who waits for the group may ask how many copies of the log there are.
+            // Before the wake-up: a caller that waits for the group may ask how many copies the log has.
             *shared.log_status.lock() = log.status();
             if written.is_ok() {
                 shared.committed(group);
@@ -336,7 +337,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Leaves everything so that the next start has nothing to replay.
+    /// Flushes and ships everything, so that the next start replays nothing.
     async fn finish(&mut self) -> Result<(), MetaError> {
         let shared = self.shared.clone();
         match shared.ship_now().await {
@@ -346,7 +347,7 @@ impl Committer {
             }
             shipped => shipped?,
         }
-        // An empty group, so that the log says that nothing before it is needed.
+        // An empty group: it tells the log that no earlier position is needed.
         let position = shared.reserve_position();
         let group = Group::new(Generation::FIRST, position, position);
         let record = group.encode(shared.term.epoch, shared.term.nonce);
@@ -359,8 +360,8 @@ impl Committer {
     }
 }
 
-/// Appends a group to the log, and returns how many bytes that took. Where no disk has space for
-/// another log file it waits: what waits for the group waits longer, and is not lost.
+/// Appends a group to the log, and returns the number of bytes written. If no disk has space for another log file, it
+/// waits for space; callers that wait for the group wait longer and lose nothing.
 async fn append(
     log: &mut dyn LogWriter,
     shared: &Arc<StoreCore>,
@@ -383,7 +384,7 @@ async fn append(
     }
 }
 
-/// Tells all who wait when the task ends by a panic: nobody else would.
+/// Wakes all waiting callers when the task ends by a panic: nothing else would.
 struct PanicGuard(Option<Arc<StoreCore>>);
 
 impl Drop for PanicGuard {

@@ -1,10 +1,9 @@
 //! The volume's counters, its segments and its snapshots, in memory.
 //!
-//! Owns: what a batch does to them. Must not know: when batches become durable.
+//! Owns: the effect of a batch on them. Must not know: when batches become durable.
 //!
-//! There are two of these in a store: one counts what was submitted, which is what callers see; one
-//! counts what is in the log, whose values go into it. So the state's counters are always those of
-//! its log position.
+//! A store has two instances. One counts submitted batches, for callers. The other counts logged batches, and its
+//! values go into the log; so the counters in the state are always those of its log position.
 
 use std::collections::BTreeSet;
 
@@ -25,17 +24,17 @@ pub(crate) struct Counters {
     pub segments: Segments,
     pub snapshots: Snapshots,
     pub usages: Usages,
-    /// Changes that made no sense; see `MetaStats`.
+    /// Number of inconsistent changes; see `MetaStats`.
     pub errors: u64,
 }
 
-/// What changed since it was last written down.
+/// The counters that changed since they were last written.
 #[derive(Default)]
 pub(crate) struct Changed {
     pub counters: bool,
     pub segments: BTreeSet<SegmentId>,
     pub snapshots: BTreeSet<Generation>,
-    /// `None`: nobody asks.
+    /// `None`: no caller asks.
     pub usages: Option<FxHashSet<QuotaKey>>,
 }
 
@@ -155,7 +154,7 @@ impl Counters {
             } => {
                 let sealed = self.segments.change(id, |segment| {
                     segment.sealed = true;
-                    // In a tier it is what it is there.
+                    // A segment in a tier keeps its record.
                     if segment.remote.is_none() {
                         segment.shard_len_bytes = *shard_len_bytes;
                     }
@@ -167,7 +166,7 @@ impl Counters {
             SegmentChange::Place { id, disks } => {
                 let known = self.segments.get(id);
                 if known.is_some_and(|segment| segment.remote.is_some()) {
-                    // Nobody moves what is on no disk.
+                    // A segment that is on no disk cannot be moved.
                     self.errors += 1;
                     return;
                 }
@@ -244,7 +243,7 @@ impl Counters {
         }
     }
 
-    /// Writes the values of what changed into a group.
+    /// Writes the new values of the changed counters into a group.
     pub fn write(&self, changed: Changed, group: &mut Group) {
         for id in changed.segments {
             let value = self.segments.get(&id);
@@ -268,7 +267,7 @@ impl Counters {
     }
 }
 
-/// Adds within 0..=u64::MAX; what would leave that is a caller's bug, counted and clamped.
+/// Adds within 0..=u64::MAX. A result outside of that is a bug of the caller: it is counted and clamped.
 fn add(value: &mut u64, delta: i64, errors: &mut u64) {
     *value = value.checked_add_signed(delta).unwrap_or_else(|| {
         *errors += 1;

@@ -1,10 +1,11 @@
-//! The disks of one store, which of them failed or are late, and on how many of them things are kept.
+//! The disks of one store: which of them failed or are late, and how many copies they hold.
 //!
-//! Owns: names of the volume's folder, what is wrong with each disk, the number of copies.
-//! Must not know: what is in the files.
+//! Owns: names of the volume's folder, the condition of each disk, the number of copies. Must not know: the contents of
+//! files.
 //!
-//! A disk that is late has failed nothing, and its copy of the state counts as before. But each group would wait for it, so
-//! the log goes on without it, as without one that failed, until it has answered everything and a rest is over.
+//! A late disk has not failed, and its copy of the state counts as before. But each group would wait for it. So the log
+//! goes on without the disk, as without a failed one, until the disk has answered every open request and a rest has
+//! passed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,8 +15,8 @@ use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode}
 use cairn_base::{DiskId, VolumeId};
 use parking_lot::{Mutex, RwLock};
 
-/// A disk that was late rests so long once it has answered, and twice as long each time after that: whenever it goes and
-/// comes back, the log begins another file.
+/// First rest of a late disk after its last answer; each further one is twice as long. The log begins another file
+/// whenever the disk leaves or returns.
 const LATE_REST: Duration = Duration::from_secs(5);
 const LATE_REST_MAX: Duration = Duration::from_secs(60);
 
@@ -24,22 +25,22 @@ pub(crate) struct Member {
     pub disk: Arc<dyn Disk>,
     failed: AtomicBool,
     late: Mutex<Lateness>,
-    /// Log and state are put here before all others.
+    /// The disk is chosen for log and state before all others.
     is_first: bool,
-    /// It leaves, or left: nothing is to be kept there.
+    /// The disk is being retired or is retired: it gets nothing new.
     retired: AtomicBool,
-    /// It left: nothing of it is needed any more.
+    /// The disk is retired, and nothing on it is needed any more.
     released: bool,
 }
 
 #[derive(Default)]
 struct Lateness {
     is_late: bool,
-    /// What it has not answered yet.
+    /// Requests that the disk has not answered yet.
     open_count: u32,
-    /// When it has rested, on the monotonic clock.
+    /// End of the rest, on the monotonic clock.
     rested_at: Duration,
-    /// How often it was late.
+    /// How often the disk was late.
     times: u32,
 }
 
@@ -54,7 +55,7 @@ impl Lateness {
     }
 }
 
-/// Where a disk that is added comes in the order in which disks are chosen.
+/// Rank of an added disk in the order of choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
     First,
@@ -87,25 +88,25 @@ impl Member {
     }
 }
 
-/// The disks that were present at open, in the caller's order of preference, and those added since.
-/// A disk is named by its index here, for as long as the store is open.
+/// The disks that were present at open, in the caller's order of preference, and those added since. A disk keeps its
+/// index here for as long as the store is open.
 #[derive(Clone)]
 pub(crate) struct DiskSet {
     pub volume: VolumeId,
     members: Arc<RwLock<Vec<Arc<Member>>>>,
     copies: Arc<AtomicUsize>,
-    /// Some disk is late.
+    /// At least one disk is late.
     any_late: Arc<AtomicBool>,
-    /// A disk came or left since the log began its file, whose header names the members.
+    /// A disk was added or retired since the log began its file, whose header names the members.
     changed: Arc<AtomicBool>,
-    /// The store is over: another one may be on these disks.
+    /// The store has ended: another store may use these disks.
     ended: Arc<AtomicBool>,
-    /// Nothing at all is written any more.
+    /// All writes are refused from now on.
     given_up: Arc<AtomicBool>,
 }
 
 impl DiskSet {
-    /// `copies`: on how many disks log and state are wanted.
+    /// `copies`: number of disks wanted for log and state.
     pub fn new(volume: VolumeId, disks: Vec<(DiskId, Arc<dyn Disk>)>, copies: usize) -> Self {
         let members = disks
             .into_iter()
@@ -122,8 +123,8 @@ impl DiskSet {
         }
     }
 
-    /// Disks that leave from the beginning: what they have is read, and they are told that the log goes on without
-    /// them.
+    /// Adds disks that are draining from the start: the store reads their contents, and tells them that the log goes on
+    /// without them.
     pub fn add_draining(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) {
         let mut members = self.members.write();
         for (id, disk) in disks {
@@ -133,17 +134,17 @@ impl DiskSet {
         }
     }
 
-    /// Copies of log and state that are wanted.
+    /// Number of copies of log and state that are wanted.
     pub fn copies_wanted(&self) -> usize {
         self.copies.load(Ordering::Acquire)
     }
 
-    /// Copies that can be had with the disks that are healthy.
+    /// Number of copies that the healthy disks can hold.
     pub fn copies_possible(&self) -> usize {
         self.copies_wanted().min(self.healthy().len())
     }
 
-    /// Returns how many were wanted before.
+    /// Sets the number of copies wanted, and returns the previous one.
     pub fn want_copies(&self, copies: usize) -> usize {
         self.copies.swap(copies, Ordering::AcqRel)
     }
@@ -161,7 +162,7 @@ impl DiskSet {
         let mut members = self.members.write();
         let member = Member::new(id, disk, preference);
         match members.iter().position(|member| member.id == id) {
-            // Who has the old handle goes on with it.
+            // Owners of the old handle keep it.
             Some(index) => members[index] = member,
             None => members.push(member),
         }
@@ -169,18 +170,18 @@ impl DiskSet {
         self.changed.store(true, Ordering::Release);
     }
 
-    /// Has the log make the copies that it could not make before.
+    /// Has the log retry copies that failed before.
     pub fn ask_for_copies(&self) {
         self.changed.store(true, Ordering::Release);
     }
 
-    /// Whether a disk was added or retired since this was asked last.
+    /// Whether a disk was added or retired since the last call.
     pub fn take_changed(&self) -> bool {
         self.changed.load(Ordering::Acquire) && self.changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Keeps nothing new on a disk, and names it as a member no more. Says whether that is new: then the log begins
-    /// another file, which is not to be had again and again.
+    /// Stops placing data on a disk, and removes it from the members. Returns whether the disk was in use until now:
+    /// the log then begins another file, which must not happen repeatedly.
     pub fn retire(&self, index: usize) -> bool {
         let is_new = !self.get(index).retired.swap(true, Ordering::AcqRel);
         if is_new {
@@ -189,7 +190,7 @@ impl DiskSet {
         is_new
     }
 
-    /// Lets go of a disk that was retired, so that it can be closed.
+    /// Drops the handle of a retired disk, so that the disk can be closed.
     pub fn release(&self, index: usize) {
         let mut members = self.members.write();
         if let Some(member) = members.get_mut(index).filter(|member| member.is_retired()) {
@@ -210,7 +211,7 @@ impl DiskSet {
         members.into_iter().enumerate()
     }
 
-    /// Those that stay.
+    /// The disks that stay.
     pub fn ids(&self) -> Vec<DiskId> {
         let members = self.members.read();
         let staying = members.iter().filter(|member| !member.is_retired());
@@ -234,12 +235,13 @@ impl DiskSet {
         self.get(index).is_healthy()
     }
 
-    /// Whether anything may be read from it and written to it, be it that it leaves.
+    /// Whether a disk may be read and written. A draining disk may.
     pub fn is_usable(&self, index: usize) -> bool {
         !self.get(index).failed.load(Ordering::Acquire)
     }
 
-    /// From now on nothing is written to it but how the log goes on without it; a restart tries it again.
+    /// Faults a disk: from now on it gets only the headers that say that the log goes on without it. A restart tries it
+    /// again.
     pub fn mark_failed(&self, index: usize, why: &dyn std::fmt::Display) {
         let member = self.get(index);
         if !member.failed.swap(true, Ordering::AcqRel) {
@@ -251,7 +253,7 @@ impl DiskSet {
         }
     }
 
-    /// The log goes on without a disk that does not answer, until [`Self::note_answer`] was called as often as this.
+    /// Takes a late disk out of the log, until [`Self::note_answer`] was called as often as this.
     pub fn note_late(&self, index: usize) {
         let member = self.get(index);
         let mut late = member.late.lock();
@@ -268,28 +270,28 @@ impl DiskSet {
         self.any_late.store(true, Ordering::Release);
     }
 
-    /// A disk that was late has answered.
+    /// Notes an answer of a late disk.
     pub fn note_answer(&self, index: usize, now: Duration) {
         let member = self.get(index);
         let mut late = member.late.lock();
-        // Another handle may have taken the place of the one that was late.
+        // Another handle may have replaced the late one.
         late.open_count = late.open_count.saturating_sub(1);
         late.rested_at = now.saturating_add(late.rest());
     }
 
-    /// Whether the log goes on without some disk because that is late.
+    /// Whether the log goes on without some disk because that disk is late.
     pub fn is_any_late(&self) -> bool {
         self.any_late.load(Ordering::Acquire)
     }
 
-    /// Whether some of them could have the log again.
+    /// Whether a late disk has rested long enough for the log to use it again.
     pub fn has_rested(&self, now: Duration) -> bool {
         let members = self.members.read();
         let mut late = members.iter().map(|member| member.late.lock());
         late.any(|late| late.is_late && late.is_rested(now))
     }
 
-    /// Has the log go back to disks that were late and have rested, which begins another file.
+    /// Returns late disks that have rested to the log, which begins another file.
     pub fn take_back_rested(&self, now: impl FnOnce() -> Duration) {
         if self.is_any_late() {
             let now = now();
@@ -310,7 +312,7 @@ impl DiskSet {
         }
     }
 
-    /// Disks that the log can be written to. Where all that work are late, they are waited for.
+    /// Disks that the log can be written to. If all working disks are late, the log waits for them.
     pub fn log_disks(&self) -> Vec<usize> {
         let healthy = self.healthy();
         let mut prompt = healthy.clone();
@@ -326,27 +328,27 @@ impl DiskSet {
         self.is_any_late() && self.get(index).is_late()
     }
 
-    /// Whether a copy of the log that is there goes on.
+    /// Whether an existing copy of the log on a disk is still written.
     pub fn takes_log(&self, index: usize) -> bool {
         self.is_healthy(index) && !self.is_late(index)
     }
 
-    /// From now on no copies are put on them, whoever is still about to.
+    /// Refuses new copies on all disks from now on, also those whose task is already running.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Whether copies may be put on a disk, or taken away there; on one that leaves, until it is let go.
+    /// Whether copies may be put on a disk or removed from it. A draining disk allows that until it is released.
     pub fn takes_copies(&self, index: usize) -> bool {
         self.may_be_needed(index) && !self.ended.load(Ordering::Acquire)
     }
 
-    /// Whether a disk that works may have the only copy of something: also one that leaves, until it is let go.
+    /// Whether a working disk may hold the only copy of something. That includes a draining disk until it is released.
     pub fn may_be_needed(&self, index: usize) -> bool {
         self.is_usable(index) && !self.is_released(index)
     }
 
-    /// From now on nothing is written to any of them.
+    /// Refuses all writes to all disks from now on.
     pub fn give_all_up(&self) {
         self.given_up.store(true, Ordering::Release);
         for member in self.members.read().iter() {
@@ -358,7 +360,7 @@ impl DiskSet {
         self.given_up.load(Ordering::Acquire)
     }
 
-    /// In the order in which they are chosen.
+    /// Healthy disks, in the order of choice.
     pub fn healthy(&self) -> Vec<usize> {
         let members = self.members.read();
         let healthy = members.iter().enumerate();
@@ -368,7 +370,7 @@ impl DiskSet {
         all.map(|(index, _)| index).collect()
     }
 
-    /// Whether log and state are put on a disk before all others.
+    /// Whether a disk is chosen for log and state before all others.
     pub fn is_first(&self, index: usize) -> bool {
         self.get(index).is_first
     }
@@ -386,7 +388,7 @@ impl DiskSet {
     }
 }
 
-/// In the place of a disk that left: its index stays taken.
+/// Stands in for a retired disk, so that its index stays taken.
 struct Gone(String);
 
 impl Gone {

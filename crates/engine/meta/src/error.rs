@@ -1,4 +1,4 @@
-//! Why a metadata operation failed, and what callers should do about it.
+//! Errors of metadata operations, and the reactions that they call for.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use cairn_base::{Epoch, LogPosition, View, VolumeId};
 use cairn_formats::metadata::{KeyError, RecordError};
 use cairn_keys::NotAuthentic;
 
-/// What a caller can do about an error.
+/// The reaction that an error calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaErrorKind {
-    /// The volume is not there.
+    /// The volume does not exist.
     NotFound,
-    /// The request itself is wrong.
+    /// The request is invalid.
     Invalid,
-    /// Bytes are damaged beyond what redundancy repairs.
+    /// Bytes are corrupt, and redundancy cannot repair them.
     Damaged,
-    /// Disks that are needed are missing; bring them back.
+    /// Required disks are missing: bring them back.
     Missing,
     /// The store is closed or has failed: open it again.
     Stopped,
-    /// There is no space for the state: free some; nothing is lost meanwhile.
+    /// The state has no space: free some. Nothing is lost meanwhile.
     NoSpace,
     /// A disk or the state failed.
     Io,
@@ -67,7 +67,7 @@ pub enum MetaError {
         volume: VolumeId,
         position: LogPosition,
     },
-    /// There may be records that no other disk has, or there were.
+    /// The unreadable part may hold, or have held, records that no other disk has.
     #[error(
         "volume {volume}: some of {name} on {disk} that may hold acknowledged changes cannot be read, and no other disk has it; refusing to lose them; bring missing disks back, or try again: {error}"
     )]
@@ -88,7 +88,7 @@ pub enum MetaError {
         "volume {volume}: it was opened {count} times without its journal being folded; the log cannot name more terms"
     )]
     TooManyTerms { volume: VolumeId, count: usize },
-    /// Waiting may help: the disks may come back.
+    /// A retry may succeed: the disks may come back.
     #[error(
         "volume {volume}: its log from position {position} on is on disks that do not give it: {disks}; refusing to lose acknowledged changes; bring them back"
     )]
@@ -105,7 +105,7 @@ pub enum MetaError {
         epoch: Epoch,
         promised: Epoch,
     },
-    /// Waiting may help: there may be room later, or another node may find some.
+    /// A retry may succeed: space may become free, or another node may have some.
     #[error(
         "volume {volume}: there is no room for its log, so this node cannot serve it, not even for reads; nothing is lost. Free space or add a disk: {needed_bytes} bytes have to be copied, or a short file made at least, on disks of several nodes: {disks}"
     )]
@@ -114,7 +114,7 @@ pub enum MetaError {
         needed_bytes: u64,
         disks: String,
     },
-    /// Of a volume that is opened to be read alone.
+    /// For a volume that is opened read-only.
     #[error(
         "volume {volume}: what its log has beside its state does not fit in memory: {needed_bytes} bytes, and {kept_bytes} of {bytes_max} are taken by other volumes that are only read; free space on its disks, or set a larger `memory_limit`"
     )]
@@ -124,7 +124,7 @@ pub enum MetaError {
         kept_bytes: u64,
         bytes_max: u64,
     },
-    /// Waiting may help: the disks may come back.
+    /// A retry may succeed: the disks may come back.
     #[error(
         "volume {volume}: the copy of its metadata's state is on disks that do not give it: {disks}; bring one of them back"
     )]
@@ -153,24 +153,24 @@ pub enum MetaError {
     Record(#[from] RecordError),
     #[error("{0}")]
     Disk(#[from] DiskError),
-    /// The text says which state and what failed.
+    /// The text names the state and the failure.
     #[error("{0}; a restart recovers from the other copies")]
     State(String),
-    /// The text says which state. Its disk gave other bytes than were written, or none.
+    /// The text names the state. Its disk returned other bytes than were written, or none.
     #[error("{0}; a whole copy on another disk takes its place, if there is one")]
     StateDamaged(String),
-    /// Only inside of [`crate::MetaStore::reading`], which brings it there.
+    /// Internal to [`crate::MetaStore::reading`], which loads the missing entry.
     #[error("the metadata is not in memory")]
     NotInMemory,
-    /// There was no space, or no disk, for copies that were asked for.
+    /// The requested copies failed for lack of space or of disks.
     #[error(
         "volume {volume}: not all of its log is on as many disks as it should be; free space or add a disk, then try again"
     )]
     CopiesMissing { volume: VolumeId },
-    /// The text says which state and what failed.
+    /// The text names the state and the failure.
     #[error("no space for metadata: {0}; free space on that disk")]
     Full(String),
-    /// The store failed earlier and refuses everything since.
+    /// The store failed earlier, and refuses every operation since.
     #[error("the metadata store stopped after an error: {0}")]
     Failed(Arc<MetaError>),
     #[error("the metadata store is closed")]
@@ -178,7 +178,7 @@ pub enum MetaError {
 }
 
 impl MetaError {
-    /// The bytes of a copy of the state are not what was written; the disk may be as good as any.
+    /// Whether a copy of the state is corrupt. Its disk may be healthy.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::StateDamaged(_) => true,

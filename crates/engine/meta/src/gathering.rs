@@ -1,37 +1,37 @@
-//! Whether the next group of the log waits a moment for those who were just answered.
+//! Decides whether the next group of the log waits a moment for clients that were just answered.
 //!
-//! Owns: how many batches are waited for, and whether that pays. Must not know: time, how one waits.
+//! Owns: the number of batches to wait for, and whether the wait pays. Must not know: time, the way to wait.
 //!
-//! Clients that send one change after the other come again 50 to 100 us after their answer. Those whose changes waited while
-//! a group was written would be written at once, without them, and so in turn: with four such clients a group had 1.6 batches. One
-//! client alone never waits.
+//! Clients that send one change after the other submit again 50 to 100 us after an answer. Without a wait, two sets of
+//! clients alternate: the changes that arrived during one write go into the next group, without the clients that were
+//! just answered. Four such clients made groups of 1.6 batches. A single client never waits.
 
 use cairn_base::looking::Trust;
 
-/// Where so many are there, groups are large without it.
+/// With so many waiting batches, groups are large without a wait.
 const GATHERED_COUNT_MAX: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
-    /// Batches that the last group had, and those that were there when it was durable.
+    /// Number of batches in the last group, plus those that waited when it became durable.
     expected_count: usize,
     trust: Trust,
 }
 
 impl Gathering {
-    /// A group of `count` batches is durable, and `waiting_count` have come meanwhile.
+    /// Notes that a group of `count` batches is durable, and that `waiting_count` batches arrived meanwhile.
     pub fn note_group(&mut self, count: usize, waiting_count: usize) {
         self.expected_count = count + waiting_count;
     }
 
-    /// How many batches it makes sense to wait for, with `waiting_count` there.
+    /// The number of batches worth waiting for, while `waiting_count` are here; `None` if a wait does not pay.
     pub fn wanted(&mut self, waiting_count: usize) -> Option<usize> {
         let is_few = (2..=GATHERED_COUNT_MAX).contains(&self.expected_count);
         let misses_some = (1..self.expected_count).contains(&waiting_count);
         (is_few && misses_some && self.trust.looks()).then_some(self.expected_count)
     }
 
-    /// Whether all of them came in time.
+    /// Notes whether all expected batches came in time.
     pub fn note(&mut self, is_complete: bool) {
         self.trust.note(is_complete);
     }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn those_of_the_last_group_are_waited_for() {
-        // Batches of the last group, those that came meanwhile, those that are there now, and how many are waited for.
+        // Batches of the last group, batches that arrived meanwhile, batches here now, and the number to wait for.
         let cases = [
             ("one alone", 1, 0, 1, None),
             ("two in turn", 1, 1, 1, Some(2)),

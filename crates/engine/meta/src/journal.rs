@@ -1,7 +1,7 @@
-//! The journal's index: which bytes of small synchronous writes are only in the log.
+//! The journal's index: which bytes of small synchronous writes are in the log alone.
 //!
-//! Owns: clipping entries by folds, the oldest entry that is still needed.
-//! Must not know: what the bytes are, files, waiting.
+//! Owns: clipping entries by folds, the oldest entry that is still needed. Must not know: the meaning of the bytes,
+//! files, waiting.
 
 use std::collections::BTreeMap;
 
@@ -36,12 +36,12 @@ impl Covers for JournalEntry {
     }
 }
 
-/// Ranges of one file, which may overlap, such that those that touch a given one are found without
-/// looking at all: a file that is written at random has ten thousands of them, and as many folds.
+/// Ranges of one file, which may overlap. Looking up those that touch a given range does not visit all of them: a file
+/// with random writes has ten thousand ranges, and as many folds.
 struct Ranges<T> {
-    /// By start and a number that tells those of one start apart; it grows.
+    /// Keyed by start and a growing number that distinguishes ranges with one start.
     by_start: BTreeMap<(u64, u64), T>,
-    /// No range is longer: one that reaches `at` starts at most this far before it.
+    /// Upper bound of the length of a range: a range that reaches `at` starts at most this far before it.
     len_bytes_max: u64,
 }
 
@@ -61,7 +61,7 @@ impl<T: Covers> Ranges<T> {
         self.by_start.insert((start, number), item);
     }
 
-    /// Takes out what overlaps `start..end` and is `wanted`, each with its number.
+    /// Removes the ranges that overlap `start..end` and are `wanted`, and returns each with its number.
     fn take_touching(
         &mut self,
         start: u64,
@@ -84,11 +84,11 @@ impl<T: Covers> Ranges<T> {
     }
 }
 
-/// What is not folded, by file. Bounded as the log is: every piece is in a retained record.
+/// The ranges that are not folded, by file. The log bounds them: every piece is in a retained record.
 #[derive(Default)]
 pub(crate) struct JournalIndex {
     files: FxHashMap<Ino, Ranges<Piece>>,
-    /// Pieces at each position.
+    /// Number of pieces at each position.
     positions: BTreeMap<LogPosition, u32>,
     data_bytes: u64,
     number: u64,
@@ -178,7 +178,7 @@ impl JournalIndex {
 /// Entries with their data, as a replay of the log gathers them.
 #[derive(Default)]
 pub(crate) struct JournalReplay {
-    /// The number of an entry is its place in the log; what a fold leaves of it keeps that.
+    /// The number of an entry is its place in the log. Pieces that a fold leaves keep the number.
     files: FxHashMap<Ino, Ranges<JournalEntry>>,
     number: u64,
 }
@@ -213,8 +213,8 @@ impl JournalReplay {
         }
     }
 
-    /// What is not folded, in log order. The data is copied, so that it does not hold whole log
-    /// files in memory.
+    /// The entries that are not folded, in log order. Their data is copied, so that it does not keep whole log files in
+    /// memory.
     pub fn finish(self) -> Vec<JournalEntry> {
         let mut all: Vec<_> = self
             .files
@@ -232,7 +232,7 @@ impl JournalReplay {
     }
 }
 
-/// What is left of `whole` without `cut`: nothing, one or two ranges.
+/// The parts of `whole` outside of `cut`: zero, one or two ranges.
 fn rests(whole: (u64, u64), cut: (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
     let before = (whole.0, whole.1.min(cut.0));
     let after = (whole.0.max(cut.1), whole.1);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     proptest! {
-        /// Byte by byte, against a plain set.
+        /// Compares index and replay with a plain set, byte by byte.
         #[test]
         fn index_and_replay_keep_exactly_what_is_not_folded(
             ops in proptest::collection::vec((any::<bool>(), 0u64..3, 0u64..20, 0u64..10, 0u64..20), 1..60)

@@ -1,10 +1,10 @@
-//! The journal of an encrypted volume: its bytes are encrypted from where they are submitted to where the log is replayed.
+//! The journal of an encrypted volume: its bytes are encrypted from submission to replay.
 //!
-//! Owns: that no byte of a file gets into the log of such a volume as it is. Must not know: how bytes are encrypted, what
-//! they are.
+//! Owns: the rule that file bytes of such a volume reach the log only in encrypted form. Must not know: the cipher, the
+//! meaning of the bytes.
 //!
-//! An entry is encrypted as a whole, and folds leave parts of one. So a replay decrypts each before the folds that come
-//! behind it are applied, and what is carried to the end of the log is encrypted anew.
+//! An entry is encrypted as a whole, and a fold may leave a part of it. So a replay decrypts each entry before it
+//! applies the folds that follow, and a rewrite of the journal encrypts its entries again.
 
 use cairn_base::VolumeId;
 use cairn_base::env::Entropy;
@@ -14,7 +14,7 @@ use cairn_keys::{EntryForm, VolumeKey};
 use crate::batch::Batch;
 use crate::error::MetaError;
 
-/// Encrypts what a batch has of files' bytes.
+/// Encrypts the file bytes in a batch.
 pub(crate) fn encrypt_journal(key: &VolumeKey, entropy: &dyn Entropy, batch: &mut Batch) {
     for entry in &mut batch.journal {
         let mut bytes = entry.data.to_vec();
@@ -26,7 +26,7 @@ pub(crate) fn encrypt_journal(key: &VolumeKey, entropy: &dyn Entropy, batch: &mu
     }
 }
 
-/// An entry of the log with its plain bytes.
+/// Decrypts an entry of the log.
 pub(crate) fn decrypted(
     key: Option<&VolumeKey>,
     volume: VolumeId,

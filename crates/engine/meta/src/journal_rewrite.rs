@@ -1,12 +1,11 @@
-//! Writing what the journal holds into the log once more, at its end.
+//! Rewriting the journal: its entries go to the end of the log once more.
 //!
-//! Owns: what is written anew, in which order, and when that is worth it.
-//! Must not know: what the bytes are.
+//! Owns: which entries are rewritten, in which order, and when that pays. Must not know: the meaning of the bytes.
 //!
-//! The log names the starts that it still has something of, and only so many. One small write that is not in a segment
-//! yet keeps all of the log since, so a server that ends soon after each of its starts would use them up, and the volume
-//! could not be opened any more. Here the log lets go of the earlier starts before the volume is served, with no more
-//! memory than the start needed so far, and no space in segments.
+//! The log names each start whose records it still holds, and the number of names is limited. One small write that is
+//! not in a segment yet retains the whole log since then. So a server that ends soon after each start would use up the
+//! names, and the volume could not be opened any more. This module lets the log forget the earlier starts before the
+//! volume is served. It needs no more memory than the start has needed so far, and no space in segments.
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
@@ -21,10 +20,10 @@ use crate::log::CommitLog;
 use crate::shared::StoreCore;
 use crate::store::MetaStore;
 
-/// Has the log forget the earlier starts: the states are brought up to date, and `journal`, all that there is of it, is
-/// written anew. Returns it with its new positions.
+/// Has the log forget the earlier starts: brings the states up to date and rewrites `journal`, the complete journal.
+/// Returns the entries with their new positions.
 ///
-/// Where there is no space for it, the log stays as it is.
+/// Without space for the rewrite, the log stays unchanged.
 pub(crate) async fn forget_earlier_starts<L: CommitLog>(
     store: &MetaStore<L>,
     journal: Vec<JournalEntry>,
@@ -41,8 +40,8 @@ pub(crate) async fn forget_earlier_starts<L: CommitLog>(
     Ok(journal)
 }
 
-/// The new entries do not overlap, and have what their file ends up with, so a replay of the old ones and any of the new
-/// ones comes to the same: nothing is lost, or mixed, if the process dies in between.
+/// The new entries do not overlap, and hold the final contents of their file. A replay of all old and some new entries
+/// gives the same file, so a crash in between neither loses nor mixes data.
 async fn rewrite_journal<L: CommitLog>(
     store: &MetaStore<L>,
     journal: Vec<JournalEntry>,
@@ -79,7 +78,7 @@ async fn rewrite_journal<L: CommitLog>(
     Ok(carried)
 }
 
-/// What forgets all entries of the files up to `through`, in batches of about `len_bytes_max`.
+/// Batches of about `len_bytes_max` that fold all entries of these files up to `through`.
 fn folds(journal: &[JournalEntry], through: LogPosition, len_bytes_max: usize) -> Vec<Batch> {
     let mut files: Vec<Ino> = journal.iter().map(|entry| entry.ino).collect();
     files.sort_unstable();
@@ -101,7 +100,7 @@ fn folds(journal: &[JournalEntry], through: LogPosition, len_bytes_max: usize) -
     batches
 }
 
-/// What the entries of a file, one after the other, leave of its attributes.
+/// The file attributes that result from consecutive entries.
 #[derive(Clone, Copy)]
 struct Attributes {
     size_bytes: u64,
@@ -110,7 +109,7 @@ struct Attributes {
     mode: u32,
 }
 
-/// Entries that come to the same as these ones, without overlaps, of at most `data_bytes_max` each.
+/// Equivalent entries without overlaps, each of at most `data_bytes_max`.
 fn without_overlaps(journal: Vec<JournalEntry>, data_bytes_max: usize) -> Vec<JournalEntry> {
     let mut files: FxHashMap<Ino, Attributes> = FxHashMap::default();
     let mut replay = JournalReplay::default();
@@ -121,7 +120,7 @@ fn without_overlaps(journal: Vec<JournalEntry>, data_bytes_max: usize) -> Vec<Jo
             ctime: entry.ctime,
             mode: entry.mode,
         };
-        // With one change time the larger size is the later.
+        // Of two entries with one change time, the one with the larger size is later.
         let attributes = files.entry(entry.ino).or_insert(of_entry);
         if entry.ctime > attributes.ctime {
             *attributes = of_entry;
@@ -163,7 +162,7 @@ fn without_overlaps(journal: Vec<JournalEntry>, data_bytes_max: usize) -> Vec<Jo
     carried
 }
 
-/// Whether enough disks have space for all of it once more, and two log files.
+/// Whether enough disks have space for a second copy of the journal and two log files.
 fn has_room(shared: &StoreCore, journal: &[JournalEntry]) -> bool {
     let lens = journal
         .iter()

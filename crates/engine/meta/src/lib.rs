@@ -1,9 +1,8 @@
 //! The metadata of one volume: an ordered key space with versions, its commit log, its state.
 //!
-//! Owns: keys and records, the order in which batches become visible and durable, recovery,
-//! redundancy of metadata, the volume's counters and id marks.
-//! Must not know: what names, links and permissions mean (`fs`), where data shards are
-//! (`segment`), any protocol.
+//! Owns: keys and records, the order in which batches become visible and durable, recovery, redundancy of metadata, the
+//! volume's counters and id marks. Must not know: the meaning of names, links and permissions (`fs`), the place of data
+//! shards (`segment`), any protocol.
 
 #![forbid(unsafe_code)]
 

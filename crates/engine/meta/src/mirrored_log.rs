@@ -1,7 +1,7 @@
-//! The log on the disks of one server, as its callers see it.
+//! The callers' handle of the log on the disks of one server.
 //!
-//! Owns: which disks log and state are kept on, and on how many of them. Must not know: what is in the log, who
-//! decides over the disks.
+//! Owns: which disks keep log and state, and the number of copies. Must not know: the contents of the log, the caller
+//! that chooses the disks.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::error::MetaError;
 use crate::log::CommitLog;
 use crate::shared::StoreCore;
 
-/// A log that is mirrored on disks of one server, where the copies of the state are as well.
+/// A log that is mirrored on disks of one server, which also keep the copies of the state.
 pub struct MirroredLog {
     shared: Arc<StoreCore>,
 }
@@ -31,18 +31,18 @@ impl MirroredLog {
         Self { shared }
     }
 
-    /// Changes how many copies of log and state are kept. When it returns, everything submitted before
-    /// has as many as there are disks for; [`MetaError::CopiesMissing`] if there is no space for some.
-    /// Asked for what is set already, it makes copies that could not be made before.
+    /// Changes the number of copies of log and state. When it returns, everything submitted before has that many
+    /// copies, as far as there are disks; [`MetaError::CopiesMissing`] if some disk has no space. A call with the
+    /// present number retries the missing copies.
     pub async fn set_copies(&self, copies: usize) -> Result<(), MetaError> {
         let copies = copies.clamp(1, SET_COUNT_MAX);
         let is_short = self.shared.log_status.lock().is_short;
         let before = self.shared.disks.want_copies(copies);
-        // Of the state, too: as long as one is missing, the log is kept for it.
+        // Missing copies of the state count, too: the log is retained for them.
         let lacks_states =
             !self.shared.refused_states.lock().is_empty() && !self.shared.states_are_complete();
         if copies > before || is_short || lacks_states {
-            // First: what is in the checkpoint does not have to be copied with the log.
+            // First: the log need not copy records that the checkpoint covers.
             self.shared.ship_now().await?;
         }
         if is_short {
@@ -71,27 +71,27 @@ impl MirroredLog {
         }
     }
 
-    /// The disk that the state is worked with on; it cannot be retired while the store is open.
+    /// The disk of the working state; it cannot be retired while the store is open.
     pub fn primary_disk(&self) -> DiskId {
         self.shared.disks.get(self.shared.state.disk()).id
     }
 
-    /// Whether log and state may be kept on a disk.
+    /// Whether log and state may use a disk.
     pub fn keeps_on_disk(&self, id: DiskId) -> bool {
         let disks = &self.shared.disks;
         let index = disks.index_of(id);
         index.is_some_and(|index| !disks.is_retired(index))
     }
 
-    /// Whether a disk may have something that is needed: as long as [`Self::retire_disk`] has not succeeded.
+    /// Whether a disk may have something that is needed: until [`Self::retire_disk`] succeeds.
     pub fn uses_disk(&self, id: DiskId) -> bool {
         let disks = &self.shared.disks;
         let index = disks.index_of(id);
         index.is_some_and(|index| !disks.is_released(index))
     }
 
-    /// Adds a disk to those that log and state can be kept on; one that was retired or had failed may
-    /// come back. Copies that are missing are made in the background.
+    /// Adds a disk for log and state. A disk that was retired or had failed may come back. Missing copies are made in
+    /// the background.
     pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>, preference: Preference) {
         let primary = self.shared.state.disk();
         self.shared.disks.add(id, disk, preference);
@@ -101,7 +101,7 @@ impl MirroredLog {
             .index_of(id)
             .filter(|index| *index != primary)
         {
-            // What it had may have been removed meanwhile.
+            // The copy on the disk may have been removed meanwhile.
             self.shared.states.lock().retain(|(at, _)| *at != index);
             self.shared.refused_states.lock().remove(&index);
         }
@@ -110,10 +110,10 @@ impl MirroredLog {
         self.shared.submit(Batch::new());
     }
 
-    /// Keeps nothing on a disk any more. When it returns, everything submitted before has its copies on
-    /// the others, as far as there are enough, and so has the state. Fails for the disk of the state itself, and as
-    /// long as there is no space for the copies: the disk may hold the only one of something then. To be called again after that;
-    /// nothing new is put on the disk meanwhile.
+    /// Moves everything off a disk. When it returns, everything submitted before, and the state, has its copies on
+    /// other disks, as far as there are enough. Fails for the disk of the working state, and while other disks have no
+    /// space for the copies: the disk may then hold the only copy of something. Call it again in that case; the disk
+    /// gets nothing new meanwhile.
     pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
         let Some(index) = self.shared.disks.index_of(id) else {
             return Ok(());
@@ -127,24 +127,24 @@ impl MirroredLog {
             )));
         }
         if !self.shared.disks.retire(index) {
-            // It was tried before. Each try that begins a file for the copies leaves one more where they find no
-            // space: only when the state has its copies, so that the log can be cut.
+            // An earlier call failed. Each call that begins a file for the copies leaves one more file if they find no
+            // space. So the next file waits until the state has its copies and the log can be cut.
             self.shared.ship_now().await?;
             self.check_states()?;
             if self.shared.log_status.lock().is_short {
                 self.shared.disks.ask_for_copies();
             }
         }
-        // The next group begins another log file, which does not name the disk; what older ones hold is in
-        // the checkpoints then.
+        // The next group begins another log file, which does not name the disk. The checkpoints then cover the older
+        // files.
         self.begin_file().await?;
         self.check_copies()?;
         self.shared.ship_now().await?;
-        // No copy is on its way there when it is let go.
+        // No copy may be on its way to the disk when it is released.
         let _shipping = self.shared.shipping.lock().await;
-        // The disk may have the only other one.
+        // The disk may have the only other copy.
         self.check_states()?;
-        // An old one there is of no use to anybody, and would keep the disk from being closed.
+        // An old copy there is of no use, and would keep the disk from being closed.
         self.shared.leave_superseded(|disk| disk == index);
         self.shared.disks.release(index);
         Ok(())

@@ -1,6 +1,6 @@
 //! Creating and opening a store.
 //!
-//! Owns: the order in which a volume comes to life. Must not know: how files or RocksDB look.
+//! Owns: the order of the steps that open a volume. Must not know: the layout of files or of RocksDB.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,12 +49,12 @@ use crate::tasks::Tasks;
 use crate::usage::Usages;
 use crate::volume_log::VolumeLog;
 
-/// With so many terms in the log a checkpoint is shipped at open, so that old ones can go.
+/// Number of terms in the log at which opening ships a checkpoint, so that old terms can be dropped.
 const TERM_COUNT_SHIP: usize = 8;
-/// And is warned of.
+/// Number of terms at which opening also logs a warning.
 const TERM_COUNT_WARN: usize = 30;
 
-/// Makes an empty volume whose log is on the disks of one server.
+/// Creates an empty volume whose log is on the disks of one server.
 pub(crate) async fn create(
     env: Env,
     settings: MetaSettings,
@@ -101,8 +101,8 @@ pub(crate) async fn open(
     parts.open(Box::new(found), log).await
 }
 
-/// Opens a volume so that nothing is written: it can be read, and every change is refused with `why`. What the log has is replayed
-/// in memory. Begins no term, so what was found may be on fewer disks than it should.
+/// Opens a volume read-only, without any write: every change is refused with `why`. The log is replayed in memory. No
+/// term begins, so records may be on fewer disks than wanted.
 pub(crate) async fn open_to_read(
     env: Env,
     settings: MetaSettings,
@@ -121,7 +121,7 @@ pub(crate) async fn open_to_read(
     let replaying = settings.replay.hold(volume, history.memory_bytes());
     let (state, applied) = choose_state_to_read(&settings, &disks, history).await?;
     let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
-    // The log may be much longer than what of it stays in memory.
+        // The entry stays in memory, and may be a slice of a whole log file.
     let staying_bytes = staying_bytes(history, &applied, &entries);
     let kept = settings.replay.keep(volume, staying_bytes)?;
     let mut journal = JournalIndex::default();
@@ -129,10 +129,10 @@ pub(crate) async fn open_to_read(
         journal.insert(entry);
     }
     let replay = replay(&*state, applied, history)?;
-    // The bytes of files are dirty data from now on, and counted as such.
+    // The bytes of files are dirty data from now on, and are counted as such.
     kept.set(state.memory_bytes());
     let counters = load_counters(&*state, &replay.backlog)?;
-    // That of the last owner: disks need promise nothing to read for it.
+    // The term of the last owner: a read needs no promise of the disks.
     let term = Term {
         epoch: history.epoch_max,
         nonce: history.terms.last().map_or(0, |term| term.nonce),
@@ -174,8 +174,8 @@ pub(crate) async fn open_to_read(
     Ok((store, recovered))
 }
 
-/// Opens a volume that this node has taken over, or makes it if nothing was agreed on yet. `disks` are this node's: the
-/// state is on the first that works.
+/// Opens a volume that this node has taken over, or creates it if the nodes agreed on nothing yet. `disks` are this
+/// node's: the state is on the first that works.
 pub(crate) async fn take_over(
     env: Env,
     settings: MetaSettings,
@@ -230,8 +230,8 @@ pub(crate) async fn take_over(
     Ok((store, recovered))
 }
 
-/// Gets the copy of the state that counts to the first of these disks of this node, and makes it the state there, unless they have
-/// one that is as new.
+/// Fetches the current copy of the state to the first of these disks of this node, and makes it the state there, unless
+/// they have one that is as new.
 pub(crate) async fn prepare(
     env: Env,
     settings: MetaSettings,
@@ -267,7 +267,7 @@ pub(crate) async fn prepare(
     }
 }
 
-/// The last epoch of a volume whose log is on the disks of this server alone, if there is one.
+/// The last epoch of a volume whose log is on the disks of this server alone, if it has one.
 pub(crate) async fn mirrored_epoch(
     volume: VolumeId,
     disks: Vec<(DiskId, Arc<dyn Disk>)>,
@@ -276,19 +276,19 @@ pub(crate) async fn mirrored_epoch(
     Ok(found.map(|found| found.history.epoch_max))
 }
 
-/// What a store is made of beside its log.
+/// The parts of a store beside its log.
 pub(crate) struct Parts {
     pub env: Env,
     pub settings: MetaSettings,
-    /// That the state and its copies are on.
+    /// Disks of the state and its copies.
     pub disks: DiskSet,
     pub tasks: Tasks,
-    /// Copies of the state on other nodes, if it is in a cluster.
+    /// Copies of the state on other nodes, if the volume is in a cluster.
     pub remote: Option<Arc<RemoteCopies>>,
 }
 
 impl Parts {
-    /// Makes an empty volume with the log of a new one. `handle` makes what callers reach it by.
+    /// Creates an empty volume with the log of a new one. `handle` makes the callers' handle of the log.
     pub async fn create<L: CommitLog>(
         self,
         found: Box<dyn FoundLog>,
@@ -356,7 +356,8 @@ impl Parts {
             nonce: env.entropy.u64(),
             start: LogPosition(history.end.0 + 1),
         };
-        // What takes most memory comes before the term: who dies of it has not used one up.
+        // The step with the highest memory use precedes the term: a process killed for lack of memory here has not used
+        // up a term.
         let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
         let mut journal = JournalIndex::default();
         for entry in &entries {
@@ -405,7 +406,7 @@ impl Parts {
     }
 }
 
-/// Brings what people set into what the formats can do.
+/// Clamps settings to the limits of the formats.
 fn within_limits(mut settings: MetaSettings) -> MetaSettings {
     let align = IO_ALIGN_BYTES as u64;
     settings.copies = settings.copies.clamp(1, SET_COUNT_MAX);
@@ -440,12 +441,12 @@ fn empty_counters() -> Counters {
 struct ChosenState {
     state: Arc<dyn StateStore>,
     applied: AppliedRecord,
-    /// Other durable copies that the log goes on from.
+    /// Other durable copies that the log continues.
     states: Vec<(usize, LogPosition)>,
     superseded: Vec<Candidate>,
 }
 
-/// Takes the newest copy of the state that is whole and part of the history.
+/// Chooses the newest copy of the state that is intact and part of the history.
 async fn choose_state(
     env: &Env,
     settings: &MetaSettings,
@@ -461,13 +462,13 @@ async fn choose_state(
             tracing::debug!(volume = %disks.volume, disk = disks.get(candidate.disk).disk.label(), ?applied, retained_from = recovered.retained_from.0, end = recovered.end.0, is_fit, "a copy of the state");
             is_fit
         });
-    // The best last: newest, of equals the one that needs no work, and then the one on the disk that was named first.
+    // Best last: the newest; among equals the one that needs no work; then the one on the disk named first.
     fit.sort_by_key(|candidate| {
         let at = std::cmp::Reverse(candidate.disk);
         (candidate.applied.position, candidate.is_primary, at)
     });
     let mut damage = None;
-    // When no state here is of use, that of other nodes is got.
+    // If no state here can be used, fetch the copy of other nodes.
     let mut elsewhere = remote;
     loop {
         let (candidate, source) = match (fit.pop(), elsewhere) {
@@ -488,7 +489,7 @@ async fn choose_state(
         };
         let disk = candidate.disk;
         if !candidate.is_primary {
-            // It takes the place of the state that this disk may have, which must not be open then.
+            // The candidate replaces the state of this disk, which must not be open then.
             let others = fit.iter_mut().chain(&mut superseded);
             for other in others.filter(|other| other.disk == disk) {
                 other.close();
@@ -504,18 +505,18 @@ async fn choose_state(
                 if recovered.continues(&applied) || planted::is(Bug::OldStateTaken) =>
             {
                 if source.is_some() {
-                    // It counts as one of the copies from now on.
+                    // From now on it counts as one of the copies.
                     state.flush().await?;
                 }
                 if let (Some(remote), Some(copy)) = (remote, copy) {
                     remote.note_began(copy);
                 }
-                // What was replaced is gone, and must not be removed by its name.
+                // The replaced state is gone, and must not be removed by its name.
                 let is_replaced =
                     |other: &Candidate| !was_primary && other.disk == disk && other.is_primary;
                 superseded.retain(|other| !is_replaced(other));
                 superseded.extend(leftovers);
-                // Its files are the state's now, too.
+                // The files of the replica belong to the state now, too.
                 superseded.extend(replica.map(|path| Candidate::leftover(disk, path)));
                 let mut states = Vec::new();
                 for other in fit.into_iter().filter(|other| !is_replaced(other)) {
@@ -544,9 +545,9 @@ async fn choose_state(
     }
     let first = disks.healthy().first().copied();
     match first {
-        // The log is whole: it can be replayed from nothing.
+        // The log is complete: it can be replayed from an empty state.
         Some(first) if recovered.retained_from.0 <= 1 => {
-            // The one on this disk is replaced, so it must not be open; what is left elsewhere is of no use.
+            // The state on this disk is replaced, so it must not be open; the leftovers on other disks are of no use.
             superseded.retain(|candidate| candidate.disk != first);
             superseded.extend(leftovers);
             Ok(ChosenState {
@@ -563,7 +564,7 @@ async fn choose_state(
     }
 }
 
-/// As [`choose_state`], where nothing may be written.
+/// As [`choose_state`], without writes.
 async fn choose_state_to_read(
     settings: &MetaSettings,
     disks: &DiskSet,
@@ -584,7 +585,7 @@ async fn choose_state_to_read(
         }
     }
     match disks.healthy().first() {
-        // The log is whole: it can be replayed from nothing.
+        // The log is complete: it can be replayed from an empty state.
         Some(first) if history.retained_from.0 <= 1 => Ok((
             state::empty_to_read(disks, *first),
             AppliedRecord::default(),
@@ -596,7 +597,7 @@ async fn choose_state_to_read(
     }
 }
 
-/// Gets the state from other nodes to the first disk that takes it.
+/// Fetches the state from other nodes to the first disk that accepts it.
 pub(crate) async fn fetch(
     remote: &RemoteCopies,
     disks: &DiskSet,
@@ -611,8 +612,8 @@ pub(crate) async fn fetch(
     last.map_or(Ok(None), Err)
 }
 
-/// Reads all of a state that the metadata itself needs at every start. Before the term begins: another copy may be whole,
-/// and of terms there are not so many.
+/// Reads everything in a state that the metadata itself needs at every start. This precedes the term: if the read
+/// fails, another copy may be intact, and the number of terms is limited.
 fn read_for_start(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
     let applied = read_applied(state)?;
     load_counters(state, &Backlog::default())?;
@@ -630,11 +631,11 @@ fn read_applied(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
 struct Replay {
     entries: u64,
     applied: AppliedRecord,
-    /// What the state had no space for.
+    /// Groups that the state had no space for.
     backlog: Backlog,
 }
 
-/// What of the log is in the journal still.
+/// The journal entries in the log that are not folded.
 fn journal_of(
     recovered: &History,
     key: Option<&VolumeKey>,
@@ -711,7 +712,7 @@ fn replay(
     Ok(replay)
 }
 
-/// The counters as of the last group, which may not be in the state yet.
+/// Loads the counters as of the last group, which may not be in the state yet.
 fn load_counters(state: &dyn StateStore, backlog: &Backlog) -> Result<Counters, MetaError> {
     let mut counters = empty_counters();
     if let Some(value) = state.get(Key::counters().as_bytes())? {
@@ -729,7 +730,7 @@ fn load_counters(state: &dyn StateStore, backlog: &Backlog) -> Result<Counters, 
     Ok(counters)
 }
 
-/// Takes one entry of the state into the counters, if it is of them.
+/// Loads one entry of the state into the counters, if it is a counter.
 fn load(counters: &mut Counters, key: &[u8], value: Option<&[u8]>) -> Result<(), MetaError> {
     match (KeyKind::parse(key)?, value) {
         (KeyKind::Counters, Some(value)) => counters.record = CountersRecord::decode(value)?,
@@ -756,7 +757,7 @@ fn load(counters: &mut Counters, key: &[u8], value: Option<&[u8]>) -> Result<(),
     Ok(())
 }
 
-/// All that a store starts with.
+/// Everything that a store starts with.
 struct Start {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -769,7 +770,7 @@ struct Start {
     states: Vec<(usize, LogPosition)>,
     superseded: Vec<Candidate>,
     applied: AppliedRecord,
-    /// How far the state is durable: what was replayed since is not.
+    /// Position up to which the state is durable: the groups replayed since are not.
     flushed: LogPosition,
     counters: Counters,
     journal: JournalIndex,
@@ -780,7 +781,7 @@ struct Start {
     remote: Option<Arc<RemoteCopies>>,
 }
 
-/// What all parts of a store share, and what its committer begins with.
+/// The shared part of a store, and the initial values of its committer.
 struct Started {
     shared: Arc<StoreCore>,
     backlog: Backlog,
@@ -790,7 +791,7 @@ struct Started {
 }
 
 impl Start {
-    /// `read_only`: why nothing can be changed, if that is so; `kept`: what is in memory of the log then.
+    /// `read_only`: the reason if the store refuses changes. `kept`: memory of its log in that case.
     fn share(self, log: LogStatus, read_only: Option<String>, kept: Option<ReplayHold>) -> Started {
         let batch_bytes_max = self.settings.batch_bytes_max();
         let mut visible = self.counters.clone();
@@ -820,7 +821,7 @@ impl Start {
                 overlay.insert(put.key.clone(), submitted);
             }
         }
-        // What the state has no space for may be part of them.
+        // Groups that the state has no space for may hold snapshots.
         let last = self.backlog.groups().last().map(|group| group.last);
         let generations = self.counters.snapshots.keys();
         let taken = generations.filter_map(|at| Some((*at, last?))).collect();
@@ -988,8 +989,8 @@ mod tests {
         }
     }
 
-    /// What is applied later, when there is space, is still of the term that wrote it: a state that says
-    /// otherwise is not part of the history, and the next start would refuse it.
+    /// Groups that are applied later, when there is space, keep the term that wrote them. A state with another term is
+    /// not part of the history, and the next start would refuse it.
     #[test]
     fn what_is_replayed_later_keeps_its_term() {
         let record = |position: u64, term: u64| {
@@ -1019,7 +1020,7 @@ mod tests {
             start: LogPosition(start),
         };
         let recovered = History {
-            // The last one is that of the start itself.
+            // The last term is the one of the start itself.
             terms: vec![term(1, 1), term(2, 3), term(3, 4)],
             epoch_max: Epoch(2),
             retained_from: LogPosition(1),

@@ -1,6 +1,6 @@
-//! Who waits for which log position, and how far the log is.
+//! Progress of the log, and the tasks that wait for a position.
 //!
-//! Owns: waking. Must not know: what is logged. One list for all waiters: a group wakes many.
+//! Owns: waking. Must not know: the contents of the log. All waiters share one list: a group wakes many.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,28 +22,28 @@ pub(crate) struct Progress {
 
 #[derive(Default)]
 struct Waiters {
-    /// Nobody hears of anything that becomes durable from now on.
+    /// Waiters are not told of anything that becomes durable from now on.
     is_fenced: bool,
-    /// Why nothing becomes durable any more.
+    /// Reason why nothing becomes durable any more.
     stopped: Option<MetaError>,
     outcome: Outcome,
     waiting: Vec<(LogPosition, Waker)>,
 }
 
-/// What became of changes that were not known to be durable when the store ended.
+/// Outcome of changes that were not known to be durable when the store ended.
 #[derive(Clone, Copy, Default)]
 enum Outcome {
-    /// Nobody will tell.
+    /// No successor will report it.
     #[default]
     Unknown,
-    /// The store's successor tells.
+    /// The store's successor will report it.
     Expected,
-    /// What lies below took effect, and nothing from there on.
+    /// Changes below this position took effect, later ones did not.
     TookEffectBelow(LogPosition),
 }
 
 impl Waiters {
-    /// What is known of a change: `None` while one has to wait for more.
+    /// Result for a waiter: `None` while it has to wait.
     fn verdict(
         &self,
         durable: LogPosition,
@@ -67,12 +67,12 @@ impl Progress {
         LogPosition(self.durable.load(Ordering::Acquire))
     }
 
-    /// Whether everything up to `position` is durable, and nothing has ended that.
+    /// Whether everything up to `position` is durable and the store has not ended.
     pub fn is_durable(&self, position: LogPosition) -> bool {
         self.durable() >= position && !self.is_stopped()
     }
 
-    /// Everything up to `position` is durable; wakes those who wait for that.
+    /// Notes that everything up to `position` is durable, and wakes the waiters for it.
     pub fn advance(&self, position: LogPosition) {
         let woken: Vec<Waker> = {
             let mut waiters = self.waiters.lock();
@@ -91,13 +91,13 @@ impl Progress {
             }
             woken
         };
-        // Outside the lock: what is woken may ask at once.
+        // Outside the lock: a woken task may ask at once.
         for waker in woken {
             waker.wake();
         }
     }
 
-    /// Nothing becomes durable from now on. The first reason stays.
+    /// Ends progress: nothing becomes durable from now on. The first reason is kept.
     pub fn stop(&self, reason: MetaError) {
         let woken = {
             let mut waiters = self.waiters.lock();
@@ -110,14 +110,14 @@ impl Progress {
         }
     }
 
-    /// As `stop`, for a store that somebody else goes on from: what becomes durable here may not be part of
-    /// that, so nobody is told of it, nor that anything was durable before.
+    /// As `stop`, for a store with a successor. Writes that become durable here may not be part of the successor's
+    /// history, so no waiter is told of them, nor of anything durable before.
     pub fn fence(&self, reason: MetaError) {
         self.waiters.lock().is_fenced = true;
         self.stop(reason);
     }
 
-    /// Should this store end, a successor will say what became of its changes.
+    /// Announces that a successor will report the outcome of changes if this store ends.
     pub fn expect_outcome(&self) {
         self.waiters.lock().outcome = Outcome::Expected;
     }
@@ -129,7 +129,7 @@ impl Progress {
                 return;
             }
             waiters.outcome = Outcome::Unknown;
-            // They stay in the list: a store that has not ended may still tell them.
+            // They stay in the list: a store that has not ended may still report to them.
             let wakers = waiters.waiting.iter().map(|(_, waker)| waker.clone());
             wakers.collect::<Vec<Waker>>()
         };
@@ -138,8 +138,8 @@ impl Progress {
         }
     }
 
-    /// The successor has recovered the log: what lies below `start` took effect, and nothing else. `None` if it does
-    /// not know.
+    /// Reports the outcome of changes after the successor recovered the log: changes below `start` took effect, later
+    /// ones did not. `None` if the successor does not know.
     pub fn settle(&self, start: Option<LogPosition>) {
         let outcome = start.map_or(Outcome::Unknown, Outcome::TookEffectBelow);
         self.waiters.lock().outcome = outcome;
@@ -167,7 +167,7 @@ impl Progress {
         }
     }
 
-    /// As [`Self::wait`], and when the store has ended, until its successor says what became of the change.
+    /// As [`Self::wait`]; if the store ends, it waits for its successor to report the outcome.
     pub fn wait_for_outcome(self: &Arc<Self>, position: LogPosition) -> Durable {
         Durable {
             until_outcome: true,
@@ -205,14 +205,14 @@ impl Future for Durable {
             return Poll::Ready(Ok(()));
         }
         let mut waiters = progress.waiters.lock();
-        // Under the lock: who advances meanwhile would not see this waiter.
+        // Under the lock: a concurrent `advance` would miss this waiter.
         let verdict = waiters.verdict(progress.durable(), self.position, self.until_outcome);
         if let Some(result) = verdict {
             return Poll::Ready(result);
         }
         let waker = context.waker();
         let is_known = (self.registered.as_ref()).is_some_and(|known| known.will_wake(waker));
-        // A store that ends forgets all who wait; of those, who waits for its outcome comes again.
+        // A store that ends clears its list; waiters for the outcome register again.
         if !is_known || waiters.stopped.is_some() {
             waiters.waiting.push((self.position, waker.clone()));
             drop(waiters);
@@ -248,7 +248,7 @@ mod tests {
         progress.fence(MetaError::Closed);
         assert_eq!(verdict(progress.wait(LogPosition(5))), Some(false));
         assert!(!progress.is_durable(LogPosition(5)));
-        // A write that was under way lands.
+        // A write in progress completes.
         progress.advance(LogPosition(9));
         assert_eq!(progress.durable(), LogPosition(5));
     }
@@ -276,7 +276,7 @@ mod tests {
         progress.stop(MetaError::Closed);
         assert_eq!(verdict(progress.wait(LogPosition(5))), Some(true));
         assert_eq!(verdict(progress.wait(LogPosition(6))), Some(false));
-        // It ended, so only those who ask for it are told.
+        // The store ended, so only waiters for the outcome are told.
         assert!(!progress.is_durable(LogPosition(5)));
     }
 
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(verdict(progress.wait_for_outcome(LogPosition(6))), None);
         assert_eq!(verdict(progress.wait(LogPosition(6))), Some(false));
         progress.settle(Some(LogPosition(8)));
-        // A write of the old store lands late: the successor's log goes on without it.
+        // A write of the old store completes late: the successor's log goes on without it.
         progress.advance(LogPosition(9));
         let outcome = |at| verdict(progress.wait_for_outcome(LogPosition(at)));
         assert_eq!([outcome(7), outcome(8)], [Some(true), Some(false)]);

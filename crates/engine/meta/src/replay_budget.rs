@@ -1,10 +1,10 @@
-//! Memory of logs that are replayed.
+//! Limits the memory of replayed logs.
 //!
-//! Owns: how much each volume has of it, who waits and who is refused when that is too much. Must not know: what is in a log.
+//! Owns: the memory of each volume, and the decision to wait or to refuse. Must not know: the contents of a log.
 //!
-//! There are two kinds. An opening has the whole log in memory until the state has what is in it: another one that comes while
-//! these have much waits a while before it reads its own. A volume that is opened to be read alone keeps what the log has beside the
-//! state: that is refused when such volumes would have more than the limit together.
+//! There are two kinds of use. An opening holds the whole log in memory until the state covers it: while openings hold
+//! much, another one waits a while before it reads its log. A volume opened read-only keeps the records beyond its
+//! state in memory: it is refused if all such volumes together would exceed the limit.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -19,10 +19,10 @@ use tokio::sync::Notify;
 
 use crate::error::MetaError;
 
-/// An opening waits so long at most for others with logs in memory: these may wait for disks.
+/// Longest wait of an opening for others with logs in memory: these may wait for disks.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Counts and bounds the memory of replayed logs, of all volumes of a process. Cloning shares it.
+/// Counts and limits the memory of replayed logs of all volumes of a process. Clones share the count.
 #[derive(Clone, Debug)]
 pub struct ReplayBudget(Arc<BudgetCore>);
 
@@ -30,7 +30,7 @@ pub struct ReplayBudget(Arc<BudgetCore>);
 struct BudgetCore {
     bytes_max: u64,
     holds: Mutex<Holds>,
-    /// An opening has less, or nothing any more.
+    /// Notified when an opening releases memory.
     freed: Notify,
 }
 
@@ -44,7 +44,7 @@ struct Holds {
 struct Hold {
     volume: VolumeId,
     bytes: u64,
-    /// By a volume that is read alone, until it is closed.
+    /// Held by a read-only volume, until it is closed.
     is_kept: bool,
 }
 
@@ -56,7 +56,7 @@ impl Holds {
 }
 
 impl ReplayBudget {
-    /// `bytes_max`: of each of both kinds.
+    /// `bytes_max`: limit of each of the two kinds.
     pub fn new(bytes_max: u64) -> Self {
         Self(Arc::new(BudgetCore {
             bytes_max,
@@ -65,17 +65,17 @@ impl ReplayBudget {
         }))
     }
 
-    /// Bytes that all volumes have now.
+    /// Bytes in use by all volumes.
     pub fn used_bytes(&self) -> u64 {
         self.0.holds.lock().bytes_of(|_| true)
     }
 
-    /// Waits while other openings have as much as all may have, up to [`WAIT_MAX`].
+    /// Waits while other openings use the whole limit, up to [`WAIT_MAX`].
     pub(crate) async fn wait(&self, clock: &dyn Clock) {
         let mut patience = None;
         loop {
             let mut freed = pin!(self.0.freed.notified());
-            // Before the look: what is freed after it wakes this one.
+            // Before the check: memory that is freed after it wakes this task.
             freed.as_mut().enable();
             let opening_bytes = self.0.holds.lock().bytes_of(|hold| !hold.is_kept);
             if opening_bytes == 0 || opening_bytes < self.0.bytes_max {
@@ -100,8 +100,8 @@ impl ReplayBudget {
         self.add(&mut self.0.holds.lock(), volume, bytes, false)
     }
 
-    /// Counts the log of a volume that is opened to be read alone. Fails if it would have more than the limit together with the others
-    /// of its kind; what the volume itself keeps still, because its last opening is in use, does not count against it.
+    /// Counts the log of a volume that is opened read-only. Fails if all volumes of this kind would exceed the limit.
+    /// Memory that the volume itself keeps, because its last opening is still in use, does not count against it.
     pub(crate) fn keep(&self, volume: VolumeId, bytes: u64) -> Result<ReplayHold, MetaError> {
         let mut holds = self.0.holds.lock();
         let kept_bytes = holds.bytes_of(|hold| hold.is_kept && hold.volume != volume);
@@ -132,7 +132,7 @@ impl ReplayBudget {
     }
 }
 
-/// Memory that is counted until this is dropped.
+/// Counts memory until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReplayHold {
     budget: ReplayBudget,
@@ -140,7 +140,7 @@ pub(crate) struct ReplayHold {
 }
 
 impl ReplayHold {
-    /// It has so much from now on.
+    /// Sets the number of bytes counted.
     pub fn set(&self, bytes: u64) {
         let mut holds = self.budget.0.holds.lock();
         if let Some(hold) = holds.all.get_mut(&self.number) {
@@ -183,12 +183,12 @@ mod tests {
         let large = budget.hold(OTHER, 3 * MAX);
         assert_eq!(budget.used_bytes(), 4 * MAX - 1);
         assert!(!goes_on(&budget, &world));
-        // One that waits is woken by what is freed.
+        // Freed memory wakes the waiter.
         let mut waiting = pin!(budget.wait(&*world.env.clock));
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(large);
         assert!(waiting.as_mut().now_or_never().is_some());
-        // And by time, whatever the others do.
+        // Time wakes it, too, whatever the other volumes do.
         small.set(MAX);
         let mut waiting = pin!(budget.wait(&*world.env.clock));
         assert!(waiting.as_mut().now_or_never().is_none());
@@ -218,7 +218,7 @@ mod tests {
         let kept = budget.keep(ONE, MAX).expect("at the limit");
         assert!(goes_on(&budget, &world), "it is no opening");
         assert!(refused(OTHER, 1, MAX));
-        // The same volume once more, while readers of the last opening are there.
+        // The volume is opened again while readers of the last opening exist.
         let again = budget.keep(ONE, MAX).expect("its own does not count");
         assert_eq!(budget.used_bytes(), 2 * MAX);
         drop(kept);

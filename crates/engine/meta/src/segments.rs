@@ -1,10 +1,10 @@
 //! The segments of a volume in memory, with sums that follow each change.
 //!
-//! Owns: totals over all segments, which have no live record, which are not noted as sealed.
-//! Must not know: batches, what is done about garbage.
+//! Owns: totals over all segments, the segments without live records, the unsealed segments. Must not know: batches,
+//! garbage collection.
 //!
-//! Whoever asks for the totals every second or two must not wait for a look at all segments: a volume of 100 TB has
-//! hundreds of thousands.
+//! Callers ask for the totals every second or two, and must not wait for a walk over all segments: a volume of 100 TB
+//! has hundreds of thousands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -19,13 +19,14 @@ use crate::store::SegmentUsage;
 pub struct SegmentTotals {
     /// Bytes that live records take, in open segments too.
     pub live_bytes: u64,
-    /// Room in sealed segments with live records that those do not take.
+    /// Room that sealed segments have beside their live records; segments without live records are excluded.
     pub sparse_bytes: u64,
-    /// Segments in tiers, their room for data, and what live records take of it. The sums above are without these.
+    /// Segments in tiers, their room for data, and the part that live records take. The sums above exclude these
+    /// segments.
     pub remote_segments: u64,
     pub remote_bytes: u64,
     pub remote_live_bytes: u64,
-    /// What they would take on disks.
+    /// Bytes that these would take on disks.
     pub remote_saved_bytes: u64,
     /// Segments without a live record, sealed or not, and their room for data.
     pub dead_segments: u64,
@@ -59,7 +60,7 @@ impl Segments {
         self.all.insert(id, record);
     }
 
-    /// Whether it was there.
+    /// Removes a segment. Returns whether it existed.
     pub fn remove(&mut self, id: &SegmentId) -> bool {
         let Some(record) = self.all.remove(id) else {
             return false;
@@ -68,7 +69,7 @@ impl Segments {
         true
     }
 
-    /// Changes a segment; whether it is there.
+    /// Changes a segment. Returns whether it exists.
     pub fn change(&mut self, id: &SegmentId, change: impl FnOnce(&mut SegmentRecord)) -> bool {
         let Some(record) = self.all.get_mut(id) else {
             return false;
@@ -101,7 +102,7 @@ impl Segments {
         &self.unsealed
     }
 
-    /// Those in tiers.
+    /// Segments in tiers.
     pub fn remote(&self) -> &BTreeSet<SegmentId> {
         &self.remote
     }
@@ -151,7 +152,7 @@ impl Segments {
     }
 }
 
-/// What of a segment is in use.
+/// Space use of a segment.
 pub(crate) fn usage(id: SegmentId, record: &SegmentRecord) -> SegmentUsage {
     let data_bytes = record
         .shard_len_bytes
@@ -162,7 +163,7 @@ pub(crate) fn usage(id: SegmentId, record: &SegmentRecord) -> SegmentUsage {
         protected_bytes: record
             .shard_len_bytes
             .saturating_mul(u64::from(record.data) + u64::from(record.parity)),
-        // What is shared counts once for each that refers to it, and takes its room once.
+        // A shared record counts once for each reference, and takes its room once.
         live_bytes: record.live_bytes.min(data_bytes),
         live_records: record.live_records,
         sealed: record.sealed,

@@ -1,4 +1,4 @@
-//! The numbers that people tune, and those they watch.
+//! Settings of a metadata store, and its statistics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,32 +11,33 @@ use crate::batch::BATCH_BYTES_MAX;
 use crate::replay_budget::ReplayBudget;
 use crate::succession::Succession;
 
-/// Smallest log file that makes sense, in bytes.
+/// Smallest useful log file, in bytes.
 pub const LOG_FILE_BYTES_MIN: u64 = 64 << 10;
-/// Largest log file, in bytes: opening reads each as a whole.
+/// Largest log file, in bytes: opening reads each file as a whole.
 pub const LOG_FILE_BYTES_MAX: u64 = 128 << 20;
 
-/// Size of one file of the state, all but the newest of which are about so large.
+/// Approximate size of a file of the state; only the newest are smaller.
 pub const STATE_FILE_BYTES: u64 = 64 << 20;
 
-/// Files of a volume's state that are kept open, however few file descriptors there are: 4 GiB of metadata.
+/// Minimum of open files for a volume's state, however few file descriptors there are: 4 GiB of metadata.
 const STATE_FILES_MIN: u32 = 64;
-/// And however many there are: 1 TiB. Each takes some 10 KiB of memory.
+/// Maximum of open files for a volume's state: 1 TiB of metadata. Each takes some 10 KiB of memory.
 const STATE_FILES_MAX: u32 = 16 << 10;
 const _: () = assert!(STATE_FILES_MIN as u64 * STATE_FILE_BYTES == 4 << 30);
 const _: () = assert!(STATE_FILES_MAX as u64 * STATE_FILE_BYTES == 1 << 40);
 
-/// Files that the state of each of so many volumes keeps open: of all file descriptors of the process an eighth.
+/// Open files for the state of each of `volume_count` volumes: together an eighth of the process's file descriptors.
 pub fn state_files_max(descriptors_max: u64, volume_count: usize) -> u32 {
     let each = descriptors_max / 8 / volume_count.max(1) as u64;
     let each = u32::try_from(each).unwrap_or(u32::MAX);
     each.clamp(STATE_FILES_MIN, STATE_FILES_MAX)
 }
 
-/// More than all write buffers ever have: they are counted here, and bounded by their sizes.
+/// Exceeds the size of all write buffers: the cache counts them, and their own sizes limit them.
 const WRITE_BUFFERS_UNBOUNDED: usize = 1 << 48;
 
-/// The block cache of the state, shared by all volumes of a process, and the count of their write buffers. Cloning shares both.
+/// The block cache of the state, shared by all volumes of a process, and the count of their write buffers. Clones share
+/// both.
 #[derive(Clone)]
 pub struct MetaCache {
     pub(crate) blocks: rocksdb::Cache,
@@ -52,18 +53,17 @@ impl MetaCache {
         }
     }
 
-    /// Has the cache take so much memory from now on, at most. What is too much is dropped at once, except for what is being
-    /// read.
+    /// Changes the memory limit of the cache. Excess blocks are dropped at once, except those being read.
     pub fn set_capacity_bytes(&self, capacity_bytes: usize) {
         self.blocks.clone().set_capacity(capacity_bytes);
     }
 
-    /// What blocks take.
+    /// Bytes in use by blocks.
     pub fn used_bytes(&self) -> usize {
         self.blocks.get_usage()
     }
 
-    /// What write buffers of all open states take, those that are being written to files included.
+    /// Bytes in use by the write buffers of all open states, including those being written to files.
     pub fn write_buffer_bytes(&self) -> usize {
         self.write_buffers.get_usage()
     }
@@ -78,16 +78,16 @@ impl std::fmt::Debug for MetaCache {
 /// Limits and sizes of one volume's metadata store.
 #[derive(Clone, Debug)]
 pub struct MetaSettings {
-    /// Copies of log and state: parity count + 1 (M+1). Fewer are kept when fewer disks are there.
+    /// Copies of log and state: parity count + 1 (M+1). With fewer disks there are fewer copies.
     /// [`crate::MetaStore::set_copies`] changes it later.
     pub copies: usize,
     /// Size of one log file; at least [`LOG_FILE_BYTES_MIN`].
     pub log_file_bytes: u64,
-    /// Above so many bytes in the log since the last one, a checkpoint is shipped.
+    /// Log bytes since the last checkpoint above which another one is shipped.
     pub ship_bytes: u64,
-    /// Above so many retained bytes `journal_pressure` asks for folding.
+    /// Retained bytes above which `journal_pressure` asks for folding.
     pub log_bytes_max: u64,
-    /// Above so many bytes submitted and not yet durable `admit` waits.
+    /// Bytes submitted and not yet durable above which `admit` waits.
     pub queue_bytes_max: usize,
     /// Shared by all volumes.
     pub cache: MetaCache,
@@ -95,19 +95,19 @@ pub struct MetaSettings {
     pub replay: ReplayBudget,
     /// Size of one write buffer of the state; there are up to three.
     pub write_buffer_bytes: usize,
-    /// Files that the state keeps open. With fewer than it has, reads at random open a file each, which takes several
-    /// more reads: so there should be one for each [`STATE_FILE_BYTES`] of metadata.
+    /// Open files of the state. If the state has more, random reads open a file each, which takes several more reads.
+    /// So there should be one for each [`STATE_FILE_BYTES`] of metadata.
     pub open_files_max: u32,
-    /// Once a log write is durable on one disk, the others are waited for so long, counted from its beginning; then the
-    /// log goes on without those that do not answer, as without disks that fail.
+    /// Wait for the other disks once a log write is durable on one, counted from the beginning of the write. Then the
+    /// log goes on without disks that do not answer, as without failed ones.
     pub log_write_wait: Duration,
-    /// Above so many starts that the log still names, a start has it forget the earlier ones before it returns; at most
-    /// half of what it can name.
+    /// Number of starts named in the log above which a start has the log forget earlier ones before it returns. At most
+    /// half of the starts that the log can name.
     pub starts_named_max: usize,
-    /// Of all stores of the volume in this process. With it, whoever waits for a store that ends hears from its successor
-    /// whether a change took effect; without, that the store has ended.
+    /// Shared by all stores of the volume in this process. With it, a caller that waits on a store that ends gets the
+    /// outcome of its change from the successor. Without it, the caller gets an error.
     pub succession: Option<Succession>,
-    /// Of an encrypted volume: what the log carries of files' bytes is encrypted with it.
+    /// Key of an encrypted volume: the log holds file bytes encrypted with it.
     pub key: Option<Arc<VolumeKey>>,
 }
 
@@ -130,42 +130,42 @@ impl MetaSettings {
         }
     }
 
-    /// Most bytes of one batch with these settings: several fit a log file.
+    /// Limit of one batch with these settings: several batches fit into a log file.
     pub fn batch_bytes_max(&self) -> usize {
         let part = usize::try_from(self.log_file_bytes / 4).unwrap_or(usize::MAX);
         part.min(BATCH_BYTES_MAX)
     }
 }
 
-/// The volume's counters now, submitted batches included.
+/// The volume's counters now, including submitted batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeCounters {
     pub inodes: u64,
     pub file_bytes: u64,
     pub stored_bytes: u64,
-    /// The part of these that snapshots alone see.
+    /// The part of `stored_bytes` that only snapshots see.
     pub history_bytes: u64,
     /// Segments with a record.
     pub segments: u64,
 }
 
-/// How much of the log the journal holds back.
+/// The part of the log that the journal retains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalPressure {
-    /// Data of journal entries not yet folded.
+    /// Data of entries that are not folded.
     pub data_bytes: u64,
-    /// Bytes of log files that are kept, on one disk.
+    /// Bytes of retained log files, on one disk.
     pub log_bytes: u64,
     pub log_bytes_max: u64,
-    /// The oldest entry not yet folded.
+    /// The oldest entry that is not folded.
     pub oldest: Option<LogPosition>,
-    /// When set, entries at or before it should be folded now, so that the log can be cut.
+    /// If set, entries up to this position should be folded now, so that the log can be cut.
     pub fold_through: Option<LogPosition>,
-    /// Whether the log could be cut now but for the oldest entry.
+    /// Whether only the oldest entry keeps the log from being cut now.
     pub holds_log: bool,
 }
 
-/// Where one copy of the log or the state is.
+/// Place of one copy of the log or the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyPosition {
     pub disk: DiskId,
@@ -174,15 +174,15 @@ pub struct CopyPosition {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetaStats {
-    /// Bytes of log files that are kept, on one disk.
+    /// Bytes of retained log files, on one disk.
     pub log_bytes: u64,
     /// Log records written, batches in them, their bytes on one disk.
     pub groups: u64,
     pub batches: u64,
     pub group_bytes: u64,
-    /// Those on all disks.
+    /// Bytes of these records on all disks.
     pub group_copies_bytes: u64,
-    /// Durable writes asked of disks.
+    /// Durable writes requested from disks.
     pub syncs: u64,
     /// Bytes submitted and not yet durable.
     pub queue_bytes: u64,
@@ -190,33 +190,33 @@ pub struct MetaStats {
     pub submitted: LogPosition,
     pub durable: LogPosition,
     pub applied: LogPosition,
-    /// The log is kept from here.
+    /// The log is retained from here on.
     pub log_start: LogPosition,
     /// Copies wanted of log and state.
     pub copies_wanted: usize,
     /// Disks that the log is written to now.
     pub log_disks: Vec<DiskId>,
-    /// Older parts of the log could not be copied when more copies were asked for.
+    /// Older log records could not be copied when more copies were asked for.
     pub log_is_short: bool,
-    /// Durable states: the primary first, then the shipped ones.
+    /// Durable states: the primary first, then the shipped copies.
     pub states: Vec<CopyPosition>,
-    /// Disks that failed since the store was opened, and are not written to any more.
+    /// Disks that failed since the store was opened; they get no more writes.
     pub failed_disks: Vec<DiskId>,
-    /// Whether log or state has fewer copies than wanted, as a new volume's state has until it is shipped first.
+    /// Whether log or state has fewer copies than wanted. True for a new volume until its state is first shipped.
     pub copies_missing: bool,
-    /// The state or the log had no space when it was last needed; see [`crate::MetaStore::is_full`].
+    /// The state or the log had no space at its last write; see [`crate::MetaStore::is_full`].
     pub full: bool,
     pub ships: u64,
     pub ship_errors: u64,
-    /// Counter changes that would have gone below zero, or named no segment: a bug of the caller.
+    /// Counter changes that would have gone below zero, or named no segment: bugs of the caller.
     pub counter_errors: u64,
 }
 
 impl MetaStats {
-    /// Whether another lost disk could cost metadata that should survive it.
+    /// Whether the loss of another disk could lose metadata that should survive it.
     ///
-    /// Too few copies of the state do no harm as long as the log, which has all its copies, still
-    /// begins at the first entry: a new volume is not degraded.
+    /// Too few copies of the state are harmless while the fully copied log still begins at its first entry: a new
+    /// volume is not degraded.
     pub fn is_degraded(&self) -> bool {
         let log_is_whole = self.log_start <= LogPosition(1);
         self.log_disks.len() < self.copies_wanted
@@ -224,11 +224,11 @@ impl MetaStats {
             || (self.states.len() < self.copies_wanted && !log_is_whole)
     }
 
-    /// Whether some disks alone have all that is durable, so that the volume can be opened on them. One that failed is
-    /// not up to date, and nothing on it says so.
+    /// Whether some disks together have everything that is durable, so that the volume can be opened on them alone. A
+    /// failed disk is out of date, and nothing on the disk says so.
     pub fn is_all_on(&self, disks: &[DiskId]) -> bool {
         let counts = |disk: &DiskId| disks.contains(disk) && !self.failed_disks.contains(disk);
-        // What the log does not hold any more is in the copies of the state.
+        // The copies of the state hold the changes that the log has dropped.
         let log_is_whole = self.log_start <= LogPosition(1);
         let is_fresh = |state: &CopyPosition| state.position.0 + 1 >= self.log_start.0;
         let mut states = self.states.iter().filter(|state| is_fresh(state));
@@ -279,14 +279,14 @@ mod tests {
     #[test]
     fn there_is_an_open_file_for_what_metadata_there_may_be() {
         const GIB: u64 = 1 << 30;
-        // File descriptors, volumes, metadata of each that is read without opening a file each time.
+        // File descriptors, volumes, and metadata of each volume that is read without opening a file each time.
         let cases: &[(u64, usize, u64)] = &[
-            // The usual limits: of a shell, of a service, of a container.
+            // Usual limits: of a shell, of a service, of a container.
             (4096, 1, 32 * GIB),
             (524_288, 1, 1024 * GIB),
             (1 << 20, 1, 1024 * GIB),
             (524_288, 100, 40 * GIB),
-            // Never less than that, and no more without end.
+            // The minimum and the maximum apply.
             (1024, 100, 4 * GIB),
             (u64::MAX, 1, 1024 * GIB),
         ];
@@ -312,7 +312,7 @@ mod tests {
             log_start: LogPosition(log_start),
             ..MetaStats::default()
         };
-        // Where the log begins, the disks, whether they are enough.
+        // Start of the log, the disks, whether they are enough.
         let cases: &[(u64, &[u128], bool)] = &[
             (100, &[1], true),
             (100, &[2], false),
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn too_few_states_degrade_a_volume_only_once_the_log_is_cut() {
-        // Disks with the log and with the state, of two wanted; where the log begins; whether it is short.
+        // Disks with the log and disks with the state, of two wanted; start of the log; whether it is short.
         let cases: &[(&str, usize, usize, u64, bool, bool)] = &[
             ("new", 2, 1, 1, false, false),
             ("shipped", 2, 2, 100, false, false),

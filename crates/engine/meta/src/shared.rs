@@ -1,7 +1,7 @@
-//! What the store's handle, its committer and its background work share.
+//! The part of a store that its handle, its committer and its background work share.
 //!
-//! Owns: the queue, the overlay of what is not applied yet, positions of copies, shipping.
-//! Must not know: how log files or RocksDB work.
+//! Owns: the queue, the overlay of changes that are not applied, positions of copies, shipping. Must not know: how log
+//! files or RocksDB work.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -33,15 +33,15 @@ use crate::state::remote::RemoteCopies;
 use crate::state::{self, Candidate, StateStore};
 use crate::tasks::Tasks;
 
-/// Numbers of segments that are reserved at once; half of them is always durably reserved ahead.
+/// Segment numbers reserved at once; half of them are always durably reserved ahead.
 pub(crate) const SEGMENT_CHUNK: u64 = 4096;
 
-/// Of the room that the next owner finds for the log, this part is used: its state needs some, too.
+/// The log uses this part of the room that the next owner finds: the owner's state needs room, too.
 const LOG_ROOM_PART: u64 = 2;
-/// Of so many bytes of log the state is never copied for want of room.
+/// Below this number of log bytes, lack of room never triggers a copy of the state.
 const LOG_ROOM_BYTES_MIN: u64 = 1 << 20;
-/// Inode numbers that are reserved at once. Clients may learn of a number before it is durable, so half of these
-/// must be more than the calls that can be under way.
+/// Inode numbers reserved at once. Clients may learn of a number before it is durable, so half of these must exceed the
+/// number of concurrent calls.
 pub(crate) const INO_CHUNK: u64 = 1 << 20;
 
 /// A submitted batch.
@@ -50,11 +50,11 @@ pub(crate) struct Queued {
     pub batch: Batch,
 }
 
-/// What `submit` changes, under one lock: so one order holds for all of it.
+/// The data that `submit` changes, under one lock: so all of it has one order.
 pub(crate) struct Pending {
     pub position_next: LogPosition,
     pub queue: VecDeque<Queued>,
-    /// As of the last batch submitted.
+    /// Counters as of the last batch submitted.
     pub counters: Counters,
     pub ino_next: u64,
     pub segment_next: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     No,
-    /// When everything is durable, applied and shipped.
+    /// After everything is durable, applied and shipped.
     Drained,
     Now,
 }
@@ -78,7 +78,7 @@ pub(crate) struct GroupCounts {
     pub ship_errors: AtomicU64,
 }
 
-/// The newest of a key that is submitted and not applied.
+/// The newest value of a key that is submitted and not applied.
 pub(crate) struct Submitted {
     pub value: Option<Bytes>,
     pub birth: Generation,
@@ -92,66 +92,66 @@ pub(crate) struct StoreCore {
     pub entropy: Arc<dyn Entropy>,
     pub tasks: Tasks,
     pub settings: MetaSettings,
-    /// That the state and its copies are on.
+    /// Disks of the state and its copies.
     pub disks: DiskSet,
     pub term: Term,
-    /// Terms that the log names, this one included.
+    /// Terms that the log names, including this one.
     pub term_count: usize,
     pub state: Arc<dyn StateStore>,
-    /// Copies of the state on other nodes, if it is in a cluster: the log is kept for these.
+    /// Copies of the state on other nodes, if the volume is in a cluster: the log is retained for them.
     pub remote: Option<Arc<RemoteCopies>>,
     pub pending: Mutex<Pending>,
     pub overlay: RwLock<Overlay>,
-    /// As of the last group that was cut.
+    /// The journal as of the last group that was cut.
     pub journal: Mutex<JournalIndex>,
     pub progress: Arc<Progress>,
     pub work: Notify,
     pub log_status: Mutex<LogStatus>,
     pub groups: GroupCounts,
     pub group_bytes_max: usize,
-    /// Length of the last batch that was refused for it.
+    /// Length of the last batch refused for its size.
     pub refused_len_bytes: AtomicUsize,
     pub queued_bytes: AtomicUsize,
     pub admission: Notify,
     pub applied: Mutex<AppliedRecord>,
-    /// The state moved on, or the store has ended.
+    /// Notified when the state has advanced, and when the store has ended.
     pub applied_more: Notify,
-    /// From where on snapshots can be read that were taken since the start.
+    /// Position from which on each snapshot taken since the start can be read.
     pub taken: Mutex<BTreeMap<Generation, LogPosition>>,
-    /// Durable states: disk and position; the primary is first.
+    /// Durable states with disk and position; the primary is first.
     pub states: Mutex<Vec<(usize, LogPosition)>>,
-    /// Old states that are of use only until the next shipment.
+    /// Old states that are needed only until the next shipment.
     pub superseded: Mutex<Vec<Candidate>>,
     pub stop: AtomicU8,
-    /// Those who want nothing to become durable: see [`crate::CommitHold`].
+    /// Number of holds, which keep batches from becoming durable; see [`crate::CommitHold`].
     pub held_count: AtomicUsize,
     pub log_start: AtomicU64,
     pub shipping: Arc<tokio::sync::Mutex<()>>,
     pub ship: Mutex<BackgroundShip>,
     pub is_ship_running: AtomicBool,
-    /// Asked for since the last one in the background began.
+    /// A shipment was requested since the last one in the background began.
     pub is_ship_wanted: AtomicBool,
-    /// Disks that could not take a copy of the state when they were asked last.
+    /// Disks that could not take a copy of the state at the last attempt.
     pub refused_states: Mutex<BTreeSet<usize>>,
-    /// The state, or the log, had no space when it was last needed.
+    /// The state or the log had no space at its last write.
     pub is_full: AtomicBool,
-    /// The committer is to have the log do without its spare files.
+    /// The committer should have the log remove its spare files.
     pub are_spares_unwanted: AtomicBool,
-    /// The last batch before that of [`Self::submit_quiet`], and the position of that. Locked under `pending`.
+    /// The last batch before the one of [`Self::submit_quiet`], and the position of that one. Locked under `pending`.
     pub quiet: Mutex<Option<(LogPosition, LogPosition)>>,
-    /// Why nothing can be changed, if the store was opened to be read alone. It has no committer then.
+    /// Reason for refusing changes, if the store was opened read-only. Such a store has no committer.
     pub read_only: Option<String>,
-    /// What such a store has in memory of its log: counted until the store is dropped.
+    /// Memory of the log of a read-only store: counted until the store is dropped.
     pub _kept: Option<ReplayHold>,
 }
 
 #[derive(Default)]
 pub(crate) struct BackgroundShip {
-    /// Log written since the last shipment began.
+    /// Log bytes written since the last shipment began.
     pub bytes: u64,
-    /// Disks that were healthy then.
+    /// Number of healthy disks at that time.
     pub healthy_count: usize,
-    /// Files of the log, by then, that disks had no room for in full.
+    /// Number of short log files at that time, made where disks lacked room.
     pub short_file_count: u64,
 }
 
@@ -164,7 +164,7 @@ impl StoreCore {
         }
     }
 
-    /// Asks for a stop; one that is more urgent than the last wins.
+    /// Requests a stop. The most urgent request wins.
     pub fn ask_stop(&self, stop: Stop) {
         let urgency = match stop {
             Stop::No => 0,
@@ -178,7 +178,7 @@ impl StoreCore {
         self.work.notify_one();
     }
 
-    /// Ends the store: everybody gets this error from now on.
+    /// Ends the store: all callers get this error from now on.
     pub fn fail(&self, error: MetaError) {
         tracing::error!(
             volume = self.disks.volume.0,
@@ -190,7 +190,7 @@ impl StoreCore {
         self.applied_more.notify_waiters();
     }
 
-    /// The state or the log finds no space.
+    /// Notes that the state or the log has no space.
     pub fn note_full(&self, why: &str) {
         if !self.is_full.swap(true, Ordering::AcqRel) {
             tracing::error!(
@@ -201,27 +201,27 @@ impl StoreCore {
         }
     }
 
-    /// The state took everything.
+    /// Notes that the state applied everything.
     pub fn note_space(self: &Arc<Self>) {
         if self.is_full.load(Ordering::Acquire) && self.is_full.swap(false, Ordering::AcqRel) {
             tracing::info!(
                 volume = self.disks.volume.0,
                 "there is space for metadata again"
             );
-            // What could not be shipped holds back the log.
+            // The missing shipment holds back the log.
             self.ship_in_background();
         }
     }
 
-    /// Waits a moment for space, or until there is something else to do.
+    /// Waits for a moment, which may bring space, or until other work arrives.
     pub async fn pause(&self, clock: &dyn Clock) {
         let work = std::pin::pin!(self.work.notified());
         select(clock.sleep(FULL_RETRY_PAUSE), work).await;
     }
 
-    /// Ends the store when its state turns out to be damaged, if there is a copy to go on with: who
-    /// watches over it opens the volume again from that. Without one, what can be read is served, unless
-    /// that is nothing, because the disk is not used any more: then all wait for it to come back.
+    /// Ends the store if its state is corrupt and another copy exists: the pool then opens the volume again from that
+    /// copy. Without another copy, readable entries are still served. If the disk was faulted, nothing is readable, and
+    /// all callers wait for the disk to come back.
     pub fn note_damage(&self, error: &MetaError) {
         let is_damaged = matches!(error, MetaError::StateDamaged(_));
         if !is_damaged && !matches!(error, MetaError::State(_)) || self.progress.is_stopped() {
@@ -243,8 +243,8 @@ impl StoreCore {
         }
     }
 
-    /// What a reader is told who met an error in the state: that the store has ended, if it has, because the
-    /// volume is opened again then, where the reader may find what it looks for.
+    /// The error for a reader that met an error in the state. If the store has ended, the reader gets that error: the
+    /// volume is then opened again, and the retry may succeed there.
     pub fn told(&self, error: MetaError) -> MetaError {
         self.note_damage(&error);
         match error {
@@ -291,14 +291,15 @@ impl StoreCore {
         may_share.then(|| (self.submit_locked(&mut pending, batch), generation))
     }
 
-    /// Not under the lock: it takes longer than all else of a submission.
+    /// Outside the lock: encryption takes longer than the rest of a submission.
     fn encrypt(&self, batch: &mut Batch) {
         if let Some(key) = &self.settings.key {
             encrypt_journal(key, &*self.entropy, batch);
         }
     }
 
-    /// As [`Self::submit`], for who looked at what is pending before. The batch is short, and has nothing for the journal.
+    /// As [`Self::submit`], for a caller that holds the lock of `pending`. The batch is small, and has no journal
+    /// entries.
     pub fn submit_locked(&self, pending: &mut Pending, batch: Batch) -> Ticket {
         assert!(
             self.settings.key.is_none()
@@ -329,7 +330,7 @@ impl StoreCore {
         Ticket(position)
     }
 
-    /// Whether there is such a snapshot, and all that it shows is in the state.
+    /// Whether the snapshot exists and the state holds all that it shows.
     pub fn shows(&self, generation: Generation) -> bool {
         let is_there = {
             let pending = self.pending.lock();
@@ -363,7 +364,7 @@ impl StoreCore {
         self.progress.refuse(reason)
     }
 
-    /// The position of the last batch, without the one that [`Self::submit_quiet`] submits.
+    /// The position of the last batch, ignoring the one of [`Self::submit_quiet`].
     pub fn last_change(&self) -> LogPosition {
         self.last_change_of(&self.pending.lock())
     }
@@ -376,7 +377,8 @@ impl StoreCore {
         }
     }
 
-    /// Submits an empty batch so that a log that nobody changes can be cut: it says that nothing before it is needed.
+    /// Submits an empty batch so that the log of an idle volume can be cut: the batch says that nothing before it is
+    /// needed.
     pub fn submit_quiet(&self) -> Ticket {
         let mut pending = self.pending.lock();
         let change = self.last_change_of(&pending);
@@ -387,7 +389,7 @@ impl StoreCore {
         ticket
     }
 
-    /// A position for a group that nobody submitted.
+    /// Reserves a position for a group without a submitted batch.
     pub fn reserve_position(&self) -> LogPosition {
         let mut pending = self.pending.lock();
         let position = pending.position_next;
@@ -395,7 +397,7 @@ impl StoreCore {
         position
     }
 
-    /// The group is durable.
+    /// Notes that the group is durable.
     pub fn committed(&self, group: &Group) {
         self.progress.advance(group.last);
         self.queued_bytes
@@ -403,7 +405,7 @@ impl StoreCore {
         self.admission.notify_waiters();
     }
 
-    /// Brings the state to the end of the group; what it holds then leaves the overlay.
+    /// Applies the group to the state. Its changes then leave the overlay.
     pub fn apply(&self, group: &Group, applied: AppliedRecord) -> Result<(), MetaError> {
         committer::apply(&*self.state, group, applied)?;
         *self.applied.lock() = applied;
@@ -418,12 +420,12 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Copies of log and state that can be had now.
+    /// Number of copies of log and state that are possible now.
     fn copies_possible(&self) -> usize {
         self.disks.copies_possible()
     }
 
-    /// Whether there are as many states as there can be.
+    /// Whether there are as many states as possible.
     pub fn states_are_complete(&self) -> bool {
         let states = self.states.lock();
         let healthy = states
@@ -432,8 +434,8 @@ impl StoreCore {
         healthy.count() >= self.copies_possible()
     }
 
-    /// Where the log must be kept from when a group that begins at `first` is durable: the oldest of
-    /// the newest states goes on from there, and no journal entry before is needed. It only grows.
+    /// Position from which on the log must be retained when a group that begins at `first` is durable: the oldest of
+    /// the required states goes on from there, and no earlier journal entry is needed. It only grows.
     pub fn log_needed_from(&self, first: LogPosition) -> LogPosition {
         if let Some(oldest) = self.states_through() {
             let journal = self.journal.lock().oldest();
@@ -444,7 +446,7 @@ impl StoreCore {
         LogPosition(self.log_start.load(Ordering::Acquire))
     }
 
-    /// How far the oldest of the states that count goes; `None` if there are too few to cut the log.
+    /// Position of the oldest state that counts; `None` if there are too few states to cut the log.
     pub fn states_through(&self) -> Option<LogPosition> {
         if let Some(remote) = &self.remote {
             if planted::is(Bug::LogCutBehindTheCopies) {
@@ -454,8 +456,8 @@ impl StoreCore {
             let here = self.state_positions(|disk| self.disks.is_healthy(disk));
             let here = here.into_iter().max();
             if let Some(elsewhere) = remote.through(is_too_long) {
-                // What was copied may be more than what is durable here: when the others are lost and this node starts
-                // anew, it goes on from its own.
+                // The copy may be ahead of the durable state here. If the other nodes are lost and this node restarts,
+                // it goes on from its own state.
                 let is_counted = !planted::is(Bug::LogCutBehindTheOwnState);
                 return if is_counted {
                     here.map(|here| here.min(elsewhere))
@@ -463,22 +465,21 @@ impl StoreCore {
                     Some(elsewhere)
                 };
             }
-            // On a node without others, the state here is all that there can be.
+            // Without other nodes, the local state is the only one possible.
             let is_alone = is_too_long && remote.may_be_alone();
             return here.filter(|_| is_alone);
         }
         let wanted = self.copies_possible();
         let mut positions = self.state_positions(|disk| self.disks.is_healthy(disk));
         if positions.len() < wanted {
-            // What is on a draining disk counts as long as others cannot take its place.
+            // A copy on a draining disk counts while no other disk can replace it.
             positions = self.state_positions(|disk| self.disks.may_be_needed(disk));
         }
         positions.sort_unstable_by(|a, b| b.cmp(a));
         let oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
-        // With fewer states than there can be, an older copy that the log still goes on from is worth keeping, but not
-        // for ever: a disk may have no space for another for as long as it likes. New copies are made from what is
-        // applied, and need nothing of the log before that. Until all were tried, the log may have more copies than the
-        // state.
+        // With too few states, an older copy that the log still continues is worth keeping, but not for ever: another
+        // disk may stay full for any time. New copies are made from the applied state, and need no earlier log. Until
+        // all disks were tried, the log may have more copies than the state.
         if oldest.is_none() && self.log_is_too_long() && self.were_all_asked_for_states() {
             return positions.last().copied();
         }
@@ -500,15 +501,15 @@ impl StoreCore {
         counted.map(|(_, position)| *position).collect()
     }
 
-    /// Whether the log is cut although some states are missing: the next start reads all of it, and only so many terms
-    /// can be named in it.
+    /// Whether the log is cut although some states are missing. The next start reads the whole log, and the number of
+    /// terms that it can name is limited.
     fn log_is_too_long(&self) -> bool {
         let log_bytes = self.log_status.lock().retained_bytes;
         log_bytes > self.settings.log_bytes_max || self.names_too_many_starts()
     }
 
-    /// Bytes of log that whoever takes the volume over finds room to copy. More is not retained if that can be helped: the state
-    /// is copied, and the journal folded, before.
+    /// Log bytes that the next owner has room to copy. To stay below that, the state is copied and the journal folded
+    /// early.
     pub fn log_room_bytes(&self) -> u64 {
         let room_bytes = self.log_status.lock().room_bytes;
         room_bytes.map_or(u64::MAX, |room| {
@@ -516,13 +517,13 @@ impl StoreCore {
         })
     }
 
-    /// Whether the log names so many starts that it must forget the earlier ones now.
+    /// Whether the log names so many starts that it must forget earlier ones now.
     pub fn names_too_many_starts(&self) -> bool {
         self.term_count > self.settings.starts_named_max
     }
 
-    /// Counts log bytes; starts a shipment when there are enough of them, when a disk failed, or when the log found no room for
-    /// another file: what is shipped need not be kept in older ones.
+    /// Counts log bytes. Starts a shipment if there are enough of them, if a disk failed, or if the log found no room
+    /// for another file: older log files need not keep what is shipped.
     pub fn logged(self: &Arc<Self>, bytes: u64) {
         let healthy_count = self.disks.healthy().len();
         let short_file_count = self.log_status.lock().short_file_count;
@@ -544,7 +545,7 @@ impl StoreCore {
         }
     }
 
-    /// Makes another copy of the state if that would be better protected.
+    /// Makes another copy of the state if that would improve its protection.
     pub fn look_at_copies(self: &Arc<Self>) {
         if self
             .remote
@@ -555,8 +556,8 @@ impl StoreCore {
         }
     }
 
-    /// One begins after this call, now or when the one that is under way has ended: that may know nothing of a disk
-    /// that was added meanwhile.
+    /// Starts a shipment in the background: now, or after the one in progress, which may not know of a disk that was
+    /// added meanwhile.
     pub fn ship_in_background(self: &Arc<Self>) {
         self.is_ship_wanted.store(true, Ordering::SeqCst);
         if self.stop() != Stop::No || self.is_ship_running.swap(true, Ordering::SeqCst) {
@@ -583,10 +584,10 @@ impl StoreCore {
 
     async fn ship_and_note(&self) {
         match self.ship_now().await {
-            // The state can take no more: the committer finds out, and goes on when there is space.
+            // The state is full: the committer notices, and goes on when there is space.
             Err(MetaError::Full(why)) => self.note_full(&why),
-            // Also if it is the primary that cannot be read: if it can be done without, the store has ended by then; if it
-            // takes no more either, the committer finds out.
+            // This includes an unreadable primary. If the store can do without it, it has ended by now. If the primary
+            // also refuses writes, the committer notices.
             Err(error) => tracing::warn!("shipping a checkpoint: {error}"),
             Ok(()) => {}
         }
@@ -616,8 +617,8 @@ impl StoreCore {
         }
     }
 
-    /// Makes the applied state durable here and on as many other disks as copies are wanted. Fails
-    /// only if the primary does; copies that cannot be made show in the statistics.
+    /// Makes the applied state durable here, and on as many other disks as copies are wanted. Fails only if the primary
+    /// does; the statistics show missing copies.
     pub async fn ship_now(&self) -> Result<(), MetaError> {
         let turn = Arc::new(Arc::clone(&self.shipping).lock_owned().await);
         if self.stop() == Stop::Now {
@@ -664,7 +665,8 @@ impl StoreCore {
                             disk = self.disks.get(disk).disk.label(),
                             "shipping a checkpoint: {error}"
                         );
-                        // No space, or no file descriptor, is no sign of a bad disk; others are not used any more.
+                        // Lack of space or of file descriptors is no fault of the disk. After any other error the disk
+                        // is faulted.
                         let is_bad = match &error {
                             MetaError::Disk(
                                 DiskError::Full { .. } | DiskError::NoDescriptor { .. },
@@ -675,7 +677,7 @@ impl StoreCore {
                             self.disks.mark_failed(disk, &error);
                         }
                         self.note_damage(&error);
-                        // What was there may be half replaced.
+                        // The old copy there may be half replaced.
                         self.states.lock().retain(|(at, _)| *at != disk);
                         self.refused_states.lock().insert(disk);
                     }
@@ -690,7 +692,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Puts a copy of the state on other nodes. Fails only if the state itself does: without a copy the log is kept.
+    /// Copies the state to other nodes. Fails only if the state itself does: without a copy the log is retained.
     async fn put_elsewhere(
         &self,
         remote: &RemoteCopies,
@@ -722,7 +724,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// An old state that can be removed now. Those on disks that are not used may have to wait for ever.
+    /// An old state that can be removed now. States on faulted disks may have to wait for ever.
     fn next_superseded(&self) -> Option<Candidate> {
         let mut superseded = self.superseded.lock();
         if self.stop() == Stop::Now {
@@ -733,7 +735,7 @@ impl StoreCore {
         Some(superseded.swap_remove(index))
     }
 
-    /// Leaves the old states on some disks as they are.
+    /// Leaves the old states on some disks in place.
     pub fn leave_superseded(&self, on: impl Fn(usize) -> bool) {
         let mut superseded = self.superseded.lock();
         let all = std::mem::take(&mut *superseded).into_iter();
@@ -743,8 +745,9 @@ impl StoreCore {
         state::leave(left);
     }
 
-    /// Healthy disks but the primary's; those that have a copy come first, unless others are preferred. Last draining ones and have one still: it
-    /// is kept fresh while there are not enough others, for it may be the only other one.
+    /// Healthy disks without the primary's. Disks that have a copy come first, after preferred ones. Draining disks
+    /// with a copy come last: their copy is kept current while there are too few other disks, because it may be the
+    /// only other one.
     fn ship_candidates(&self) -> Vec<usize> {
         let primary = self.state.disk();
         let states = self.states.lock();

@@ -1,7 +1,7 @@
-//! The snapshots of a volume: which there are, and what may become of them.
+//! The snapshots of a volume, and the changes that are allowed to them.
 //!
-//! Owns: the rules for names and locks, the neighbours of a snapshot. Must not know: how old versions are kept (`state`),
-//! what waits before one is taken, and what frees what only it held (`fs`).
+//! Owns: the rules for names and locks, the neighbours of a snapshot. Must not know: how old versions are kept
+//! (`state`), the wait before a snapshot is taken, and the freeing of space that only a snapshot held (`fs`).
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -11,10 +11,10 @@ use cairn_base::{Branch, Generation, Timestamp};
 use cairn_formats::metadata::keys::NAME_LEN_BYTES_MAX;
 use cairn_formats::metadata::{CLONE_COUNT_MAX, SnapshotRecord};
 
-/// Most snapshots of one volume, those that are being freed included.
+/// Limit of the snapshots of one volume, including those that are being freed.
 pub const SNAPSHOT_COUNT_MAX: usize = 4096;
 
-/// Why snapshots stay as they are.
+/// Reasons for refusing a change of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     #[error("there is a snapshot of that name already")]
@@ -23,7 +23,7 @@ pub enum SnapshotError {
     NotFound,
     #[error("the snapshot is locked; unlock it first")]
     Locked,
-    /// Nothing becomes of it, or of others, before that is done.
+    /// A restore is in progress: all changes of snapshots wait for its end.
     #[error("the volume is being restored from it")]
     Restoring,
     #[error("volumes began from it as clones; delete those first")]
@@ -43,31 +43,31 @@ pub enum SnapshotError {
         "a snapshot's name has 1 to {NAME_LEN_BYTES_MAX} bytes, no '/', and is neither '.' nor '..'"
     )]
     BadName,
-    /// The store takes no changes any more.
+    /// The store accepts no more changes.
     #[error("the volume is being closed")]
     Closed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotChange {
-    /// Of all that was changed up to now. The generation ends.
+    /// Takes a snapshot of all changes so far. The generation ends.
     Take(SnapshotRecord),
     Put(Generation, SnapshotRecord),
     Remove(Generation),
 }
 
-/// What to note about a snapshot that is taken.
+/// Properties of a snapshot that is to be taken.
 #[derive(Clone, Debug)]
 pub struct NewSnapshot {
     pub name: Bytes,
     pub taken: Timestamp,
-    /// Empty if it is taken by hand.
+    /// Name of its schedule; empty for a snapshot taken by hand.
     pub schedule: Bytes,
-    /// Of volumes of several nodes, until all of them have theirs; 0: none.
+    /// Group of a snapshot of volumes of several nodes, until all of them have taken theirs; 0: none.
     pub undecided_group: u64,
 }
 
-/// Refuses what cannot be the name of a directory.
+/// Refuses names that a directory cannot have.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), SnapshotError> {
     let is_good = (1..=NAME_LEN_BYTES_MAX).contains(&name.len())
         && !name.contains(&b'/')
@@ -77,11 +77,11 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), SnapshotError> {
     is_good.then_some(()).ok_or(SnapshotError::BadName)
 }
 
-/// All snapshots by generation, those that are being freed included.
+/// All snapshots by generation, including those that are being freed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshots {
     all: BTreeMap<Generation, SnapshotRecord>,
-    /// Of each branch that has any.
+    /// The newest snapshot of each branch that has any.
     newest: BTreeMap<Branch, Generation>,
 }
 
@@ -105,12 +105,12 @@ impl Snapshots {
         was_there
     }
 
-    /// The newest of a branch that can be seen, or 0: what was born up to then and is changed becomes history.
+    /// The newest visible snapshot of a branch, or 0. A changed value that was born up to then becomes history.
     pub fn newest(&self, branch: Branch) -> Generation {
         self.newest.get(&branch).copied().unwrap_or_default()
     }
 
-    /// The same of all that are not the store's own volume and have any.
+    /// The newest visible snapshot of each branch with any, without the main branch.
     pub fn newest_of_branches(&self) -> Vec<(Branch, Generation)> {
         let newest = self
             .newest
@@ -119,7 +119,7 @@ impl Snapshots {
         newest.filter(|(branch, _)| !branch.is_main()).collect()
     }
 
-    /// What a branch began from.
+    /// The snapshot that a branch began from.
     pub fn base_of(&self, branch: Branch) -> Option<(Generation, &SnapshotRecord)> {
         let is_base = |record: &SnapshotRecord| {
             let mut clones = record.clones.iter();
@@ -135,7 +135,7 @@ impl Snapshots {
         seen.map(|(generation, record)| (*generation, record))
     }
 
-    /// One that can be seen.
+    /// A visible snapshot.
     pub fn seen_at(&self, generation: Generation) -> Result<&SnapshotRecord, SnapshotError> {
         let found = self.all.get(&generation);
         let found = found.filter(|record| !record.is_deleted);
@@ -148,13 +148,13 @@ impl Snapshots {
             .map(|(generation, _)| generation)
     }
 
-    /// The one that the volume is to be restored from, if there is one.
+    /// The snapshot that the volume is to be restored from, if there is one.
     pub fn restoring(&self) -> Option<(Generation, &SnapshotRecord)> {
         let mut seen = self.seen();
         seen.find(|(_, record)| record.is_restoring)
     }
 
-    /// The nearest of its branch that can be seen before and after `generation`; 0 and none.
+    /// The nearest visible snapshots of the branch before and after `generation`; 0 and none if there are none.
     pub fn neighbours(
         &self,
         branch: Branch,
@@ -172,7 +172,7 @@ impl Snapshots {
     }
 
     fn find_newest(&mut self) {
-        // The later ones come last.
+        // Later snapshots come last.
         let newest = self
             .seen()
             .map(|(at, record)| (record.branch, at))

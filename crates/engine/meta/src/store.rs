@@ -1,4 +1,4 @@
-//! The store as callers see it.
+//! The callers' interface of a store.
 //!
 //! Owns: submitting, waiting, counters, ids, the life of a store. Must not know: log files, RocksDB.
 
@@ -38,35 +38,36 @@ use crate::volume_log::VolumeLog;
 
 /// Share of the log's limit, in percent, above which the journal should be folded.
 const FOLD_PERCENT: u64 = 50;
-/// What one operation has brought into memory, one thing after the other, before it blocks its thread.
+/// Loads into memory for one operation, before it blocks its thread.
 const BRING_COUNT_MAX: usize = 64;
-/// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
+/// Longest wait for the outcome of a change whose store has ended: closing or abandoning the store, and opening the
+/// next.
 const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
-/// The log of a volume that nobody changes may take the room of so many of its files.
+/// The log of an idle volume may take the room of this many log files.
 const QUIET_LOG_FILES: u64 = 2;
-/// A copy of the state is fetched so often at most while newer ones are made meanwhile.
+/// Limit of the rounds that fetch a copy of the state while newer ones are made.
 const FETCH_ROUNDS: usize = 3;
 
-/// What of a segment is in use.
+/// Space use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentUsage {
     pub id: SegmentId,
-    /// Room for data, parity apart.
+    /// Room for data, without parity.
     pub data_bytes: u64,
-    /// What it takes on disks, or took before it went to a tier, parity and copies included.
+    /// Bytes on disks, or before the move to a tier, including parity and copies.
     pub protected_bytes: u64,
     pub live_bytes: u64,
     pub live_records: u64,
-    /// It was noted that nothing is added any more.
+    /// The segment is noted as sealed: it gets no more records.
     pub sealed: bool,
-    /// It is in a tier, and takes no room on disks.
+    /// The segment is in a tier, and takes no room on disks.
     pub is_remote: bool,
-    /// The day (since 1970) on which clients used it last, as far as that was noted; 0: it was not yet.
+    /// The last noted day (since 1970) on which clients used the segment; 0 if there is none yet.
     pub used_day: u32,
 }
 
 impl SegmentUsage {
-    /// Room that it takes on disks, parity apart.
+    /// Room on disks, without parity.
     pub fn disk_bytes(&self) -> u64 {
         match self.is_remote {
             true => 0,
@@ -74,7 +75,7 @@ impl SegmentUsage {
         }
     }
 
-    /// Room that live records do not take; none where nothing is live, or where more may come.
+    /// Room beside the live records; 0 if there is no live record, or if more may come.
     pub fn sparse_bytes(&self) -> u64 {
         match self.sealed && self.live_records > 0 {
             true => self.data_bytes.saturating_sub(self.live_bytes),
@@ -83,18 +84,18 @@ impl SegmentUsage {
     }
 }
 
-/// What opening found.
+/// Results of opening.
 #[derive(Debug)]
 pub struct Recovered {
     pub epoch: Epoch,
-    /// Changes of keys that the log had and the state had not.
+    /// Changes of keys in the log that the state lacked.
     pub replayed_entries: u64,
-    /// In log order; what no fold covers. They stay in the log until they are folded.
+    /// Entries that no fold covers, in log order. They stay in the log until they are folded.
     pub journal: Vec<JournalEntry>,
 }
 
-/// The metadata of one volume, open for reading and writing. All methods may be called from any
-/// thread. Dropped without [`MetaStore::close`], it stops as in a crash: nothing durable is lost.
+/// The metadata of one volume, open for reading and writing. All methods may be called from any thread. If it is
+/// dropped without [`MetaStore::close`], it stops as in a crash: nothing durable is lost.
 pub struct MetaStore<L: CommitLog = VolumeLog> {
     pub(crate) shared: Arc<StoreCore>,
     pub(crate) log: L,
@@ -107,8 +108,8 @@ impl<L: CommitLog> Drop for MetaStore<L> {
 }
 
 impl MetaStore {
-    /// Makes an empty volume on `disks`, the first of which are preferred: the log on as many as
-    /// copies are wanted, the state on the first. Refused where there is log of this volume.
+    /// Creates an empty volume on `disks`, in order of preference: the log on as many as copies are wanted, the state
+    /// on the first. Fails if a log of this volume exists.
     pub async fn create(
         env: Env,
         settings: MetaSettings,
@@ -118,9 +119,8 @@ impl MetaStore {
         open::create(env, settings, volume, disks).await
     }
 
-    /// Opens a volume from the disks that are present: the newest state on any of them, then the
-    /// log. A new epoch begins, on as many disks as copies are wanted, before this returns; what
-    /// was on fewer disks is copied first.
+    /// Opens a volume from the disks that are present: the newest state on any of them, then the log. Before this
+    /// returns, a new epoch begins on as many disks as copies are wanted; records on fewer disks are copied first.
     ///
     /// Refuses when acknowledged changes may be on missing disks only.
     pub async fn open(
@@ -132,9 +132,9 @@ impl MetaStore {
         open::open(env, settings, volume, disks, Vec::new()).await
     }
 
-    /// As [`MetaStore::open`], with draining disks: their log counts, and nothing is kept on them any more, their
-    /// state included. They know from then on that the log goes on without them, so that none of them, opened alone,
-    /// takes itself for enough. They are let go with [`VolumeLog::retire_disk`].
+    /// As [`MetaStore::open`], with draining disks. Their log counts, and they get no new data, and no state. They are
+    /// told that the log goes on without them, so that none of them is opened alone later. [`VolumeLog::retire_disk`]
+    /// releases them.
     pub async fn open_without(
         env: Env,
         settings: MetaSettings,
@@ -145,9 +145,9 @@ impl MetaStore {
         open::open(env, settings, volume, disks, draining).await
     }
 
-    /// As [`Self::open_without`], where no disk has room for what an opening writes, with nothing written: the volume can be read, in
-    /// all its views, and each batch is refused with [`MetaError::Full`] and `why`. What the log has beside the state is in memory.
-    /// To be closed with [`Self::abort`] before it is opened for writing.
+    /// As [`Self::open_without`], without any write, for disks that lack the room that opening needs. All views of the
+    /// volume can be read, and each batch is refused with [`MetaError::Full`] and `why`. Memory holds the records
+    /// beyond the state. Close it with [`Self::abort`] before the volume is opened for writing.
     pub async fn open_to_read(
         env: Env,
         settings: MetaSettings,
@@ -159,8 +159,8 @@ impl MetaStore {
         open::open_to_read(env, settings, volume, disks, draining, why).await
     }
 
-    /// The last epoch of a volume whose log is on the disks of this server alone, if there is one. The first owner of the
-    /// volume in a cluster needs a later one; [`Self::take_over`] goes on with that log.
+    /// The last epoch of a volume whose log is on the disks of this server alone, if it has one. The first owner of the
+    /// volume in a cluster needs a later epoch; [`Self::take_over`] goes on with that log.
     pub async fn mirrored_epoch(
         volume: VolumeId,
         disks: Vec<(DiskId, Arc<dyn Disk>)>,
@@ -168,8 +168,8 @@ impl MetaStore {
         open::mirrored_epoch(volume, disks).await
     }
 
-    /// Opens a volume of a cluster that this node has taken over, or makes it if it is new. Waits for nobody: fails with
-    /// [`MetaError::LogUnreachable`] as long as disks are missing that may hold what was acknowledged.
+    /// Opens a volume of a cluster that this node has taken over, or creates it if it is new. Does not wait for disks:
+    /// fails with [`MetaError::LogUnreachable`] while disks are missing that may hold acknowledged changes.
     pub async fn take_over(
         env: Env,
         settings: MetaSettings,
@@ -179,9 +179,9 @@ impl MetaStore {
         open::take_over(env, settings, seat, disks).await
     }
 
-    /// Gives back, in the background, what the log of a volume takes on disks that nobody has changed for a while: the state is made
-    /// durable with its copies, so that the log can be cut, and files that wait to be used again go. On several nodes the disks
-    /// see to that. To be called again, later and later: a disk may have had no room for its copy.
+    /// Frees, in the background, disk space of the log of an idle volume: makes the state durable with its copies, so
+    /// that the log can be cut, and removes spare files. On several nodes the disks do that themselves. Call it again
+    /// at growing intervals: a disk may have had no room for its copy.
     pub fn give_back_log(&self) {
         let shared = self.shared.clone();
         if !matches!(self.log, VolumeLog::Mirrored(_))
@@ -197,7 +197,7 @@ impl MetaStore {
                     tracing::debug!("the log of a volume that nobody changes is not cut: {error}");
                     return;
                 }
-                // An error ends the store, and is told then.
+                // An error ends the store, which reports it.
                 let _ = shared.durable(shared.submit_quiet()).await;
             }
             shared.are_spares_unwanted.store(true, Ordering::Release);
@@ -205,9 +205,9 @@ impl MetaStore {
         });
     }
 
-    /// Gets ready to take a volume over that another node owns and is about to give away: the copy of the state that `seat`'s list
-    /// names becomes the state on the first of `disks`, so that the takeover only opens it. Changes nothing elsewhere. The volume
-    /// is open nowhere in this process, and is not opened before this ends.
+    /// Prepares the takeover of a volume that another node owns and is about to release: the copy of the state that
+    /// `seat`'s list names becomes the state on the first of `disks`, so that the takeover only opens it. Changes
+    /// nothing elsewhere. The volume must not be open in this process before this ends.
     pub async fn prepare(
         env: Env,
         settings: MetaSettings,
@@ -219,7 +219,7 @@ impl MetaStore {
 }
 
 impl<L: CommitLog> MetaStore<L> {
-    /// The log, for what only one of its kind has.
+    /// The log, for operations of one kind of log.
     pub fn log(&self) -> &L {
         &self.log
     }
@@ -228,17 +228,17 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.term.epoch
     }
 
-    /// That changes are made in now.
+    /// The generation of current changes.
     pub fn generation(&self) -> Generation {
         self.shared.pending.lock().counters.record.generation
     }
 
-    /// The volume as it is now, with what was submitted and is not durable yet.
+    /// The volume as it is now, including submitted changes that are not durable yet.
     pub fn live(&self) -> MetaView<'_> {
         MetaView::new(&self.shared, View::Live)
     }
 
-    /// The volume in a view; [`MetaError::NoSuchView`] if there is none such.
+    /// The volume in a view; [`MetaError::NoSuchView`] if the view does not exist.
     pub fn view(&self, view: View) -> Result<MetaView<'_>, MetaError> {
         match view {
             View::Live => Ok(self.live()),
@@ -249,26 +249,26 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// The snapshots that can be seen, the oldest first.
+    /// The visible snapshots, oldest first.
     pub fn snapshots(&self) -> Vec<(Generation, SnapshotRecord)> {
         let pending = self.shared.pending.lock();
         let seen = pending.counters.snapshots.seen();
         seen.map(|(at, record)| (at, record.clone())).collect()
     }
 
-    /// How many that is.
+    /// Number of visible snapshots.
     pub fn snapshot_count(&self) -> u64 {
         self.shared.pending.lock().counters.snapshots.seen().count() as u64
     }
 
-    /// The snapshot that the volume is to be restored from before anybody sees it, if there is one.
+    /// The snapshot that the volume is to be restored from before clients see it, if there is one.
     pub fn restoring(&self) -> Option<(Generation, SnapshotRecord)> {
         let pending = self.shared.pending.lock();
         let found = pending.counters.snapshots.restoring();
         found.map(|(at, record)| (at, record.clone()))
     }
 
-    /// Those that were deleted, and hold what is still to be freed.
+    /// The deleted snapshots that still hold space to be freed.
     pub fn deleted_snapshots(&self) -> Vec<(Generation, SnapshotRecord)> {
         let pending = self.shared.pending.lock();
         let all = pending.counters.snapshots.iter();
@@ -276,13 +276,13 @@ impl<L: CommitLog> MetaStore<L> {
         deleted.map(|(at, record)| (*at, record.clone())).collect()
     }
 
-    /// Ends the generation, and keeps what was submitted up to now: it can be seen when the ticket is applied. What is in
-    /// the journal alone is not in it; callers see to that.
+    /// Takes a snapshot of all changes submitted so far, and ends the generation. The snapshot is visible when the
+    /// ticket is applied. It excludes changes that are in the journal alone; callers fold those first.
     pub fn take_snapshot(&self, new: NewSnapshot) -> Result<(Generation, Ticket), SnapshotError> {
         self.take_snapshot_of(Branch::MAIN, new)
     }
 
-    /// Does that to a branch.
+    /// Takes a snapshot of a branch.
     pub fn take_snapshot_of(
         &self,
         branch: Branch,
@@ -292,17 +292,18 @@ impl<L: CommitLog> MetaStore<L> {
         taken.into_iter().next().ok_or(SnapshotError::Closed)
     }
 
-    /// Does that to several stores at one instant: nothing is submitted to any of them between the first and the last. So
-    /// what was submitted to one of them after a change of another was durable is in no snapshot without that change.
+    /// Takes snapshots of several stores at one instant: no store gets a batch between the first snapshot and the last.
+    /// So if a change of one store was durable before a change of another was submitted, no group of snapshots has the
+    /// second without the first.
     ///
-    /// Fails with the index of the store that refuses; then no snapshot was begun, unless a store is closed meanwhile
-    /// ([`SnapshotError::Closed`]). A store that is named twice has the name the second time ([`SnapshotError::Exists`]).
+    /// Fails with the index of the store that refuses. Then no snapshot was begun, unless a store is closed meanwhile
+    /// ([`SnapshotError::Closed`]). A store that is given twice fails the second time with [`SnapshotError::Exists`].
     pub fn take_snapshots(
         stores: &[(&Self, Branch)],
         new: &NewSnapshot,
     ) -> Result<Vec<(Generation, Ticket)>, (usize, SnapshotError)> {
         check_name(&new.name).map_err(|error| (0, error))?;
-        // In one order, whoever asks: two calls about the same stores wait for one another, and not for ever.
+        // In one order for all callers: two calls with the same stores wait for one another without a deadlock.
         let place = |index: &usize| {
             stores
                 .get(*index)
@@ -349,7 +350,7 @@ impl<L: CommitLog> MetaStore<L> {
                 clones: Vec::new(),
             };
             let change = SnapshotChange::Take(record);
-            // Before it is there: it must not be seen as one that was always there.
+            // Before the snapshot exists: it must not look like one that has always existed.
             let mut taken = shared.taken.lock();
             let ticket = shared.submit_locked(pending, Batch::of_snapshot(change));
             if ticket == Ticket::REFUSED {
@@ -362,12 +363,13 @@ impl<L: CommitLog> MetaStore<L> {
         Ok(all.into_iter().map(|(_, taken)| taken).collect())
     }
 
-    /// Keeps back what is submitted from now on, until the answer is dropped: readers see it, and it does not become durable.
+    /// Holds back batches submitted from now on, until the result is dropped: readers see them, but they do not become
+    /// durable.
     pub fn hold(&self) -> CommitHold {
         CommitHold::begin(&self.shared)
     }
 
-    /// Changes what is noted about a snapshot that can be seen: its name, whether it is locked, whether it is deleted.
+    /// Changes the record of a visible snapshot: name, lock, deletion.
     pub fn change_snapshot(
         &self,
         generation: Generation,
@@ -384,7 +386,7 @@ impl<L: CommitLog> MetaStore<L> {
         if record.is_deleted && !old.clones.is_empty() {
             return Err(SnapshotError::HasClones);
         }
-        // Those come and go elsewhere.
+        // Branches come and go elsewhere.
         record.branch = old.branch;
         record.clones.clone_from(&old.clones);
         let others = snapshots.restoring().filter(|(at, _)| *at != generation);
@@ -401,8 +403,8 @@ impl<L: CommitLog> MetaStore<L> {
         self.submit_snapshot(&mut pending, change)
     }
 
-    /// Begins a branch from a snapshot: a number that no branch of the store ever had. `nameless`: inodes without a name that
-    /// the snapshot counts, and their bytes.
+    /// Begins a branch from a snapshot, with a number that no branch of the store ever had. `nameless`: inodes without
+    /// a name that the snapshot counts, and their bytes.
     pub fn begin_branch(
         &self,
         generation: Generation,
@@ -431,7 +433,7 @@ impl<L: CommitLog> MetaStore<L> {
         Ok((branch, ticket))
     }
 
-    /// Notes that a branch is deleted, or, when all that only it had is freed and nothing began from it, that it is no more.
+    /// Notes that a branch is deleted, or that it no longer exists: its own space is freed and no branch began from it.
     pub fn end_branch(&self, branch: Branch, is_freed: bool) -> Result<Ticket, SnapshotError> {
         let mut pending = self.shared.pending.lock();
         let snapshots = &pending.counters.snapshots;
@@ -460,12 +462,12 @@ impl<L: CommitLog> MetaStore<L> {
         self.submit_snapshot(&mut pending, SnapshotChange::Put(generation, record))
     }
 
-    /// Inodes and bytes of files that a branch has.
+    /// Number of inodes, and bytes of files, of a branch.
     pub fn counts_of(&self, branch: Branch) -> (u64, u64) {
         self.shared.pending.lock().counters.counts_of(branch)
     }
 
-    /// Forgets a snapshot that was deleted, when all that only it held is freed.
+    /// Forgets a deleted snapshot after all space that only it held was freed.
     pub fn remove_snapshot(&self, generation: Generation) -> Result<Ticket, SnapshotError> {
         let mut pending = self.shared.pending.lock();
         match pending.counters.snapshots.get(&generation) {
@@ -487,8 +489,8 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// Up to `max` versions that no snapshot sees any more once `generation` is gone, seen or deleted; on from `from`.
-    /// Reads what is applied: wait with [`Self::applied`] for what was submitted before.
+    /// Up to `max` versions that no snapshot sees once `generation` is gone, visible or deleted; continues at `from`.
+    /// Reads the applied state: wait with [`Self::applied`] for batches submitted before.
     pub fn versions_of(
         &self,
         generation: Generation,
@@ -511,10 +513,10 @@ impl<L: CommitLog> MetaStore<L> {
         found.map_err(|error| self.shared.told(error))
     }
 
-    /// Up to `max` versions that the snapshot of generation `seen` shows and a later one (`up_to`) does not, of keys with
-    /// `from <= key < to`; in the order of their marks, on from the mark `at`. The snapshot is there, and `up_to` is one that
-    /// is there or the generation that goes on. Costs as much as changed between the two, not as much as there is. Reads what
-    /// is applied.
+    /// Up to `max` versions of keys with `from <= key < to` that the snapshot of generation `seen` shows and a later
+    /// one (`up_to`) hides, in the order of their marks, starting at the mark `at`. The snapshot exists, and `up_to` is
+    /// a snapshot or the current generation. The cost grows with the changes between the two, and not with the size of
+    /// the volume. Reads the applied state.
     pub fn gone_since(
         &self,
         seen: Generation,
@@ -529,8 +531,8 @@ impl<L: CommitLog> MetaStore<L> {
         found.map_err(|error| self.shared.told(error))
     }
 
-    /// Up to `max` versions in the history of keys with `from <= key < to`, whoever sees them; from the first on that died
-    /// after what `after` names. Reads what is applied.
+    /// Up to `max` versions in the history of keys with `from <= key < to`, seen by any snapshot, that died after the
+    /// version that `after` names. Reads the applied state.
     pub fn history(
         &self,
         from: &Key,
@@ -543,13 +545,13 @@ impl<L: CommitLog> MetaStore<L> {
         found.map_err(|error| self.shared.told(error))
     }
 
-    /// A version in the history as it is now, if it is there still.
+    /// A version in the history as it is now, if it still exists.
     pub fn dead_version(&self, version: &DeadVersion) -> Result<Option<DeadVersion>, MetaError> {
         let found = versions::dead_version(&*self.shared.state, version);
         found.map_err(|error| self.shared.told(error))
     }
 
-    /// Resolves when the state holds all up to the ticket. Where the state finds no space that may take until there is some.
+    /// Resolves when the state holds everything up to the ticket. On a full disk that waits for space.
     pub async fn applied(&self, ticket: Ticket) -> Result<(), MetaError> {
         self.durable(ticket).await?;
         loop {
@@ -562,16 +564,16 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// Does something that reads, without blocking this thread for what is not in memory: that is brought there, and `op`
-    /// is called again. So it must not have changed anything when a read fails. As a last resort it is called in a way
-    /// that blocks: when the disk gives an error, or others drive out what was brought.
+    /// Runs `op`, which reads, without blocking this thread for uncached entries: these are loaded into memory, and
+    /// `op` is called again. So `op` must not have changed anything when a read fails. As a last resort `op` may block:
+    /// when the disk returns an error, or other readers evict the loaded entries.
     pub async fn reading<T, E>(&self, mut op: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         for _ in 0..BRING_COUNT_MAX {
             let wanted = match without_waiting(&mut op) {
                 (Err(_), Some(wanted)) => wanted,
                 (done, _) => return done,
             };
-            // In a box, for few wait: else each operation would carry the room for it along.
+            // Boxed, because few operations wait: otherwise each future would include its size.
             if !Box::pin(wanted.bring(&*self.shared.clock)).await {
                 break;
             }
@@ -579,26 +581,26 @@ impl<L: CommitLog> MetaStore<L> {
         op()
     }
 
-    /// Makes the batch visible at once and queues it for the log; the order of calls is the order
-    /// in the log. Never waits for I/O. A batch that is too large, or comes after the end of the
-    /// store, changes nothing and gets [`Ticket::REFUSED`].
+    /// Makes the batch visible at once and queues it for the log, in the order of calls. Never waits for I/O. A batch
+    /// that is too large, or comes after the end of the store, changes nothing and gets [`Ticket::REFUSED`].
     pub fn submit(&self, batch: Batch) -> Ticket {
         self.submit_in(batch).0
     }
 
-    /// As [`Self::submit`]; says in which generation that is, which is that of the births of all that is put.
+    /// As [`Self::submit`]; also returns the generation, in which all put values are born.
     pub fn submit_in(&self, batch: Batch) -> (Ticket, Generation) {
         self.shared.submit(batch)
     }
 
-    /// As [`Self::submit`], for a batch that refers to records that somebody else wrote: only if each of these segments has a
-    /// live record at this moment, so that nobody has taken it for dead. Else `None`, and nothing is changed.
+    /// As [`Self::submit`], for a batch that refers to records of another writer. Requires that each of these segments
+    /// has a live record at this moment, so that no task has taken it for dead. Otherwise it returns `None` and changes
+    /// nothing.
     pub fn submit_sharing(&self, batch: Batch, segments: &[SegmentId]) -> Option<Ticket> {
         self.submit_sharing_in(batch, segments)
             .map(|(ticket, _)| ticket)
     }
 
-    /// As [`Self::submit_sharing`]; says in which generation that is, as [`Self::submit_in`] does.
+    /// As [`Self::submit_sharing`]; also returns the generation, as [`Self::submit_in`] does.
     pub fn submit_sharing_in(
         &self,
         batch: Batch,
@@ -607,27 +609,27 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.submit_sharing(batch, segments)
     }
 
-    /// The ticket of the last batch submitted by anyone.
+    /// The ticket of the last batch, of any caller.
     pub fn last_ticket(&self) -> Ticket {
         Ticket(LogPosition(
             self.shared.pending.lock().position_next.0.saturating_sub(1),
         ))
     }
 
-    /// As [`Self::last_ticket`], without the batch that [`Self::give_back_log`] submits.
+    /// As [`Self::last_ticket`], ignoring the batch of [`Self::give_back_log`].
     pub fn last_change(&self) -> Ticket {
         Ticket(self.shared.last_change())
     }
 
-    /// Resolves when everything up to the ticket is durable on all copies of the log. An error is
-    /// final: the store refuses everything afterwards.
+    /// Resolves when everything up to the ticket is durable on all copies of the log. An error is final: the store
+    /// refuses all later batches.
     pub fn durable(&self, ticket: Ticket) -> Durable {
         self.shared.durable(ticket)
     }
 
-    /// As [`Self::durable`], for who tells others of the change. If the store ends before that is known, and the settings
-    /// name a succession, this waits for the volume to be opened again, though not for ever: a change that is found
-    /// in the log then took effect. An error means that it did not, or that nobody knows.
+    /// As [`Self::durable`], for callers that acknowledge the change to clients. If the store ends before the outcome
+    /// is known, and the settings name a succession, this waits a limited time for the volume to be opened again: a
+    /// change found in the log took effect. An error means that the change did not, or that its outcome is unknown.
     pub async fn outcome(&self, ticket: Ticket) -> Result<(), MetaError> {
         let error = match self.durable(ticket).await {
             Err(error) if ticket != Ticket::REFUSED => error,
@@ -641,23 +643,24 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// Whether that is known to be so without waiting. Of a store that ended only [`Self::durable`] tells.
+    /// Whether the ticket is known to be durable, without waiting. After the end of a store only [`Self::durable`] can
+    /// tell.
     pub fn is_durable(&self, ticket: Ticket) -> bool {
         self.shared.progress.is_durable(ticket.0)
     }
 
-    /// Whether the volume's journal is encrypted. All else that is put here is stored as it is.
+    /// Whether the volume's journal is encrypted. All other data in this store is unencrypted.
     pub fn is_encrypted(&self) -> bool {
         self.shared.settings.key.is_some()
     }
 
-    /// Whether there is no space for metadata. What was submitted is safe in the log, reads and
-    /// deletions go on; nothing should be added meanwhile, for deletions may have to wait then, too.
+    /// Whether metadata has no space. Submitted batches are safe in the log; reads and deletions go on. Callers should
+    /// add nothing meanwhile, because then deletions may have to wait, too.
     pub fn is_full(&self) -> bool {
         self.shared.is_full.load(Ordering::Acquire)
     }
 
-    /// Why nothing can be changed, if the store was opened to be read alone ([`Self::open_to_read`]).
+    /// The reason for refusing changes, if the store was opened read-only ([`Self::open_to_read`]).
     pub fn read_only(&self) -> Option<&str> {
         self.shared.read_only.as_deref()
     }
@@ -675,7 +678,7 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// The volume's counters, submitted batches included.
+    /// The volume's counters, including submitted batches.
     pub fn counters(&self) -> VolumeCounters {
         let pending = self.shared.pending.lock();
         let record = &pending.counters.record;
@@ -688,7 +691,7 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// What is used in trees, and by users and groups there, the trees in them included; in the order of the keys.
+    /// Usage of trees, and of users and groups in them, including nested trees; in the order of the keys.
     pub fn usages(&self, keys: impl Iterator<Item = QuotaKey>) -> SmallVec<[UsageRecord; 4]> {
         let pending = self.shared.pending.lock();
         keys.map(|key| pending.counters.usages.total(&key))
@@ -705,26 +708,26 @@ impl<L: CommitLog> MetaStore<L> {
         pending.counters.usages.totals(max, wanted)
     }
 
-    /// Whether anything counts in a tree, and not in one that lies in it.
+    /// Whether any usage counts in a tree itself, without nested trees.
     pub fn is_tree_used(&self, tree: Ino) -> bool {
         let pending = self.shared.pending.lock();
         let mut all = pending.counters.usages.all_own();
         all.any(|(key, _)| key.tree == tree)
     }
 
-    /// What is used of one, without the trees in it.
+    /// Usage of one key, without nested trees.
     pub fn own_usage(&self, key: &QuotaKey) -> UsageRecord {
         self.shared.pending.lock().counters.usages.own(key)
     }
 
-    /// What is used of each tree, without the trees in it: as it is stored.
+    /// Usage of each tree, without nested trees, as stored.
     pub fn own_usages(&self) -> Vec<(QuotaKey, UsageRecord)> {
         let pending = self.shared.pending.lock();
         let all = pending.counters.usages.all_own();
         all.map(|(key, usage)| (*key, *usage)).collect()
     }
 
-    /// Says which tree lies in which other; those that are not named lie in the volume. It is not stored.
+    /// Sets the parent of each tree; the parent of unnamed trees is the volume. Not stored.
     pub fn set_tree_parents(&self, parents: FxHashMap<Ino, Ino>) {
         let mut pending = self.shared.pending.lock();
         pending.counters.usages.set_parents(parents);
@@ -740,8 +743,8 @@ impl<L: CommitLog> MetaStore<L> {
             .cloned()
     }
 
-    /// How full segments are: up to `max` of them, in order, from number `from` on. A look at all of
-    /// them in such parts copies little and never holds others up for long.
+    /// Space use of up to `max` segments, in order, from number `from` on. A walk in such parts copies little and never
+    /// holds a lock for long.
     pub fn segment_usage(&self, from: SegmentId, max: usize) -> Vec<SegmentUsage> {
         let pending = self.shared.pending.lock();
         let some = pending.counters.segments.range(from..).take(max);
@@ -749,19 +752,19 @@ impl<L: CommitLog> MetaStore<L> {
             .collect()
     }
 
-    /// Sums over all segments; costs the same however many there are.
+    /// Sums over all segments, at a constant cost.
     pub fn segment_totals(&self) -> SegmentTotals {
         self.shared.pending.lock().counters.segments.totals()
     }
 
-    /// Up to `max` of the segments without a live record.
+    /// Up to `max` segments without a live record.
     pub fn dead_segments(&self, max: usize) -> Vec<SegmentId> {
         let pending = self.shared.pending.lock();
         let dead = pending.counters.segments.dead().iter();
         dead.take(max).copied().collect()
     }
 
-    /// Up to `max` of the segments that are in tiers, from number `from` on.
+    /// Up to `max` segments in tiers, from number `from` on.
     pub fn remote_segments(&self, from: SegmentId, max: usize) -> Vec<(SegmentId, SegmentRecord)> {
         let pending = self.shared.pending.lock();
         let segments = &pending.counters.segments;
@@ -770,7 +773,7 @@ impl<L: CommitLog> MetaStore<L> {
             .collect()
     }
 
-    /// Up to `max` of the segments that are not noted as sealed, from number `from` on.
+    /// Up to `max` segments that are not noted as sealed, from number `from` on.
     pub fn unsealed_segments(&self, from: SegmentId, max: usize) -> Vec<SegmentId> {
         let pending = self.shared.pending.lock();
         let unsealed = pending.counters.segments.unsealed().range(from..);
@@ -783,7 +786,7 @@ impl<L: CommitLog> MetaStore<L> {
         all.map(|(id, record)| (*id, record.clone())).collect()
     }
 
-    /// Segments with a shard on a disk. Looks at all of them.
+    /// Segments with a shard on a disk. Walks over all segments.
     pub fn segments_on(&self, disk: DiskId) -> Vec<(SegmentId, SegmentRecord)> {
         let pending = self.shared.pending.lock();
         let all = pending.counters.segments.iter();
@@ -791,8 +794,7 @@ impl<L: CommitLog> MetaStore<L> {
         on_it.map(|(id, record)| (*id, record.clone())).collect()
     }
 
-    /// A number that no inode of this volume ever had, also if the process dies. Starts at 2: 1 is
-    /// the root's.
+    /// A number that no inode of this volume ever had, even across crashes. Starts at 2: 1 is the root.
     pub fn allocate_ino(&self) -> Ino {
         let mut pending = self.shared.pending.lock();
         let ino = pending.ino_next;
@@ -804,12 +806,12 @@ impl<L: CommitLog> MetaStore<L> {
         Ino(ino)
     }
 
-    /// The last number of an inode that was given.
+    /// The inode number allocated last.
     pub fn ino_last(&self) -> Ino {
         Ino(self.shared.pending.lock().ino_next.saturating_sub(1))
     }
 
-    /// A number that no segment of this volume ever had, also if the process dies. Starts at 1.
+    /// A number that no segment of this volume ever had, even across crashes. Starts at 1.
     pub fn allocate_segment(&self) -> SegmentId {
         let mut pending = self.shared.pending.lock();
         let id = pending.segment_next;
@@ -821,7 +823,7 @@ impl<L: CommitLog> MetaStore<L> {
         SegmentId(id)
     }
 
-    /// How much the journal holds back; `fs` folds when it says so.
+    /// The part of the log that the journal retains; `fs` folds when this asks for it.
     pub fn journal_pressure(&self) -> JournalPressure {
         let log_bytes = self.shared.log_status.lock().retained_bytes;
         let log_bytes_max = self.shared.settings.log_bytes_max;
@@ -844,31 +846,32 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// Most bytes of one batch, by [`Batch::len_bytes`]; a larger one is refused.
+    /// Limit of one batch, by [`Batch::len_bytes`]; the store refuses a larger one.
     pub fn batch_bytes_max(&self) -> usize {
         self.shared.settings.batch_bytes_max()
     }
 
-    /// Files with journal entries at or before `through` that are not folded, in no order.
+    /// Files with unfolded journal entries at or before `through`, in no order.
     pub fn journal_inodes(&self, through: LogPosition) -> Vec<Ino> {
         self.shared.journal.lock().inodes_through(through)
     }
 
-    /// Makes everything submitted before durable, and the state as far as it is applied.
+    /// Makes everything submitted before durable, and flushes the applied state.
     pub async fn flush(&self) -> Result<(), MetaError> {
         self.durable(self.last_ticket()).await?;
         let _one_at_a_time = self.shared.shipping.lock().await;
         self.shared.flush_now().await.map(|_| ())
     }
 
-    /// Makes the state durable and puts a checkpoint of it on as many other disks as copies are wanted.
+    /// Flushes the state and ships a checkpoint to as many other disks as copies are wanted.
     pub async fn ship(&self) -> Result<(), MetaError> {
         self.durable(self.last_ticket()).await?;
         self.shared.ship_now().await
     }
 
-    /// Gets the copy of the state that counts to the first of `disks` that takes it, none of which this store works on: who
-    /// opens the volume there next need not fetch it while clients wait. Only in a cluster.
+    /// Fetches the current copy of the state to the first of `disks` that accepts it. This store must not work on any
+    /// of them. The next owner that opens the volume there need not fetch the copy while clients wait. Only in a
+    /// cluster.
     pub async fn fetch_copy(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) -> Result<(), MetaError> {
         let Some(remote) = &self.shared.remote else {
             return Ok(());
@@ -879,14 +882,15 @@ impl<L: CommitLog> MetaStore<L> {
             let counts = remote.newest();
             let fetched = open::fetch(remote, &disks).await.map(drop);
             rounds += 1;
-            // Of one that is replaced meanwhile files may be gone. A newer one takes most of its files from the one that is there now.
+            // Files of a copy that is replaced meanwhile may be gone. A newer copy reuses most files of the present
+            // one.
             if remote.newest() == counts || rounds >= FETCH_ROUNDS {
                 return fetched;
             }
         }
     }
 
-    /// Whether copies of the state are made now, or will be without anything that happens.
+    /// Whether copies of the state are made now, or will be without a further event.
     #[cfg(test)]
     pub fn makes_copies(&self) -> bool {
         let is_making = [&self.shared.is_ship_running, &self.shared.is_ship_wanted];
@@ -895,14 +899,14 @@ impl<L: CommitLog> MetaStore<L> {
         is_making || remote.is_some_and(|remote| remote.could_be_better())
     }
 
-    /// Why the store takes nothing any more, if it has failed; open it again on other disks.
+    /// The reason why the store failed, if it did; open the volume again on other disks.
     pub fn failure(&self) -> Option<MetaError> {
         let reason = self.shared.progress.stop_reason();
         reason.filter(|reason| !matches!(reason, MetaError::Closed))
     }
 
-    /// Stops taking batches, makes everything durable and ships it, so that the next start replays
-    /// nothing. The state stays open until the last handle of this store is dropped.
+    /// Stops accepting batches, makes everything durable and ships it, so that the next start replays nothing. The
+    /// state stays open until the last handle of this store is dropped.
     pub async fn close(&self) -> Result<(), MetaError> {
         self.end(Stop::Drained).await;
         match self.shared.progress.stop_reason() {
@@ -911,14 +915,14 @@ impl<L: CommitLog> MetaStore<L> {
         }
     }
 
-    /// Stops at once, as a crash would, and waits until nothing of the store runs any more.
+    /// Stops at once, as a crash would, and waits until all tasks of the store have ended.
     pub async fn abort(&self) {
         self.end(Stop::Now).await;
     }
 
-    /// Leaves the store behind without waiting for anything, because some of it waits for a disk that may
-    /// never answer. Whatever it may still do, nobody hears of it, and it begins no writing of log or copies any
-    /// more, so that the volume can be opened again on other disks when what is on its way there has landed.
+    /// Abandons the store without waiting, because some task waits for a disk that may never answer. Later results of
+    /// such tasks are reported to no caller, and the store begins no writes of log or copies any more. So the volume
+    /// can be opened again on other disks when the writes in progress there have completed.
     pub fn abandon(&self) {
         let shared = &self.shared;
         shared.progress.fence(MetaError::Closed);
@@ -937,8 +941,8 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.progress.stop(MetaError::Closed);
         self.shared.admission.notify_waiters();
         self.shared.applied_more.notify_waiters();
-        // Copies that somebody asked for are still being made, perhaps without anybody waiting: none of them may land
-        // on what is opened in the place of this store.
+        // Copies that a caller requested may still be in progress without a waiting caller: none of them may overwrite
+        // a store opened in the place of this one.
         self.shared.disks.end();
         drop(self.shared.shipping.lock().await);
     }

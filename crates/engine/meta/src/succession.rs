@@ -1,12 +1,11 @@
-//! The stores that serve one volume, one after the other, in one process.
+//! The consecutive stores of one volume in one process.
 //!
-//! Owns: telling those who wait for a store that ended whether their change took effect, once its successor has
-//! recovered the log.
-//! Must not know: why a store ended, who opens the next one, what changes are for.
+//! Owns: reporting the outcome of changes to callers whose store ended, once its successor has recovered the log. Must
+//! not know: why a store ended, who opens the next one, the purpose of changes.
 //!
-//! A store may end while a group is in its log write: it fails because its state is damaged, or is left behind because
-//! a disk does not answer. Nobody knows then whether that group will be found in the log. The successor does: a
-//! change took effect if its position lies below the start of the term that follows the one it was submitted in.
+//! A store may end during a log write: it fails because its state is corrupt, or is abandoned because a disk does not
+//! answer. Then it is unknown whether the log will have that group. The successor finds out: a change took effect if
+//! its position lies below the start of the term that follows the change's term.
 
 use std::sync::{Arc, Weak};
 
@@ -22,13 +21,13 @@ pub struct Succession(Arc<Mutex<Stores>>);
 
 #[derive(Default)]
 struct Stores {
-    /// Those whose outcome is open.
+    /// Stores with changes whose outcome is open.
     unsettled: Vec<(Term, Weak<Progress>)>,
     has_ended: bool,
 }
 
 impl Succession {
-    /// There will be no more stores: nobody waits for the next one any more.
+    /// Ends the succession: no store follows, and no caller waits for one any more.
     pub fn end(&self) {
         let unsettled = {
             let mut stores = self.0.lock();
@@ -40,7 +39,7 @@ impl Succession {
         }
     }
 
-    /// A store has begun its term.
+    /// Notes that a store has begun its term.
     pub(crate) fn enter(&self, term: Term, progress: &Arc<Progress>) {
         let mut stores = self.0.lock();
         stores
@@ -54,7 +53,8 @@ impl Succession {
         stores.unsettled.push((term, Arc::downgrade(progress)));
     }
 
-    /// A successor has begun a term, the last of `history`, on enough disks that no other history can count any more.
+    /// Notes that a successor has begun a term, the last of `history`, on enough disks that no other history can count
+    /// any more.
     pub(crate) fn settle(&self, history: &[Term]) {
         let unsettled = std::mem::take(&mut self.0.lock().unsettled);
         for (term, store) in unsettled {
@@ -65,8 +65,7 @@ impl Succession {
     }
 }
 
-/// Where the term after `term` starts. `None` if that cannot be told: the history went another way, or does not reach
-/// back so far.
+/// Start of the term after `term`. `None` if it is unknown: the history took another branch, or begins later.
 fn next_start(history: &[Term], term: &Term) -> Option<LogPosition> {
     let is_same = |other: &&Term| other.epoch == term.epoch && other.nonce == term.nonce;
     let mut terms = history.iter().skip_while(|other| !is_same(other));

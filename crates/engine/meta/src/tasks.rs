@@ -1,6 +1,6 @@
 //! The background tasks of one store, counted, so that its end can wait for all of them.
 //!
-//! Owns: the count. Must not know: what they do.
+//! Owns: the count. Must not know: the work of the tasks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Tasks {
         self.spawner.spawn(name, self.counted(task));
     }
 
-    /// As `spawn`, on a thread that the task may block where [`Self::has_threads`].
+    /// As `spawn`, on a thread that the task may block if [`Self::has_threads`].
     pub fn spawn_thread(
         &self,
         name: &'static str,
@@ -60,13 +60,13 @@ impl Tasks {
         self.running.count.fetch_add(1, Ordering::AcqRel);
         let counted = TaskGuard(self.running.clone());
         Box::pin(async move {
-            // Declared first, so dropped last: what the task holds is gone when it is not counted.
+            // Declared first, so dropped last: the values of the task are dropped before it is uncounted.
             let _counted = counted;
             task.await;
         })
     }
 
-    /// Waits until none is running.
+    /// Waits until no task is running.
     pub async fn idle(&self) {
         loop {
             let ended = self.running.ended.notified();

@@ -37,7 +37,7 @@ use crate::{
 };
 
 const VOLUME: VolumeId = VolumeId(7);
-/// Holds the number of the last submission, in every batch.
+/// Every batch sets this inode to the number of its submission.
 const MARK: Ino = Ino(1_000_000);
 
 fn settings(copies: usize) -> MetaSettings {
@@ -48,8 +48,8 @@ fn settings(copies: usize) -> MetaSettings {
     }
 }
 
-/// How long a disk or a node may take to answer in real time: a busy machine may not run a thread for seconds, and nothing is
-/// given up for that.
+/// Wait for a disk or a node in real time: a busy machine may not run a thread for seconds, and no test may fail for
+/// that.
 const REAL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// As [`settings`], for real time.
@@ -82,8 +82,8 @@ async fn open(world: &TestWorld, copies: usize, disks: Disks) -> (Arc<MetaStore>
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    // Else the test itself would only run after 61 steps of the store's tasks, and never see one of
-    // them under way.
+    // Otherwise the test would only run after 61 steps of the store's tasks, and would never see one of them in
+    // progress.
     tokio::runtime::Builder::new_current_thread()
         .event_interval(1)
         .build()
@@ -91,7 +91,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// What the store should hold after some submission.
+/// The expected contents of the store after a submission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     keys: BTreeMap<Key, Bytes>,
@@ -102,7 +102,7 @@ struct State {
     journal: BTreeSet<(LogPosition, Ino, u64, u8)>,
 }
 
-/// Random batches and what they do.
+/// Random batches and their effects.
 struct Model {
     rng: Rng,
     /// By number of submission; 0 is empty.
@@ -161,7 +161,7 @@ impl Model {
                     batch.put_segment(id, SegmentRecord::default());
                     state.segments.entry(id).or_default();
                 }
-                // It makes none that is not there, and changes no counters.
+                // A delta makes no segment that does not exist, and changes no counters.
                 4 => {
                     batch.place_segment(id, vec![DiskId(u128::from(self.below(9)))]);
                 }
@@ -259,13 +259,13 @@ impl Model {
         self.durable + self.below(span) as usize
     }
 
-    /// Waits for a random submission; false if the store has failed. What was submitted after it may not be durable.
+    /// Waits for a random submission; false if the store has failed. Later submissions may not be durable.
     async fn wait<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
         let number = self.pick();
         self.wait_for(store, number).await
     }
 
-    /// Waits for all that was submitted; false if the store has failed.
+    /// Waits for all submissions; false if the store has failed.
     async fn wait_for_all<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
         self.wait_for(store, self.tickets.len() - 1).await
     }
@@ -279,7 +279,7 @@ impl Model {
         ok
     }
 
-    /// Compares all that can be read with what was submitted last.
+    /// Compares everything readable with the last submission.
     fn compare<L: CommitLog>(&mut self, store: &MetaStore<L>) {
         let state = self.history.last().expect("never empty").clone();
         let (from, to) = Key::everything();
@@ -304,8 +304,8 @@ impl Model {
         assert_eq!(counted(store), (state.segments, state.space));
     }
 
-    /// Finds the submission that a recovered store stands at, and checks that it is all of that one
-    /// and of nothing else. What was submitted later never happened.
+    /// Finds the submission that a recovered store reflects, and checks that the store has all of it and nothing else.
+    /// The model drops later submissions.
     fn recovered<L: CommitLog>(&mut self, store: &MetaStore<L>, recovered: &Recovered) {
         let mark = store.live().get(&Key::inode(MARK)).expect("reads");
         let number = mark.map_or(0, |mark| {
@@ -331,7 +331,7 @@ impl Model {
     }
 }
 
-/// All that callers may write, without the store's own keys.
+/// All keys that callers may write, without the store's own.
 fn visible<L: CommitLog>(store: &MetaStore<L>, from: &Key, to: &Key) -> BTreeMap<Key, Bytes> {
     let mut found = BTreeMap::new();
     let mut last = Vec::new();
@@ -358,7 +358,7 @@ fn counted<L: CommitLog>(store: &MetaStore<L>) -> Counted {
     (segments.collect(), space)
 }
 
-/// Disks by number, some of them away.
+/// Disks by number, some of them missing.
 struct Pool {
     disks: Vec<Arc<MemDisk>>,
     missing: BTreeSet<usize>,

@@ -1,28 +1,30 @@
-//! What is used of quotas: by trees, and by users and groups in each of them.
+//! Usage for quotas: of trees, and of users and groups in each of them.
 //!
-//! Owns: the sums, of each tree alone and with the trees in it. Must not know: which inode is whose, what a limit does.
+//! Owns: the sums, of each tree alone and with its nested trees. Must not know: the owner of an inode, the effect of a
+//! limit.
 //!
-//! Every inode counts in one tree, for one user and for one group, whether there are quotas or not: so a quota on a user
-//! is right from its first moment. Only sums of trees alone are stored; those with the trees in them are made in memory.
+//! Every inode counts in one tree, for one user and for one group, even without quotas: so a quota on a user is right
+//! from its first moment. Only sums of trees alone are stored; sums with nested trees are made in memory.
 
 use cairn_base::{Branch, Ino};
 use cairn_formats::metadata::{QuotaKey, QuotaKind, UsageRecord};
 use rustc_hash::FxHashMap;
 
-/// The tree of all that is in no directory with a quota.
+/// The tree of all inodes outside of directories with a quota.
 const VOLUME: Ino = Ino(0);
 
-/// The tree of all that a branch has of its own. Nothing of it counts in the store's own volume.
+/// The tree of a branch's own inodes. They do not count in the main branch.
 pub fn root_tree(branch: Branch) -> Ino {
     Ino(1).in_branch(branch)
 }
 
-/// Where it is counted what a branch had from its beginning and has of its own since: what that was then.
+/// The tree that counts the inherited part of a branch: what it had from its beginning and has as its own since, at the
+/// size of the beginning.
 pub fn taken_over_tree(branch: Branch) -> Ino {
     Ino(0).in_branch(branch)
 }
 
-/// Who is charged for an inode.
+/// The tree, user and group that an inode is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     pub tree: Ino,
@@ -31,7 +33,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The sums that its inodes count in.
+    /// Keys of the sums that the owner's inodes count in.
     pub fn keys(&self) -> [QuotaKey; 3] {
         let of = |kind, id| QuotaKey {
             tree: self.tree,
@@ -46,7 +48,7 @@ impl Owner {
     }
 }
 
-/// A change of what somebody is charged with.
+/// A change of an owner's usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageDelta {
     pub inodes: i64,
@@ -81,9 +83,9 @@ impl std::ops::Neg for UsageDelta {
 #[derive(Clone, Default)]
 pub(crate) struct Usages {
     own: FxHashMap<QuotaKey, UsageRecord>,
-    /// The tree around each. Without any, `own` is all there is.
+    /// The parent of each tree. If empty, `own` has all sums.
     parents: FxHashMap<Ino, Ino>,
-    /// With the trees in it.
+    /// Sums with nested trees.
     total: FxHashMap<QuotaKey, UsageRecord>,
 }
 
@@ -100,7 +102,7 @@ impl Usages {
         sums.get(key).copied().unwrap_or_default()
     }
 
-    /// Sums with the trees in them, up to `max` for which `wanted` is true, in no order.
+    /// Up to `max` sums with nested trees for which `wanted` is true, in no order.
     pub fn totals(
         &self,
         max: usize,
@@ -118,7 +120,7 @@ impl Usages {
         self.own.iter()
     }
 
-    /// Takes a sum as it is stored.
+    /// Loads a stored sum.
     pub fn load(&mut self, key: QuotaKey, usage: Option<UsageRecord>) {
         match usage {
             Some(usage) => self.own.insert(key, usage),
@@ -126,7 +128,7 @@ impl Usages {
         };
     }
 
-    /// Says which tree lies in which; those that are not named lie in the volume.
+    /// Sets the parent of each tree; the parent of unnamed trees is the volume.
     pub fn set_parents(&mut self, parents: FxHashMap<Ino, Ino>) {
         self.parents = parents;
         self.total.clear();
@@ -143,7 +145,7 @@ impl Usages {
         }
     }
 
-    /// Charges an owner; tells which stored sums that changes.
+    /// Charges an owner. Returns the stored sums that change.
     pub fn charge(
         &mut self,
         owner: &Owner,
@@ -156,7 +158,7 @@ impl Usages {
             changed(key);
             if !self.parents.is_empty() {
                 for tree in around(&self.parents, key.tree) {
-                    // What is wrong with it was counted above.
+                    // Errors were counted above.
                     add(&mut self.total, QuotaKey { tree, ..key }, delta, &mut 0);
                 }
             }
@@ -164,15 +166,15 @@ impl Usages {
     }
 }
 
-/// A tree and those around it, the volume last.
+/// A tree and its ancestors, the volume last.
 fn around(parents: &FxHashMap<Ino, Ino>, tree: Ino) -> impl Iterator<Item = Ino> + '_ {
     let mut next = Some(tree);
-    // No chain is longer than there are trees, whatever is stored.
+    // No chain is longer than the number of trees, for any stored parents.
     (0..=parents.len() + 1).map_while(move |_| {
         let tree = next?;
         next = match tree.branch().is_main() {
             true => (tree != VOLUME).then(|| parents.get(&tree).copied().unwrap_or(VOLUME)),
-            // A branch is in no other.
+            // A branch has no parent.
             false => None,
         };
         Some(tree)
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!(counts(&usages), [(1, 4), (1, 3), (2, 2)]);
         let user = owner(4, 7).keys()[1];
         assert_eq!(usages.total(&user).file_bytes, 30);
-        // Another tree comes between, and goes again.
+        // A tree is inserted in between, and removed again.
         let between = [(Ino(5), Ino(3)), (Ino(3), Ino(4))];
         usages.set_parents(between.into_iter().collect());
         assert_eq!(usages.total(&tree(3)).inodes, 2);

@@ -1,7 +1,7 @@
 //! Reading a volume in one of its views.
 //!
-//! Owns: point reads and scans through the overlay, consistent while batches come in. Must not know: what keys mean, who
-//! takes snapshots, how the state keeps older versions ([`crate::state::versions`]).
+//! Owns: point reads and scans through the overlay, consistent while batches arrive. Must not know: the meaning of
+//! keys, the owner of snapshots, how the state keeps older versions ([`crate::state::versions`]).
 
 use std::ops::ControlFlow;
 
@@ -15,13 +15,13 @@ use crate::shared::StoreCore;
 use crate::state::StateStore;
 use crate::state::versions::{self, Entry, Version, VersionCursor};
 
-/// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
+/// Overlay entries that a scan takes at once; batches may arrive between two takes.
 const SCAN_OVERLAY_COUNT_MAX: usize = 512;
 
-/// Entries of the overlay, in order, with the generations of their births; `None` is a deletion.
+/// Overlay entries, in order, with the generations of their births; `None` is a deletion.
 type OverlayPart = Vec<(Key, Option<Bytes>, Generation)>;
 
-/// How a cursor over a range of the state is made.
+/// Makes a cursor over a range of the state.
 type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], View) -> VersionCursor<'a>;
 
 /// The keys of a volume as one view has them.
@@ -36,14 +36,14 @@ impl<'a> MetaView<'a> {
         Self { shared, view }
     }
 
-    /// The version that is visible; in the live view, the newest, including submitted batches that are not durable yet.
-    /// May read from disk. Segments and counters have methods of their own.
+    /// The visible version; in the live view the newest one, including submitted batches that are not durable yet. May
+    /// read from disk. Segments and counters have their own methods.
     pub fn get(self, key: &Key) -> Result<Option<Bytes>, MetaError> {
         self.get_with_ticket(key).map(|(value, _)| value)
     }
 
-    /// As [`Self::get`], with the ticket of the change, or deletion, that this rests on; [`Ticket::NONE`] if that
-    /// is durable for sure.
+    /// As [`Self::get`], with the ticket of the change or deletion that the result rests on; [`Ticket::NONE`] if that
+    /// is known to be durable.
     pub fn get_with_ticket(self, key: &Key) -> Result<(Option<Bytes>, Ticket), MetaError> {
         self.shared.check()?;
         if self.view.is_live()
@@ -51,14 +51,15 @@ impl<'a> MetaView<'a> {
         {
             return Ok((submitted.value.clone(), Ticket(submitted.position)));
         }
-        // Only what is durable is applied, and what a snapshot shows was applied before it could be seen.
+        // The state holds durable changes only, and everything that a snapshot shows was applied before the snapshot
+        // was visible.
         let found = versions::get(&*self.shared.state, key, self.view);
         let found = found.map_err(|error| self.shared.told(error))?;
         self.require_shown()?;
         Ok((found.map(|Version { value, .. }| value), Ticket::NONE))
     }
 
-    /// Entries with `from <= key < to` in order, at most `limit`, as [`Self::get`] sees them.
+    /// Up to `limit` entries with `from <= key < to` in order, as [`Self::get`] sees them.
     pub fn scan(self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>, MetaError> {
         let mut found = Vec::new();
         if limit == 0 {
@@ -86,7 +87,7 @@ impl<'a> MetaView<'a> {
     /// [`Self::scan`] would return, and the generation in which the value was born, without collecting them. No lock is
     /// held meanwhile.
     ///
-    /// A key that does not change during a long scan is seen exactly once; changes may or may not be.
+    /// A key that does not change during a long scan is seen exactly once; the scan may or may not see changes.
     pub fn scan_with(
         self,
         from: &Key,
@@ -96,8 +97,7 @@ impl<'a> MetaView<'a> {
         self.scan_by(VersionCursor::new, from, to, visit)
     }
 
-    /// As [`Self::scan_with`], for a pass over much of the volume: what it reads from disk does not take the place
-    /// of what clients use in memory.
+    /// As [`Self::scan_with`], for a pass over much of the volume: its reads do not evict cached data of clients.
     pub fn pass_over(
         self,
         from: &Key,
@@ -128,7 +128,7 @@ impl<'a> MetaView<'a> {
         self.require_shown()
     }
 
-    /// After reading: what was read of a snapshot that is deleted meanwhile may not be all of it.
+    /// Checked after reading: if the snapshot was deleted meanwhile, the read may be incomplete.
     fn require_shown(self) -> Result<(), MetaError> {
         match self.view {
             View::Snapshot(generation) if !self.shared.shows(generation) => {
@@ -138,15 +138,15 @@ impl<'a> MetaView<'a> {
         }
     }
 
-    /// The next part of a range, consistent in itself: some of the overlay, a cursor over the state
-    /// that ends where that does, and where to go on if that is not the end of the range.
+    /// The next consistent part of a range: some overlay entries, a cursor over the state with the same end, and the
+    /// next start unless the range ends there.
     fn part(
         self,
         cursor: MakeCursor<'a>,
         from: &Key,
         to: &Key,
     ) -> (OverlayPart, VersionCursor<'a>, Option<Key>) {
-        // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
+        // The cursor is made under the lock: a change that leaves the overlay later is in both, and never in neither.
         let overlay = self.shared.overlay.read();
         let count_max = match self.view {
             View::Live => SCAN_OVERLAY_COUNT_MAX,

@@ -1,6 +1,6 @@
-//! The log of a volume, of whichever kind.
+//! The log of a volume, of either kind.
 //!
-//! Owns: what the pool asks of a log without a look at where it is. Must not know: how either kind does it.
+//! Owns: the operations that the pool needs of both kinds. Must not know: how either kind works.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub enum VolumeLog {
     Ensembles(EnsembleLog),
 }
 
-/// With fewer copies than this a log on several nodes waits, if there are to be as many.
+/// A log on several nodes waits with fewer copies than this, if at least this many are wanted.
 const COPIES_LEAST: usize = 2;
 
 impl CommitLog for VolumeLog {
@@ -33,12 +33,12 @@ impl CommitLog for VolumeLog {
 }
 
 impl VolumeLog {
-    /// The fewest copies with which a log on several nodes goes on, if so many are wanted.
+    /// The fewest copies with which a log on several nodes goes on, if `wanted` are wanted.
     pub fn copies_least(wanted: usize) -> usize {
         wanted.min(COPIES_LEAST)
     }
 
-    /// [`MirroredLog::set_copies`]. On several nodes they are made in the background.
+    /// [`MirroredLog::set_copies`]. On several nodes the copies are made in the background.
     pub async fn set_copies(&self, copies: usize) -> Result<(), MetaError> {
         match self {
             Self::Mirrored(log) => log.set_copies(copies).await,
@@ -49,7 +49,7 @@ impl VolumeLog {
         }
     }
 
-    /// The disk that the state is worked with on; it cannot be retired while the store is open.
+    /// The disk of the working state; it cannot be retired while the store is open.
     pub fn primary_disk(&self) -> DiskId {
         match self {
             Self::Mirrored(log) => log.primary_disk(),
@@ -57,16 +57,16 @@ impl VolumeLog {
         }
     }
 
-    /// Whether log and state may be kept on a disk.
+    /// Whether log and state may use a disk.
     pub fn keeps_on_disk(&self, id: DiskId) -> bool {
         match self {
             Self::Mirrored(log) => log.keeps_on_disk(id),
-            // It may be chosen with the next file.
+            // The next file may use it.
             Self::Ensembles(_) => true,
         }
     }
 
-    /// Whether a disk may have something that is needed: as long as [`Self::retire_disk`] has not succeeded.
+    /// Whether a disk may have something that is needed: until [`Self::retire_disk`] succeeds.
     pub fn uses_disk(&self, id: DiskId) -> bool {
         match self {
             Self::Mirrored(log) => log.uses_disk(id),
@@ -74,7 +74,7 @@ impl VolumeLog {
         }
     }
 
-    /// [`MirroredLog::add_disk`]. On several nodes a log finds its disks itself.
+    /// [`MirroredLog::add_disk`]. A log on several nodes finds its disks itself.
     pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>, preference: Preference) {
         match self {
             Self::Mirrored(log) => log.add_disk(id, disk, preference),
@@ -82,7 +82,7 @@ impl VolumeLog {
         }
     }
 
-    /// Keeps nothing on a disk any more: [`MirroredLog::retire_disk`], [`EnsembleLog::retire_disk`].
+    /// Moves everything off a disk: [`MirroredLog::retire_disk`], [`EnsembleLog::retire_disk`].
     pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
         match self {
             Self::Mirrored(log) => log.retire_disk(id).await,

@@ -1,9 +1,9 @@
-//! How fast segments are written and read on real folders; prints JSON.
+//! Measures the write and read rates of segments on real folders; prints JSON.
 //!
 //! segment_rate [--path DIR] [--disks N] [--mib N] [--records N (per append)] [--appends N (at a time)]
 //!              [--lost N (disks gone for the degraded read)] [--recycle 0|1]
 //!
-//! With `--disks 1` the code is 1+0, with 6 it is 4+2: the ratio of the two is the price of parity.
+//! With `--disks 1` the code is 1+0, with 6 it is 4+2: the ratio of the two is the cost of parity.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use futures_util::stream;
 const MIB: u64 = 1 << 20;
 const VOLUME: VolumeId = VolumeId(1);
 const POOL: PoolId = PoolId(1);
-/// Reads at a time.
+/// Concurrent reads.
 const READ_DEPTH: usize = 8;
 
 type AnyError = Box<dyn std::error::Error>;
@@ -153,7 +153,7 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
         .open_volume(VOLUME, Epoch(1), allocate.clone(), Vec::new())
         .await?;
     if flags.recycle > 0 {
-        // What a pool in use has: segments that were removed left their files.
+        // As in a pool in use: removed segments have left their files.
         write(&store, flags).await?;
         store.seal_all(VOLUME).await;
         for info in store.segments(VOLUME) {
@@ -198,7 +198,7 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
     }))
 }
 
-/// Background tasks of the first store may hold its disks, and their locks, a moment longer.
+/// Background tasks of the first store may hold its disks and their locks a moment longer.
 async fn open_again(flags: &Flags, away: u64) -> Result<Arc<SegmentStore>, AnyError> {
     let mut tries = 0;
     loop {

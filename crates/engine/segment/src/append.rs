@@ -1,7 +1,7 @@
-//! The way of a write: find an open segment, reserve stripes, build them, write, sync.
+//! The write path: find an open segment, reserve stripes, build them, write, sync.
 //!
-//! Owns: choosing segments for streams, creating them, retrying on other disks.
-//! Invariant: an append that was answered is durable on every shard of its segments.
+//! Owns: choosing segments for streams, creating them, retrying on other disks. Invariant: an acknowledged append is
+//! durable on every shard of its segments.
 
 use std::sync::Arc;
 
@@ -33,35 +33,35 @@ use crate::types::{Appended, Placing, SegmentInfo, SegmentPin, Stream};
 use crate::volume::Volume;
 use cairn_formats::summary::SummaryEntry;
 
-/// Times an append is written as a whole, and times the making of a segment is tried: to other disks where there
-/// are enough of them, else to the same again, until a disk works or counts as failed. That takes a few errors in
-/// a stripe, so only disks that answer by turns get this far.
+/// Limit of the tries of one append, and of the tries to create a segment. A retry uses other disks where there are
+/// enough. Otherwise it uses the failing ones again, until they work or are faulted. A few errors fault a disk, so only
+/// disks that fail now and then reach this limit.
 const ATTEMPTS_MAX: usize = 64;
-/// When disks are nearly full, new shards are smaller by this factor, and again.
+/// When disks are nearly full, new shards shrink by this factor, repeatedly.
 const SHARD_SHRINK: u64 = 4;
 
 /// The part of the reserve that garbage collection leaves to the metadata.
 const REWRITE_RESERVE_PART: u64 = 4;
 
-/// Why a write of stripes failed: the shards that refused, by index.
+/// Failure of a stripe write: the shards that refused, by index.
 struct WriteFailure {
     segment: Arc<Segment>,
     shards: Vec<(u8, ShardError)>,
 }
 
-/// The disks that refused something while one append was tried.
+/// Disks that refused a request of the current append.
 #[derive(Clone, Default)]
 struct Refusals {
-    /// The next try goes without them, if that costs no protection: one error does not make a failed disk.
+    /// The next try avoids these, if that costs no protection: one error does not fault a disk.
     avoided: FxHashSet<DiskId>,
-    /// They had no space for a new shard.
+    /// Disks without space for a new shard.
     full: FxHashSet<DiskId>,
-    /// They had no space for bytes of a shard that was there: another open segment is no help.
+    /// Disks without space for bytes of an existing shard: another open segment there does not help.
     full_for_writes: FxHashSet<DiskId>,
 }
 
 impl Refusals {
-    /// Of an append that begins while some disks have answered others late, or not yet, or are known to fail.
+    /// Refusals of an append that begins while some disks are late or are known to fail.
     fn of_late(disks: Vec<DiskId>) -> Self {
         Self {
             avoided: disks.into_iter().collect(),
@@ -69,11 +69,11 @@ impl Refusals {
         }
     }
 
-    /// The disk did not make a shard.
+    /// Notes that a disk failed to create a shard.
     fn note_create(&mut self, disk: DiskId, error: &ShardError) {
         match error {
-            // These say nothing about the disk: the next id will be free, and a file descriptor is not to be had
-            // on any other disk either.
+            // These errors are no fault of the disk: the next id will be free, and no other disk has file descriptors
+            // either.
             ShardError::Exists { .. } | ShardError::Disk(DiskError::NoDescriptor { .. }) => {}
             ShardError::Disk(DiskError::Full { .. }) => {
                 self.full.insert(disk);
@@ -84,7 +84,7 @@ impl Refusals {
         }
     }
 
-    /// The disk did not take bytes of a shard.
+    /// Notes that a disk failed to write bytes of a shard.
     fn note_write(&mut self, disk: DiskId, error: &ShardError) {
         self.note_create(disk, error);
         if error.kind() == ShardErrorKind::Full {
@@ -101,17 +101,17 @@ impl Refusals {
     }
 }
 
-/// What an append asks for.
+/// Requirements of an append.
 #[derive(Clone, Copy)]
 struct AppendTarget {
     placing: Placing,
     stream: Stream,
 }
 
-/// Where a new segment goes.
+/// Place of a new segment.
 struct SegmentPlace {
     code: Code,
-    /// By shard.
+    /// Disk of each shard, by index.
     disks: Vec<Arc<dyn ShardService>>,
     shard_len_bytes: u64,
 }
@@ -121,18 +121,18 @@ struct WriteJob<'a> {
     segment: Arc<Segment>,
     stripes: Vec<ReservedStripe>,
     records: &'a [EncodedRecord],
-    /// Keeps the segment from being sealed or removed meanwhile.
+    /// Keeps the segment from being sealed or removed during the write.
     gate: OwnedRwLockReadGuard<()>,
 }
 
 impl SegmentStore {
     /// Writes records and returns when they are durable on all shards of their segments.
     ///
-    /// After an error of a disk the whole append is written again to a new segment on other disks, with fewer data
-    /// shards if needed; where that would take fewer parity shards, to the same disks, until it works or the disk
-    /// counts as failed. A disk that answers nothing for [`SegmentSettings::write_deadline`] counts as one that refused,
-    /// where others can take its place. Once started it goes on even if the returned future is dropped: a caller that goes away
-    /// must not leave a segment half made or a stripe half written.
+    /// After a disk error the whole append is written to a new segment on other disks, with fewer data shards if
+    /// needed. If that would cost parity shards, it is written to the failing disks again, until they work or are
+    /// faulted. A disk that does not answer for [`SegmentSettings::write_deadline`] counts as one that refused, if
+    /// other disks can replace it. Once started, an append continues even if the returned future is dropped: a caller
+    /// that goes away must not leave a partial segment or stripe.
     pub async fn append(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -186,7 +186,7 @@ impl SegmentStore {
                 .append_once(volume, wanted, records, &mut refusals)
                 .await?
             {
-                // A disk may have told somebody else meanwhile that this owner has ended.
+                // A disk may have reported meanwhile that another node owns the volume.
                 Ok(appended) => return volume.require_owned().map(|()| appended),
                 Err(failures) => failures,
             };
@@ -210,18 +210,17 @@ impl SegmentStore {
         })
     }
 
-    /// The disks that an append does without from the beginning: those that are doubted, if others are enough.
+    /// Disks that an append avoids from the beginning: doubtful ones, if the others are enough.
     fn first_refusals(&self, wanted: AppendTarget) -> Refusals {
         let refusals = Refusals::of_late(self.doubtful_disks());
         match refusals.avoided.is_empty() || self.place(wanted, &refusals).is_ok() {
             true => refusals,
-            // All of them may be well again in a moment: not each append is to make a segment until then.
+            // All of them may recover in a moment: not every append should create a segment until then.
             false => Refusals::of_late(self.late.all()),
         }
     }
 
-    /// One try to write everything. The inner error says which shards failed, so that the next try
-    /// can go without their disks.
+    /// One try to write everything. The inner error names the failed shards, so that the next try avoids their disks.
     async fn append_once(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -242,8 +241,8 @@ impl SegmentStore {
                     return Err(error);
                 }
             };
-            // Before the reservation: sealing must wait for stripes that were reserved. Never waited for,
-            // since earlier gates are held: only sealing and removal hold it alone, after closing.
+            // Before the reservation: sealing must wait for reserved stripes. This never waits, because the append
+            // holds earlier gates. Only sealing and removal take the gate exclusively, after closing the segment.
             let Ok(gate) = segment.gate.clone().try_read_owned() else {
                 self.retire(volume, &segment);
                 continue;
@@ -301,8 +300,9 @@ impl SegmentStore {
         }))
     }
 
-    /// What an append that is refused had reserved. A stripe that was reserved and never written would keep its segment
-    /// from ever being sealed, so those that others came behind are written, although nobody will ask for them.
+    /// Gives back the reservation of a failed append. A stripe that was reserved and never written would keep its
+    /// segment from ever being sealed. So a stripe with later reservations behind it is written, although no reader
+    /// needs it.
     async fn give_back(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -348,7 +348,7 @@ impl SegmentStore {
         let can_do_without = |late: &[DiskId]| self.can_do_without(wanted, parity, refusals, late);
         let results = self
             .run_on_disks(ops.collect(), late_max, can_do_without, |_, _| {
-                // How it ends nobody needs to know: the shard has no footer.
+                // The result is ignored: the shard has no footer.
                 Box::pin(std::future::ready(()))
             })
             .await;
@@ -375,7 +375,7 @@ impl SegmentStore {
         result
     }
 
-    /// Whether a segment with as much parity can be made without some disks that answer late.
+    /// Whether a segment with the same parity can be created without some late disks.
     fn can_do_without(
         &self,
         wanted: AppendTarget,
@@ -410,7 +410,7 @@ impl SegmentStore {
         count(&self.counters.parity_bytes, unit * u64::from(code.parity()));
     }
 
-    /// The segment that `stream` appends to, on none of the disks that refused writes; made if there is none.
+    /// The open segment of `stream`, on none of the disks that refused writes. Creates one if there is none.
     async fn open_segment(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -460,7 +460,7 @@ impl SegmentStore {
         Ok(segment)
     }
 
-    /// The stream's segment, if it is good to append to; else it is retired.
+    /// The stream's segment if it accepts appends; otherwise it is retired.
     fn current_segment(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
@@ -483,8 +483,8 @@ impl SegmentStore {
             && !self.is_weak(segment.code, wanted)
     }
 
-    /// Whether a segment was made with fewer parity shards than one made now would have: disks that had failed
-    /// then are back. Every append asks this, so disks are counted only where there are fewer than wanted.
+    /// Whether a segment has fewer parity shards than a new one would have, because disks that had failed are back.
+    /// Every append calls this, so disks are counted only where there are fewer than wanted.
     fn is_weak(&self, made: Code, wanted: Code) -> bool {
         made.parity() < wanted.parity()
             && usize::from(made.parity()) + 1 < self.takes_shards_count()
@@ -501,8 +501,7 @@ impl SegmentStore {
         self.env.spawner.spawn("segment seal", Box::pin(task));
     }
 
-    /// Makes a segment on disks with room; those that refuse are left out of the next try, if there are enough
-    /// without them.
+    /// Creates a segment on disks with room. Disks that refuse are left out of the next try, if the others are enough.
     async fn create_segment(
         self: &Arc<Self>,
         volume: &Volume,
@@ -513,7 +512,7 @@ impl SegmentStore {
         for _ in 0..ATTEMPTS_MAX {
             let mut plan = self.place(wanted, refusals);
             if plan.is_err() && !refusals.avoided.is_empty() {
-                // Too few disks without them, and they have not failed: they are asked again.
+                // Too few disks without them, and they are not faulted: the next try asks them again.
                 refusals.avoided.clear();
                 plan = self.place(wanted, refusals);
             }
@@ -551,10 +550,10 @@ impl SegmentStore {
         })
     }
 
-    /// Chooses code, disks and shard size for a new segment. Disks that refused have no room, and still count as
-    /// disks that work: they are no reason for less protection. Fails with `NoSpace`, or with `Write` if no disk works.
+    /// Chooses code, disks and shard size for a new segment. Disks that refused have no room, but count as working:
+    /// they do not reduce protection. Fails with `NoSpace`, or with `Write` if no disk works.
     ///
-    /// Those of the kind that is asked for are chosen, unless a segment on all of them would survive more.
+    /// Prefers disks of the wanted class, unless a segment on all disks would survive more losses.
     fn place(&self, wanted: AppendTarget, refusals: &Refusals) -> Result<SegmentPlace> {
         let members = self.members();
         let healthy: Vec<(Arc<dyn ShardService>, u64)> = self
@@ -594,7 +593,7 @@ impl SegmentStore {
         }
     }
 
-    /// The same on some disks, given with their room in bytes.
+    /// As [`Self::place`], on some disks, given with their room in bytes.
     fn place_on(
         &self,
         wanted: Code,
@@ -616,7 +615,7 @@ impl SegmentStore {
                 .filter(|(_, room)| *room >= file_bytes)
                 .collect();
             if let Some(code) = fit_code_in(wanted, &healthy_nodes, &nodes_of(&roomy), &pool) {
-                // Smaller shards are worth it only if they allow a wider code.
+                // Smaller shards pay only if they allow a wider code.
                 if best
                     .as_ref()
                     .is_none_or(|(other, ..): &(Code, _, _)| other.total() < code.total())
@@ -632,7 +631,7 @@ impl SegmentStore {
         }
         let Some((code, roomy, len_bytes)) = best else {
             if !self.has_working_disk() {
-                // Whoever is told to free some space would look in the wrong place.
+                // The advice to free space would be wrong here.
                 return Err(SegmentError::Write {
                     detail: "no disk of the pool works; mend or replace them, and restart"
                         .to_owned(),
@@ -662,24 +661,24 @@ impl SegmentStore {
         })
     }
 
-    /// Bytes that a stream may take of a disk.
+    /// Bytes that a stream may use on a disk.
     pub(crate) fn room_bytes(&self, disk: &dyn ShardService, stream: Stream) -> u64 {
         let space = disk_space(disk);
         let kept_bytes = self.kept_bytes(space.total_bytes, stream);
         space.free_bytes.saturating_sub(kept_bytes)
     }
 
-    /// Bytes that a stream has to leave on a disk.
+    /// Bytes that a stream must leave free on a disk.
     fn kept_bytes(&self, total_bytes: u64, stream: Stream) -> u64 {
         let reserve_bytes = self.reserve_bytes(total_bytes);
         match stream {
-            // The rest is the metadata's: collecting garbage takes that, too.
+            // The rest belongs to the metadata: garbage collection needs metadata, too.
             Stream::Rewrite => reserve_bytes / REWRITE_RESERVE_PART,
             Stream::Mixed | Stream::File(_) | Stream::Cold => reserve_bytes,
         }
     }
 
-    /// Creates the shards of a new segment; on failure none are left, and the error names the disks.
+    /// Creates the shards of a new segment. On failure none remain, and the error names the disks.
     async fn create_on(
         self: &Arc<Self>,
         volume: &Volume,
@@ -704,12 +703,12 @@ impl SegmentStore {
             protection: wanted.placing.protection,
         };
         let segment = Arc::new(Segment::created(volume.id, volume.epoch, info));
-        // Known before its shards are there, so that a sweep does not take them for orphans.
+        // Known before its shards exist, so that a sweep does not take them for orphans.
         volume.segments.write().insert(segment.clone());
         volume.uncommitted.lock().insert(segment.id);
         let creations = disks.iter().zip(0..).map(|(disk, index)| {
             let name = segment.shard_name(index);
-            // The disk looks again: other owners may have taken what was free.
+            // The disk checks again: other owners may have used free space since.
             let kept_bytes = self.kept_bytes(disk_space(&**disk).total_bytes, wanted.stream);
             let disk_of = disk.clone();
             DiskOp {
@@ -719,7 +718,8 @@ impl SegmentStore {
         });
         let late_max = usize::from(code.parity()).max(1);
         let (late_disks, late_segment) = (disks.to_vec(), segment.clone());
-        // The segment was given up when it comes; what stays is an orphan, which the next sweep deletes.
+        // If the shard is created late, the segment was given up. A shard that remains is an orphan, which the next
+        // sweep deletes.
         let clean_up = move |index: usize, result: std::result::Result<(), ShardError>| {
             let (disk, segment) = (late_disks.get(index).cloned(), late_segment.clone());
             let run = async move {
@@ -755,14 +755,14 @@ impl SegmentStore {
         volume.segments.write().remove(&segment.id);
         segment.begin_removal();
         for (index, disk) in made {
-            // What stays is an orphan, which the next sweep deletes.
+            // A shard that remains is an orphan, which the next sweep deletes.
             let _ = disk.remove(segment.epoch, segment.shard_name(index)).await;
         }
         Err(refused)
     }
 }
 
-/// What the summary of their segment says of some records: those without an owner keep it from having one.
+/// Summary entries of some records. One record without an owner means that the segment gets no summary.
 fn summary_entries(records: &[EncodedRecord]) -> Vec<SummaryEntry> {
     let entry = |record: &EncodedRecord| {
         Some(SummaryEntry {
@@ -773,7 +773,7 @@ fn summary_entries(records: &[EncodedRecord]) -> Vec<SummaryEntry> {
     records.iter().filter_map(entry).collect()
 }
 
-/// Where the records of the stripes are.
+/// The locations of the records in the stripes.
 pub(crate) fn locate(
     segment: &Segment,
     stripes: &[ReservedStripe],
@@ -832,7 +832,7 @@ fn stripe_offset(stripe: &ReservedStripe) -> u64 {
     u64::from(stripe.stripe_block) * u64::from(BLOCK_BYTES)
 }
 
-/// What each shard writes of the stripes, by index.
+/// The writes of each shard for these stripes, by index.
 pub(crate) fn shard_writes(
     stripes: &[ReservedStripe],
     buffers: Vec<StripeBuffers>,

@@ -1,7 +1,7 @@
-//! The record cache: file bytes by the physical place they came from.
+//! The record cache: file bytes by their physical place.
 //!
-//! Owns: what is kept, under which key, and at what weight. Must not know: how bytes are fetched.
-//! Invariant: a place is written once and segment ids are never reused, so an entry never is stale.
+//! Owns: the cached entries, their keys and their weights. Must not know: how bytes are fetched. Invariant: a place is
+//! written once and segment ids are never reused, so no entry is ever stale.
 
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -17,21 +17,20 @@ use quick_cache::sync::{Cache, PlaceholderGuard};
 use quick_cache::{OptionsBuilder, Weighter};
 use rustc_hash::FxBuildHasher;
 
-/// What an entry costs beside its bytes: key, lists, counters.
+/// Bytes charged for an entry beside its data: key, lists, counters.
 const ENTRY_OVERHEAD_BYTES: u64 = 192;
 /// The mean size of an entry, for sizing the table.
 const ENTRY_BYTES_GUESS: u64 = CHECKSUM_GRANULE_BYTES as u64;
-/// Parts of the cache with a lock of their own; each must have room for the largest records.
+/// Number of parts with a lock of their own; each must have room for the largest records.
 const LOCKS_MAX: usize = 16;
-/// Least room per lock.
+/// Minimum room per lock.
 const LOCK_ROOM_BYTES_MIN: u64 = 8 << 20;
-/// What the cache grows by in a second, if it is full of what was read once.
+/// Growth of the cache per second, if it is full of entries that were read once.
 const GROWTH_BYTES_PER_SECOND: u64 = 64 << 20;
-/// The least it grows by at once.
+/// Minimum of one growth step.
 const GROWTH_BYTES_MIN: u64 = 4 << 20;
-/// The part of the cache that is kept for what was asked for twice. What was written or read once goes through the rest, in the
-/// order in which it came, however much that is: a quarter, so that a file of that size can be read from memory right after it was
-/// written.
+/// Part of the cache for entries that were requested twice. All others pass through the rest in order of arrival, in
+/// any amount. The rest is a quarter, so that a file of that size can be read from memory right after it was written.
 const TWICE_PART: f64 = 0.75;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +61,7 @@ impl Key {
     }
 }
 
-/// File bytes in parts, one after the other.
+/// File bytes in consecutive parts.
 pub(crate) type Parts = Arc<[Bytes]>;
 
 #[derive(Clone)]
@@ -87,36 +86,36 @@ type Guard<'a> = PlaceholderGuard<
 pub(crate) struct RecordCache {
     inner: Inner,
     growth: Growth,
-    /// What was asked for lately and was not there.
+    /// Recent requests that missed.
     missed: Missed,
 }
 
-/// Why something comes into the cache.
+/// Reason for caching an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// Nobody asked for it lately.
+    /// It was not requested recently.
     ReadOnce,
-    /// It was asked for lately, and was not there any more.
+    /// It was requested recently, and was evicted since.
     AskedAgain,
-    /// It is in memory because it was just written.
+    /// It was just written.
     Written,
 }
 
-/// How large the cache may be now: how fast it grows to its full size.
+/// Growth of the cache to its full size.
 ///
-/// Memory that a process touches for the first time costs far more than memory that it uses again: in virtual machines
-/// that give free memory back to their host 1 to 2 ns for each byte, more than all else that a read or a write costs. A
-/// stream that is read once would go from new memory to new memory until the cache is full. So the cache grows
-/// slowly with such, and what it drops gives its buffers to what comes next.
+/// Memory that a process touches for the first time costs far more than reused memory. In virtual machines that return
+/// free memory to their host it costs 1 to 2 ns per byte, more than the rest of a read or a write. A stream that is
+/// read once would use new memory until the cache is full. So such reads grow the cache slowly, and evicted entries
+/// give their buffers to the next ones.
 ///
-/// What was asked for twice would have been there in a larger cache, and makes it larger at once. So does what was just
-/// written: its bytes are in memory, and who writes a file is likely to read it. The first writes of a process pay for the memory
-/// then, until the cache has its full size, and nobody after them.
+/// An entry that was requested twice would have been in a larger cache, and makes it larger at once. So does a write:
+/// its bytes are in memory, and the writer of a file is likely to read it. So only the first writes of a process pay
+/// for the memory, until the cache has its full size.
 struct Growth {
     capacity_bytes: AtomicU64,
-    /// May change while the cache is used.
+    /// May change while the cache is in use.
     full_bytes: AtomicU64,
-    /// What may be added, as of a time of the monotonic clock.
+    /// Bytes that may be added, as of a time of the monotonic clock.
     allowed: Mutex<(u64, Duration)>,
 }
 
@@ -137,7 +136,7 @@ impl Growth {
         self.full_bytes.load(Ordering::Relaxed)
     }
 
-    /// The capacity from now on, if it changes: `held_bytes` are there, and `more_bytes` come.
+    /// The new capacity, if it changes: the cache holds `held_bytes`, and `more_bytes` are added.
     fn grow(&self, held_bytes: u64, more_bytes: u64, why: Why, now: Duration) -> Option<u64> {
         let mut allowed = self.allowed.lock();
         let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed);
@@ -145,7 +144,8 @@ impl Growth {
         let earned = now.saturating_sub(at).as_micros() * u128::from(GROWTH_BYTES_PER_SECOND);
         let earned = u64::try_from(earned / 1_000_000).unwrap_or(u64::MAX);
         bytes += earned.min(GROWTH_BYTES_PER_SECOND.saturating_sub(bytes));
-        // The parts of the cache do not fill evenly. Where few records fill one, some overflow when half of all is in use.
+        // The parts of the cache fill unevenly. With few records per part, some overflow when half of the total is in
+        // use.
         let full_bytes = match why {
             Why::ReadOnce | Why::AskedAgain => capacity_bytes / 8 * 7,
             Why::Written => capacity_bytes / 2,
@@ -153,7 +153,7 @@ impl Growth {
         let is_full = held_bytes + more_bytes >= full_bytes;
         match why {
             Why::AskedAgain if is_full => bytes += more_bytes,
-            // Half of the capacity stays free, until there is no more to have.
+            // Half of the capacity stays free, until the maximum is reached.
             Why::Written if is_full => bytes += 2 * more_bytes,
             Why::ReadOnce | Why::AskedAgain | Why::Written => {}
         }
@@ -168,8 +168,7 @@ impl Growth {
     }
 }
 
-/// Keys that were asked for and were not there, about as many as the cache has room for; a later one may take an
-/// earlier one's place.
+/// Keys of requests that missed, about as many as the cache has room for; a later key may replace an earlier one.
 struct Missed(Box<[AtomicU32]>);
 
 impl Missed {
@@ -178,7 +177,7 @@ impl Missed {
         Self((0..slots).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Whether it was there already.
+    /// Notes a key. Returns whether it was there already.
     fn note(&self, key: &Key) -> bool {
         let hash = FxBuildHasher.hash_one(key);
         let mark = (hash >> 32) as u32 | 1;
@@ -187,7 +186,7 @@ impl Missed {
     }
 }
 
-/// The duty to fetch what is not in the cache. Whoever else asks for it waits until this is dropped.
+/// The duty to fetch a missing entry. Other requests for it wait until this is dropped.
 pub(crate) struct Miss<'a> {
     cache: &'a RecordCache,
     guard: Guard<'a>,
@@ -201,7 +200,7 @@ impl Miss<'_> {
             false => Why::ReadOnce,
         };
         self.cache.grow(weight_bytes(&parts), why, now);
-        // An error says that it was removed meanwhile.
+        // An error means that the entry was removed meanwhile.
         let _ = self.guard.insert(parts);
     }
 }
@@ -234,7 +233,7 @@ impl RecordCache {
         }
     }
 
-    /// Has the cache grow to another size, or shrink to it at once.
+    /// Changes the full size; the cache grows to it over time, or shrinks to it at once.
     pub fn set_full(&self, full_bytes: u64) {
         let _growing = self.growth.allowed.lock();
         self.growth.full_bytes.store(full_bytes, Ordering::Relaxed);
@@ -250,7 +249,7 @@ impl RecordCache {
         self.inner.get(key)
     }
 
-    /// The value, or the duty to fetch it: others that ask meanwhile wait.
+    /// The value, or the duty to fetch it: concurrent requests wait.
     pub async fn get_or_miss(&self, key: &Key) -> Result<Parts, Miss<'_>> {
         let guard = match self.inner.get_value_or_guard_async(key).await {
             Ok(parts) => return Ok(parts),
@@ -264,28 +263,28 @@ impl RecordCache {
         })
     }
 
-    /// Keeps what was just written, as far as that leaves what was asked for twice where it is.
+    /// Caches written bytes, as far as that evicts no entry that was requested twice.
     pub fn insert_written(&self, key: Key, parts: Parts, now: impl FnOnce() -> Duration) {
         self.grow(weight_bytes(&parts), Why::Written, now);
         self.inner.insert(key, parts);
     }
 
     fn grow(&self, more_bytes: u64, why: Why, now: impl FnOnce() -> Duration) {
-        // Asking for the weight takes all locks of the cache.
+        // Reading the weight takes all locks of the cache.
         if self.growth.is_full_size() {
             return;
         }
         let held_bytes = self.inner.weight();
         let larger = self.growth.grow(held_bytes, more_bytes, why, now());
         if larger.is_some() {
-            // Under its lock, and as large as it is by now: of two at once the smaller must not come last.
+            // Under the lock, with the present weight: of two concurrent calls the smaller size must not be set last.
             let _growing = self.growth.allowed.lock();
             let capacity_bytes = self.growth.capacity_bytes.load(Ordering::Relaxed);
             self.inner.set_capacity(capacity_bytes);
         }
     }
 
-    /// Drops a record that nothing refers to any more.
+    /// Drops a record without references.
     pub fn forget(&self, volume: VolumeId, pointer: &RecordPointer) {
         if self.inner.remove(&Key::whole(volume, pointer)).is_none() && pointer.codec == Codec::Raw
         {
@@ -295,7 +294,7 @@ impl RecordCache {
         }
     }
 
-    /// Bytes `range` of a record, if they are all here.
+    /// Bytes `range` of a record, if the cache has all of them.
     pub fn lookup(
         &self,
         volume: VolumeId,
@@ -333,7 +332,7 @@ pub(crate) fn within_granule(granule: u32, range: &Range<u32>) -> Range<u32> {
     range.start.max(start) - start..range.end.min(end) - start
 }
 
-/// Bytes `range` of what `parts` hold, uncopied.
+/// Bytes `range` of `parts`, without a copy.
 pub(crate) fn slice(parts: &[Bytes], range: Range<u32>) -> Vec<Bytes> {
     let (from, to) = (range.start as usize, range.end as usize);
     let mut found = Vec::with_capacity(1);
@@ -389,7 +388,7 @@ mod tests {
         cache.set_full(2 * MIB);
         fill();
         assert!(cache.weight_bytes() <= 2 * MIB, "{}", cache.weight_bytes());
-        // It grows again, as it did at first.
+        // It grows again, as at first.
         cache.set_full(8 * MIB);
         assert!(!cache.growth.is_full_size());
         fill();
@@ -436,7 +435,7 @@ mod tests {
     fn what_is_written_at_once_is_there_when_it_is_read() {
         let cache = RecordCache::new(1 << 30);
         let record: Parts = [Bytes::from(vec![0; MIB as usize])].into();
-        // In no time.
+        // At one instant.
         for block in 0..512 {
             cache.insert_written(key(block), record.clone(), || Duration::ZERO);
         }
@@ -452,7 +451,7 @@ mod tests {
         let now = || Duration::from_secs(1);
         let record: Parts = [Bytes::from(vec![0; 64 << 10])].into();
         let often = 0..512;
-        // They come when the cache is full of other things, and are asked for while they are there.
+        // Requested twice while the cache is full of other entries.
         for block in 10_000..14_000 {
             cache.insert_written(key(block), record.clone(), now);
         }
@@ -462,20 +461,20 @@ mod tests {
                 assert!(cache.get(&key(block)).is_some());
             }
         }
-        // Four times what it holds.
+        // Four times the capacity.
         for block in 20_000..28_192 {
             cache.insert_written(key(block), record.clone(), now);
         }
         let left = often.filter(|block| cache.get(&key(*block)).is_some());
         let left = left.count();
         assert!(left > 480, "{left}");
-        // The end of what was written is there, too.
+        // The most recent writes are cached, too.
         let newest = (28_000..28_192).filter(|block| cache.get(&key(*block)).is_some());
         let newest = newest.count();
         assert!(newest > 150, "{newest}");
     }
 
-    /// Streams through the records of `pass` once: how many were not there.
+    /// Streams through the records of `pass` once. Returns the number of misses.
     fn stream(cache: &RecordCache, pass: Range<u32>, now: Duration) -> usize {
         let record: Parts = [Bytes::from(vec![0; MIB as usize])].into();
         let read = |block| match cache.get_or_miss(&key(block)).now_or_never() {
@@ -501,7 +500,7 @@ mod tests {
         );
         assert!(stream(&cache, 0..512, now) > 300);
         assert!(cache.weight_bytes() > 400 * MIB, "{}", cache.weight_bytes());
-        // Records of 1 MiB do not fill its parts evenly.
+        // Records of 1 MiB do not fill the parts evenly.
         assert!(stream(&cache, 0..512, now) < 128);
     }
 

@@ -1,8 +1,8 @@
-//! The disks of the pool as the store knows them: there, missing, draining.
+//! The disks of the pool as the store knows them: present, missing, draining.
 //!
-//! Owns: which disks may be read, which may be given new shards, how many new data is laid out for.
-//! Must not know: why a disk leaves, who decides it, the pool file.
-//! A list never changes: a change puts another one in its place, so a reader sees one or the other.
+//! Owns: which disks may be read, which may get new shards, the number of disks that new data is laid out for. Must not
+//! know: why a disk leaves, who decides it, the pool file. A list never changes: a change replaces it, so a reader sees
+//! the old or the new one.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::types::SegmentInfo;
 pub(crate) struct Members {
     disks: FxHashMap<DiskId, Arc<dyn ShardService>>,
     missing: Vec<DiskId>,
-    /// Of those that are not on the only node there is.
+    /// Nodes of the disks, except for those on the only node.
     nodes: FxHashMap<DiskId, NodeId>,
-    /// Read, and given no new shards.
+    /// Disks that are read and get no new shards.
     draining: FxHashSet<DiskId>,
-    /// Given no shards at all.
+    /// Disks that get no shards at all.
     journals: FxHashSet<DiskId>,
-    /// What kind of device they are, of those of which it is known.
+    /// Device classes, of the disks whose class is known.
     media: FxHashMap<DiskId, Media>,
 }
 
@@ -50,7 +50,7 @@ impl Members {
         self.disks.values()
     }
 
-    /// Where a disk is; one that nobody named is on the only node.
+    /// Failure domain of a disk; a disk without a known node is on the only node.
     pub fn domain(&self, disk: DiskId) -> DomainPath {
         let node = self.nodes.get(&disk).copied().unwrap_or(NodeId::ONLY);
         DomainPath { node, disk }
@@ -60,7 +60,7 @@ impl Members {
         &self.missing
     }
 
-    /// Whether new shards may be put on a disk, as far as its role goes.
+    /// Whether the role of a disk allows new shards.
     pub fn takes_shards(&self, id: DiskId) -> bool {
         !self.draining.contains(&id) && !self.journals.contains(&id)
     }
@@ -69,12 +69,12 @@ impl Members {
         self.media.get(&id).copied()
     }
 
-    /// Whether it is known of any disk what kind of device it is.
+    /// Whether the device class of any disk is known.
     pub fn has_media(&self) -> bool {
         !self.media.is_empty()
     }
 
-    /// Whether a disk is what data is to live on that asks for `media`.
+    /// Whether a disk has the device class `media`, or no class is wanted.
     pub fn is_of(&self, id: DiskId, media: Option<Media>) -> bool {
         media.is_none() || self.media(id) == media
     }
@@ -83,14 +83,14 @@ impl Members {
         self.journals.contains(&id)
     }
 
-    /// Disks, there or not, that are to stay, as if some of them left.
+    /// The disks, present or not, that stay in the pool, without some of them.
     pub fn staying(&self, without: &[DiskId]) -> Topology {
         let ids = self.disks.keys().chain(&self.missing);
         let stays = |id: &&DiskId| self.takes_shards(**id) && !without.contains(id);
         ids.filter(stays).map(|id| self.domain(*id).node).collect()
     }
 
-    /// A number for which disks are to stay, where, and of which kind: it is another one when that changes.
+    /// Identifies the set of staying disks with their nodes and classes: it changes when they do.
     pub fn layout(&self) -> u64 {
         let ids = self.disks.keys().chain(&self.missing);
         let mut all: Vec<(DiskId, NodeId, bool, Option<Media>)> = ids
@@ -105,21 +105,21 @@ impl Members {
         hasher.finish()
     }
 
-    /// Where every disk is, there or not.
+    /// Failure domains of all disks, present or not.
     pub fn domains(&self) -> impl Iterator<Item = DomainPath> {
         let ids = self.disks.keys().chain(&self.missing);
         ids.map(|id| self.domain(*id))
     }
 }
 
-/// What becomes of a disk's data.
+/// Role of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// New shards are put on it.
+    /// It gets new shards.
     Staying,
-    /// It is read, and given no new shards.
+    /// It is read, and gets no new shards.
     Draining,
-    /// It is given no shards, and its room is not for them.
+    /// It gets no shards, and its room does not count for them.
     Journal,
 }
 
@@ -127,17 +127,17 @@ pub enum Role {
 #[derive(Clone)]
 pub struct Member {
     pub id: DiskId,
-    /// The node that has it: what fails with it.
+    /// The node of the disk: its failure domain.
     pub node: NodeId,
     pub role: Role,
     pub media: Option<Media>,
-    /// `None` if it is not there.
+    /// `None` if the disk is missing.
     pub disk: Option<Arc<dyn ShardService>>,
 }
 
 impl SegmentStore {
-    /// Takes over the pool's table of disks. Segments that are open on a disk that drains now are left by their next
-    /// append; what is on a disk that is no member any more is lost.
+    /// Replaces the table of disks by the pool's. Open segments on a disk that is draining now are retired by their
+    /// next append. Shards on a disk that is no member any more are lost.
     pub fn set_members(self: &Arc<Self>, members: &[Member]) {
         let before = self.members();
         let is_missing = |member: &&Member| member.disk.is_none();
@@ -171,7 +171,7 @@ impl SegmentStore {
             .for_each(|disk| self.fence_joined(disk));
     }
 
-    /// Which losses, of disks and of nodes, a segment survives from now on.
+    /// Losses of disks and of nodes that a segment survives from now on.
     pub fn survives(&self, info: &SegmentInfo) -> Survives {
         let members = self.members();
         let works = |disk: &&DiskId| self.healthy_disk(**disk).is_some();
@@ -183,7 +183,7 @@ impl SegmentStore {
         }
     }
 
-    /// Takes a disk into the pool, or back into it; new shards may be put on it from now on.
+    /// Adds a disk to the pool, or takes it back; it may get new shards from now on.
     pub fn disk_join(self: &Arc<Self>, disk: Arc<dyn ShardService>) {
         let id = disk.id();
         self.change_members(|members| {
@@ -194,8 +194,7 @@ impl SegmentStore {
         self.fence_joined(&disk);
     }
 
-    /// Puts nothing new on a disk any more (`draining`), or again. Segments that are open on it are
-    /// left by their next append.
+    /// Stops (`draining`) or resumes placing shards on a disk. Open segments on it are retired by their next append.
     pub fn disk_draining(&self, id: DiskId, draining: bool) {
         self.change_members(|members| {
             if draining {
@@ -206,7 +205,7 @@ impl SegmentStore {
         });
     }
 
-    /// Forgets a disk: whatever still is on it is lost.
+    /// Forgets a disk: the shards on it are lost.
     pub fn disk_forget(&self, id: DiskId) {
         self.change_members(|members| {
             members.missing.retain(|missing| *missing != id);
@@ -229,7 +228,7 @@ mod tests {
             (vec![], 2),
             (vec![id(1)], 1),
             (vec![id(1), id(2)], 0),
-            // It leaves already, or is none of them.
+            // It is draining already, or not in the pool.
             (vec![id(3)], 2),
             (vec![id(4)], 2),
         ];

@@ -1,6 +1,6 @@
-//! What makes records of a volume's bytes, as that volume stores them.
+//! Makes records of a volume's bytes, in the form that the volume stores.
 //!
-//! Owns: that whatever goes into an encrypted volume is encrypted. Must not know: how.
+//! Owns: the rule that an encrypted volume gets encrypted records only. Must not know: the cipher.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Encoder {
 }
 
 impl SegmentStore {
-    /// What makes records for a volume that is open.
+    /// The encoder of an open volume.
     pub fn encoder(&self, volume: VolumeId) -> Result<Encoder> {
         Ok(Encoder {
             key: self.volume(volume)?.key.clone(),
@@ -30,7 +30,7 @@ impl SegmentStore {
 }
 
 impl Encoder {
-    /// Whether the volume is encrypted: no byte of a file may be anywhere but in such records, and in the journal.
+    /// Whether the volume is encrypted: file bytes may be stored only in such records, and in the journal.
     pub fn is_encrypting(&self) -> bool {
         self.key.is_some()
     }

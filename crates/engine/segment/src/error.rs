@@ -1,4 +1,4 @@
-//! Why the store refused or failed.
+//! Errors of the segment store.
 
 use cairn_base::{Epoch, SegmentId, TierId, VolumeId};
 
@@ -6,7 +6,7 @@ use cairn_base::{Epoch, SegmentId, TierId, VolumeId};
 pub enum SegmentError {
     #[error("volume {volume} is not open here")]
     VolumeClosed { volume: VolumeId },
-    /// Nothing is written any more by this process; whatever it was not told to be durable may be missing.
+    /// This process writes nothing more. Unacknowledged changes may be lost.
     #[error(
         "volume {volume} has a newer owner: a disk has promised epoch {promised}, and epoch {epoch} is over"
     )]
@@ -15,13 +15,13 @@ pub enum SegmentError {
         epoch: Epoch,
         promised: Epoch,
     },
-    /// The segment was removed; whoever still has the pointer should look the extent up again.
+    /// The segment was removed. The holder of the pointer should look the extent up again.
     #[error("segment {segment} of volume {volume} is gone")]
     Gone {
         volume: VolumeId,
         segment: SegmentId,
     },
-    /// No disk of the pool, present or absent, can give the bytes.
+    /// No disk of the pool, present or absent, can provide the bytes.
     #[error(
         "volume {volume}, segment {segment}, stripe at block {stripe_block}, offset {offset_bytes}: {len_bytes} bytes are damaged \
          beyond repair: {detail}"
@@ -34,7 +34,7 @@ pub enum SegmentError {
         len_bytes: u32,
         detail: String,
     },
-    /// Too few disks answer now, and those that are missing or silent may have the bytes: later is better.
+    /// Too few disks answer now, and the missing or unresponsive ones may have the bytes: try again later.
     #[error(
         "volume {volume}, segment {segment}, stripe at block {stripe_block}, offset {offset_bytes}: {len_bytes} bytes cannot be \
          read now: {detail}; bring these disks or their nodes back, or remove the disks if they are lost for good"
@@ -47,7 +47,7 @@ pub enum SegmentError {
         len_bytes: u32,
         detail: String,
     },
-    /// The segment is in a tier, which does not give what was asked for.
+    /// The segment is in a tier, which does not provide the bytes.
     #[error(
         "segment {segment} of volume {volume} is in tier {tier}, which does not give it: {detail}"
     )]
@@ -55,7 +55,7 @@ pub enum SegmentError {
         volume: VolumeId,
         segment: SegmentId,
         tier: TierId,
-        /// The tier answered, and has not what was written there; else later may be better.
+        /// True: the tier answered, and does not have the written bytes. False: a retry may succeed.
         is_lost: bool,
         detail: String,
     },
@@ -72,14 +72,14 @@ pub enum SegmentError {
     },
     #[error("{what} is not possible: +1n to +4n, 2x to 5x")]
     Protection { what: String },
-    /// Disks refused a write again and again, also after choosing others.
+    /// Disks refused a write repeatedly, even after choosing others.
     #[error("writing failed: {detail}")]
     Write {
         detail: String,
-        /// Disks did not answer, or are missing; else they answered, and failed.
+        /// True: disks did not answer, or are missing. False: disks answered with errors.
         is_unreachable: bool,
     },
-    /// A pointer or range that no append ever made.
+    /// No append ever returned this pointer or range.
     #[error("bad record pointer: {detail}")]
     BadPointer { detail: String },
     #[error("segment {segment} of volume {volume} is being written to and cannot be removed now")]
@@ -87,10 +87,10 @@ pub enum SegmentError {
         volume: VolumeId,
         segment: SegmentId,
     },
-    /// The record is encrypted.
+    /// The record is encrypted, and the volume has no key.
     #[error("volume {volume} was opened without its key, so nothing in it can be read")]
     NoKey { volume: VolumeId },
-    /// What should have gone to the disks is not what the volume stores.
+    /// A record was encrypted for a volume that is not, or the reverse.
     #[error(
         "volume {volume} is encrypted, and a record for it was not, or the other way round; nothing was written"
     )]
@@ -100,14 +100,14 @@ pub enum SegmentError {
     Stopping,
 }
 
-/// What a caller can do about an error.
+/// The reaction that an error calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// Look the pointer up again.
     Gone,
-    /// The data cannot be had from anywhere.
+    /// The data cannot be recovered.
     Damaged,
-    /// Disks or a tier that are needed do not answer now: try again later. Nothing is lost as far as is known.
+    /// Required disks or a tier do not answer now: try again later. No loss is known.
     Unreachable,
     /// Free some space.
     NoSpace,
@@ -115,7 +115,7 @@ pub enum ErrorKind {
     Refused,
     /// Disks fail.
     Io,
-    /// Somebody else owns the volume: stop.
+    /// Another node owns the volume: stop.
     Fenced,
 }
 

@@ -1,12 +1,12 @@
-//! Fences: before a volume is served, its disks refuse those who owned it before.
+//! Fences: before a volume is served, its disks refuse its earlier owners.
 //!
-//! Owns: asking the disks for their promise, which of them have not answered, and that a volume ends when a disk says
-//! that somebody newer owns it.
-//! Must not know: how a disk keeps a promise, where epochs come from.
+//! Owns: requesting the disks' promises, the disks that have not answered, and the end of a volume when a disk reports
+//! a newer owner. Must not know: how a disk keeps a promise, where epochs come from.
 //!
-//! A disk that does not answer holds nobody up. Until it has answered it counts as away: it may be read, since what is
-//! read is checked, and nothing is changed there. A disk that comes later is asked at once, and would ask itself first
-//! if a change came before the answer. A disk that counts as failed is asked when it does no more: it may come back by itself.
+//! An unresponsive disk delays nothing. Until it has promised, it counts as missing: it may be read, since reads are
+//! verified, but it gets no changes. A disk that joins later is asked at once. If a change arrived there before the
+//! answer, the disk would itself make the promise first. A faulted disk is asked when it works again: it may recover by
+//! itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::error::{Result, SegmentError};
 use crate::overdue::DiskOp;
 use crate::store::SegmentStore;
 
-/// A disk that refused to promise is asked again after so long.
+/// Pause before a disk that refused to promise is asked again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// and so often for a volume that is not open yet: its disks are asked before its metadata is read.
+/// Tries for a volume that is not open yet: its disks are asked before its metadata is read.
 const OPENING_TRIES_MAX: u32 = 60;
 
-/// The disks that have not promised yet what they were asked for.
+/// Disks that have not promised yet.
 #[derive(Default)]
 pub(crate) struct Unfenced {
-    /// Of `waiting`, so that nobody takes the lock where there is none.
+    /// Length of `waiting`, so that callers need no lock while it is empty.
     count: AtomicUsize,
     waiting: Mutex<BTreeMap<(DiskId, VolumeId), PendingPromise>>,
 }
 
-/// What a disk was asked to promise.
+/// A promise that a disk has not made yet.
 #[derive(Clone, Copy)]
 struct PendingPromise {
     epoch: Epoch,
-    /// It works, and has no room to keep the promise.
+    /// The disk works, and has no room to store the promise.
     is_full: bool,
 }
 
@@ -51,7 +51,7 @@ impl Unfenced {
         self.count.store(waiting.len(), Ordering::Release);
     }
 
-    /// Unless a later epoch waits for the same disk.
+    /// Removes the entry, unless a later epoch waits for the disk.
     fn remove(&self, disk: DiskId, volume: VolumeId, epoch: Epoch) {
         let mut waiting = self.waiting.lock();
         if waiting
@@ -67,7 +67,7 @@ impl Unfenced {
         self.any_of(disk, |_| true)
     }
 
-    /// Whether a disk has not promised, and not because it is full.
+    /// Whether a disk has not promised, for a reason other than lack of space.
     pub fn has_silent(&self, disk: DiskId) -> bool {
         self.any_of(disk, |asked| !asked.is_full)
     }
@@ -91,8 +91,9 @@ impl Unfenced {
 }
 
 impl SegmentStore {
-    /// Has all disks refuse owners of a volume before `epoch`. Those that do not answer in time are left to themselves,
-    /// and count as away until they have. Fails with `Fenced` if a disk has promised a higher epoch to somebody.
+    /// Has all disks refuse owners of a volume before `epoch`. Disks that do not answer in time are asked again in the
+    /// background, and count as missing until they have promised. Fails with `Fenced` if a disk has promised a higher
+    /// epoch.
     pub async fn fence(self: &Arc<Self>, volume: VolumeId, epoch: Epoch) -> Result<()> {
         if planted::is(Bug::DisksOfDataNotFenced) {
             return Ok(());
@@ -145,14 +146,14 @@ impl SegmentStore {
         }
     }
 
-    /// Asks a disk that came for its promise to all volumes that are open.
+    /// Asks a disk that joined for its promise to all open volumes.
     pub(crate) fn fence_joined(self: &Arc<Self>, disk: &Arc<dyn ShardService>) {
         for (volume, epoch) in self.epochs() {
             self.fence_later(disk.clone(), volume, epoch);
         }
     }
 
-    /// Asks a disk until it has promised, as long as somebody needs that. One that counts as failed is not asked meanwhile.
+    /// Asks a disk until it has promised, as long as that is needed. A faulted disk is not asked meanwhile.
     fn fence_later(self: &Arc<Self>, disk: Arc<dyn ShardService>, volume: VolumeId, epoch: Epoch) {
         let store = self.clone();
         let task = async move {
@@ -190,8 +191,8 @@ impl SegmentStore {
         self.env.spawner.spawn("fence", Box::pin(task));
     }
 
-    /// If a disk refused because somebody newer owns the volume, the volume ends here: nothing of it is acknowledged
-    /// any more. That says nothing about the disk.
+    /// If a disk refused because of a newer owner, the volume ends here: nothing more is acknowledged. That is no fault
+    /// of the disk.
     pub(crate) fn note_fenced(&self, error: &ShardError) -> Option<SegmentError> {
         let ShardError::Fenced {
             volume,
@@ -207,7 +208,7 @@ impl SegmentStore {
             epoch: *epoch,
             promised: *promised,
         };
-        // One that was opened again is another owner.
+        // A volume that was reopened has another owner.
         if let Ok(open) = self.volume(*volume)
             && open.epoch == *epoch
             && open.fenced.set(*promised).is_ok()

@@ -1,6 +1,6 @@
-//! Stripes: where records lie in them, and which bytes of which shard that is. Pure.
+//! Stripes: the place of records in them, and the matching bytes of shards. Pure.
 //!
-//! Owns: the arithmetic of stripes, units and blocks. Must not know: disks, buffers, codes' mathematics.
+//! Owns: the arithmetic of stripes, units and blocks. Must not know: disks, buffers, the mathematics of codes.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ const PACKED_ALIGN_BYTES: u32 = 8;
 /// Largest unit of a stripe, in blocks.
 pub(crate) const UNIT_BLOCKS_MAX: u32 = UNIT_LEN_BYTES_MAX / BLOCK_BYTES;
 
-/// What the layout needs to know of a record.
+/// The properties of a record that the layout needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordShape {
     pub len_bytes: u32,
-    /// Begins at a block, so that aligned buffers go to the disk uncopied.
+    /// The record begins at a block, so that aligned buffers go to the disk without a copy.
     pub block_aligned: bool,
-    /// Somebody said what it is a part of.
+    /// The record has an owner.
     pub has_owner: bool,
 }
 
@@ -38,7 +38,7 @@ impl From<&EncodedRecord> for RecordShape {
 pub(crate) struct StripePlan {
     /// 1..=[`UNIT_BLOCKS_MAX`].
     pub unit_blocks: u16,
-    /// Where each record starts in the stripe.
+    /// Start of each record in the stripe.
     pub offsets: Vec<u32>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn plan_stripe(
 pub(crate) struct Piece {
     /// Index of the (data) shard.
     pub shard: u8,
-    /// Where in the unit.
+    /// Offset in the unit.
     pub unit_offset: u32,
     pub len_bytes: u32,
 }

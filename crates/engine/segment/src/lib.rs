@@ -1,11 +1,9 @@
-//! Packs records into protected, immutable segments on the pool's disks, and reads them back,
-//! whatever broke.
+//! Packs records into protected, immutable segments on the pool's disks, and reads them back despite failures.
 //!
 //! Owns: the layout of stripes, record encoding (compression, encryption and checksums), placement of segments on
-//! disks, open segments, degraded reads, read repair, the record cache, the space reserve.
-//! Must not know: files, names, protocols; which records are live (the metadata counts that).
-//! Invariant: bytes once written under a [`Location`] never change; what `append` has
-//! answered is on stable storage with the segment's full protection.
+//! disks, open segments, degraded reads, read repair, the record cache, the space reserve. Must not know: files, names,
+//! protocols; which records are live (the metadata counts that). Invariant: bytes written under a [`Location`] never
+//! change; acknowledged appends are on stable storage with the segment's full protection.
 //!
 //! The byte layout is described in `docs/reference/formats/segment.md`.
 

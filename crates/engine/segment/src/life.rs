@@ -1,14 +1,14 @@
-//! The life of one segment: what it is now, and what it may become.
+//! The life of one segment: its stage, and the stages that may follow.
 //!
-//! Owns: the stages of a segment and the steps between them, all under one lock; reservation of stripes; which of
-//! its shards are being rebuilt or moved. Must not know: other segments, disks' errors, records' bytes.
+//! Owns: the stages of a segment and the steps between them, all under one lock; reservation of stripes; which of its
+//! shards are being rebuilt or moved. Must not know: other segments, disk errors, the bytes of records.
 //!
 //! ```text
 //! Creating -> Open -> Closing -> Sealing -> Sealed        any of them -> Removing -> Removed
 //! ```
 //!
-//! A segment is appended to in the process that made it: those that a start finds are sealed, whatever their shards
-//! hold, because nobody knows where they end.
+//! Only the process that made a segment appends to it. A start seals the segments that it finds, whatever their shards
+//! hold, because their ends are unknown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -32,53 +32,54 @@ use crate::types::SegmentInfo;
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub volume: VolumeId,
-    /// The term of the owner who knows it so: what is done to its shards says that.
+    /// Term of the owner that opened it: changes of its shards carry this epoch.
     pub epoch: Epoch,
     pub id: SegmentId,
     pub code: Code,
-    /// By shard index; a move of a shard puts another list in its place. Beside the state, because every read asks.
+    /// Disk of each shard, by index. A move of a shard replaces the list. Outside of the state, because every read
+    /// needs it.
     disks: ArcSwap<Vec<DiskId>>,
     pub shard_len_bytes: u64,
-    /// If its bytes are in a tier and on no disk. A segment whose bytes go there gets another one of these in its place.
+    /// Set if the bytes are in a tier and on no disk. A move to a tier replaces the `Segment`.
     pub remote: Option<RemoteSegment>,
-    /// The kind of disks that it is to be on.
+    /// The wanted device class.
     pub media: Option<Media>,
-    /// The protection that it asks for, if not that of its volume.
+    /// The wanted protection, if it differs from the volume's.
     pub protection: Option<Protection>,
-    /// Whether clients read it since that was asked last.
+    /// Whether clients have read it since the last query.
     is_used: AtomicBool,
-    /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
-    /// a removed shard's file may be another segment's a moment later.
+    /// Held shared by writers to the shards (appends, repairs), and exclusively by sealing and removal: the file of a
+    /// removed shard may belong to another segment a moment later.
     pub gate: Arc<tokio::sync::RwLock<()>>,
-    /// Held by a repair, and by a scrub of a part: they write whole blocks, and two of records that share one would
-    /// undo each other. Taken with the gate held.
+    /// Held by a repair, and by a scrub of a part. Both write whole blocks, and two writers of records in one block
+    /// would undo each other. Taken with the gate held.
     pub repair: tokio::sync::Mutex<()>,
-    /// Appends to it that are not committed: whatever it is, it is not dead.
+    /// Number of uncommitted appends to it: while there are any, the segment is not dead.
     pins: AtomicU32,
     state: Mutex<State>,
 }
 
-/// What a segment is.
+/// Stages of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Its shards are being made.
+    /// Its shards are being created.
     Creating,
-    /// It takes stripes.
+    /// It accepts stripes.
     Open,
-    /// It takes no more stripes, and is sealed when those under way are written.
+    /// It accepts no more stripes, and is sealed when the writes in progress are done.
     Closing,
-    /// Its shards get their footers, and may lose their ends.
+    /// Its shards get their footers, and may be truncated.
     Sealing,
-    /// Nothing is added, and its files stay as long as they are, with so much set aside for data in each.
+    /// It is immutable and its files stay; `shard_len_bytes` is the length for data in each.
     Sealed { shard_len_bytes: u64 },
-    /// Nobody finds it any more. Appends that had found it may still write.
+    /// It cannot be found any more. Appends that found it before may still write.
     Removing,
-    /// Nobody writes to it any more; its shards are deleted.
+    /// Nothing writes to it any more; its shards are deleted.
     Removed,
 }
 
 impl Stage {
-    /// Whether `next` may follow.
+    /// Whether stage `next` may follow.
     fn may_become(self, next: Stage) -> bool {
         match (self, next) {
             (Stage::Removing, next) => next == Stage::Removed,
@@ -96,15 +97,15 @@ impl Stage {
 #[derive(Debug)]
 struct State {
     stage: Stage,
-    /// There from [`Stage::Open`] until sealing takes it, or nobody writes any more.
+    /// Present from [`Stage::Open`] until sealing takes it, or until removal.
     open: Option<OpenSegment>,
-    /// Shards being rebuilt, and those whose rebuild failed, with the time (of the monotonic clock)
-    /// before which it is not tried again.
+    /// Shards being rebuilt, and those whose rebuild failed, with the earliest time of the next try (of the monotonic
+    /// clock).
     rebuilding: Vec<(u8, Duration)>,
-    /// Shards that are being moved, and where to: their new files are no orphans. Also those of which it is not
-    /// known whether they have moved.
+    /// Shards that are being moved, with their targets: the new files are no orphans. Includes shards whose move has an
+    /// unknown outcome.
     moving: Vec<(u8, DiskId)>,
-    /// It is being copied to a tier, or it is not known whether it is there. Nothing is moved meanwhile.
+    /// It is being copied to a tier, or the outcome of a copy is unknown. No shard is moved meanwhile.
     is_leaving: bool,
 }
 
@@ -119,36 +120,36 @@ impl State {
         })
     }
 
-    /// The one way from stage to stage. A step that cannot be is a bug, and would lose data sooner or later.
+    /// The only way from stage to stage. A forbidden step is a bug, and would lose data sooner or later.
     fn step(&mut self, next: Stage) {
         let before = self.stage;
         assert!(before.may_become(next), "{before:?} became {next:?}");
         self.stage = next;
     }
 
-    /// What an append may add to.
+    /// The open part, if appends are allowed.
     fn takes_stripes(&mut self) -> Option<&mut OpenSegment> {
         let open = self.open.as_mut();
         open.filter(|_| self.stage == Stage::Open)
     }
 }
 
-/// What a segment has while it may be appended to.
+/// The part of a segment that exists while it is open.
 pub(crate) struct OpenSegment {
-    /// Where its shards are, by index.
+    /// Handles of its shards, by index.
     pub shards: Vec<Arc<dyn ShardService>>,
     next_block: u32,
     end_block: u32,
     last_used: Duration,
     /// Stripes that were written, in no order.
     pub stripes: Vec<WrittenStripe>,
-    /// Some record in it was acknowledged.
+    /// At least one append to it was acknowledged.
     pub appended: bool,
-    /// Shards with a failed write: their content is not known, so they get no footer.
+    /// Shards with a failed write: their contents are unknown, so they get no footer.
     pub shard_failed: Vec<bool>,
-    /// Records in stripes that were reserved, written or not: the summary will need room for them.
+    /// Records in reserved stripes, written or not: the summary will need room for them.
     record_count: usize,
-    /// What the records in stripes that were written are parts of; `None` when some record does not say so.
+    /// Owners of the records in written stripes; `None` once a record has no owner.
     summary: Option<Vec<SummaryEntry>>,
 }
 
@@ -170,7 +171,7 @@ pub(crate) struct WrittenStripe {
     pub checksums: Vec<Vec<u32>>,
 }
 
-/// A stripe that was given its place.
+/// A stripe with a reserved place.
 #[derive(Clone, Debug)]
 pub(crate) struct ReservedStripe {
     pub stripe_block: u32,
@@ -184,7 +185,7 @@ impl Segment {
         Self::at(volume, epoch, info, Stage::Sealed { shard_len_bytes })
     }
 
-    /// A segment that is being made; appends start with [`Self::open_with`].
+    /// A segment that is being created; appends start with [`Self::open_with`].
     pub fn created(volume: VolumeId, epoch: Epoch, info: SegmentInfo) -> Self {
         Self::at(volume, epoch, info, Stage::Creating)
     }
@@ -208,8 +209,8 @@ impl Segment {
         }
     }
 
-    /// Lets stripes in: the shards are there and have room for `data_blocks` blocks of data each. A segment that was
-    /// removed meanwhile, with its volume, stays so.
+    /// Opens the segment for stripes: its shards exist and have room for `data_blocks` blocks of data each. No effect
+    /// if the segment was removed meanwhile with its volume.
     pub fn open_with(&self, shards: Vec<Arc<dyn ShardService>>, data_blocks: u32, now: Duration) {
         let mut state = self.state.lock();
         if state.stage != Stage::Creating {
@@ -243,20 +244,21 @@ impl Segment {
         }
     }
 
-    /// Clients read something of it.
+    /// Notes a read by a client.
     pub fn note_used(&self) {
-        // Looked at first: it is a line of memory that all readers share.
+        // A read before the write: all readers share this cache line.
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether clients read something of it since this was asked last.
+    /// Whether clients have read the segment since the last call.
     pub fn take_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed) && self.is_used.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether the caller is the one to copy it to a tier: it is sealed, on disks, and none of its shards is being moved.
+    /// Starts a copy to a tier. True for one caller, if the segment is sealed, on disks, and none of its shards is
+    /// being moved.
     pub fn begin_leaving(&self) -> bool {
         let mut state = self.state.lock();
         let is_sealed = matches!(state.stage, Stage::Sealed { .. });
@@ -266,12 +268,12 @@ impl Segment {
         free
     }
 
-    /// It stays where it is.
+    /// Ends a copy: the segment stays on disks.
     pub fn end_leaving(&self) {
         self.state.lock().is_leaving = false;
     }
 
-    /// What is set aside for data in each shard, once sealing is over and it changes no more.
+    /// Length for data in each shard, once sealing is over and the length is final.
     pub fn settled_len_bytes(&self) -> Option<u64> {
         match self.state.lock().stage {
             Stage::Sealed { shard_len_bytes } => Some(shard_len_bytes),
@@ -279,7 +281,7 @@ impl Segment {
         }
     }
 
-    /// Sealing is over; a segment that was removed meanwhile stays so.
+    /// Ends sealing. No effect if the segment was removed meanwhile.
     pub fn settle(&self, shard_len_bytes: u64) {
         let mut state = self.state.lock();
         if state.stage == Stage::Sealing {
@@ -287,13 +289,13 @@ impl Segment {
         }
     }
 
-    /// Whether stripes may be added or are being written. Once false it stays so.
+    /// Whether stripes may be added or are being written. Once false it stays false.
     pub fn is_open(&self) -> bool {
         let state = self.state.lock();
         state.stage == Stage::Creating || state.open.is_some()
     }
 
-    /// Whether a stripe may still be reserved.
+    /// Whether a stripe can still be reserved.
     pub fn takes_stripes(&self) -> bool {
         self.state.lock().stage == Stage::Open
     }
@@ -306,7 +308,7 @@ impl Segment {
         u64::from(blocks) * u64::from(crate::BLOCK_BYTES) * u64::from(self.code.data())
     }
 
-    /// Whether the record would fit if nothing were in it yet. True, too, if nothing is added any more.
+    /// Whether the record would fit into the empty segment. Also true for a closed segment.
     pub fn could_hold(&self, record: &RecordShape) -> bool {
         let mut state = self.state.lock();
         let Some(open) = state.takes_stripes() else {
@@ -327,7 +329,7 @@ impl Segment {
         open.map_or(Duration::ZERO, |open| open.last_used)
     }
 
-    /// Reserves stripes for as many of `records` as fit, in order; empty when the segment is full or closed.
+    /// Reserves stripes for as many of `records` as fit, in order; empty if the segment is full or closed.
     pub fn reserve(&self, records: &[RecordShape], now: Duration) -> Vec<ReservedStripe> {
         let mut stripes = Vec::new();
         let mut state = self.state.lock();
@@ -355,7 +357,7 @@ impl Segment {
         stripes
     }
 
-    /// Takes stripes back that will not be written; false if others were reserved behind them.
+    /// Takes reserved stripes back that will not be written; false if there are later reservations behind them.
     pub fn release(&self, stripes: &[ReservedStripe]) -> bool {
         let mut state = self.state.lock();
         let (Some(open), Some(first), Some(last)) =
@@ -372,7 +374,7 @@ impl Segment {
         is_last
     }
 
-    /// Notes what became of reserved stripes.
+    /// Notes the outcome of reserved stripes.
     pub fn note_written(
         &self,
         stripes: Vec<WrittenStripe>,
@@ -391,7 +393,7 @@ impl Segment {
         }
     }
 
-    /// No more stripes; true for the one caller that has to seal it.
+    /// Refuses more stripes. True for the one caller that has to seal the segment.
     pub fn close(&self) -> bool {
         let mut state = self.state.lock();
         let is_first = state.stage == Stage::Open;
@@ -401,7 +403,7 @@ impl Segment {
         is_first
     }
 
-    /// Takes what there is to be sealed, which nobody else gets then; the caller holds the gate alone.
+    /// Takes the open part for sealing, once. The caller holds the gate exclusively.
     pub fn begin_sealing(&self) -> Option<OpenSegment> {
         let mut state = self.state.lock();
         match state.stage {
@@ -413,7 +415,7 @@ impl Segment {
         }
     }
 
-    /// Whether a write to a shard of a segment that is open failed.
+    /// Whether a write to a shard of the open segment failed.
     pub fn has_failed(&self, shard: u8) -> bool {
         let state = self.state.lock();
         let open = state.open.as_ref();
@@ -421,7 +423,7 @@ impl Segment {
         failed.unwrap_or(false)
     }
 
-    /// Where the shards of a segment that is open are.
+    /// The shards of the open segment.
     pub fn open_shards(&self) -> Vec<Arc<dyn ShardService>> {
         let state = self.state.lock();
         let open = state.open.as_ref();
@@ -440,7 +442,7 @@ impl Segment {
         self.pins.load(Ordering::Acquire) > 0
     }
 
-    /// Whether the caller is the one to rebuild this shard now.
+    /// Starts a rebuild of a shard. True for one caller.
     pub fn begin_rebuild(&self, shard: u8, now: Duration) -> bool {
         let rebuilding = &mut self.state.lock().rebuilding;
         let is_early = |entry: &(u8, Duration)| entry.0 == shard && now < entry.1;
@@ -452,7 +454,7 @@ impl Segment {
         true
     }
 
-    /// `retry_at`: before then no reader starts another one; `None` after success.
+    /// `retry_at`: earliest time of another try; `None` after success.
     pub fn end_rebuild(&self, shard: u8, retry_at: Option<Duration>) {
         let rebuilding = &mut self.state.lock().rebuilding;
         rebuilding.retain(|entry| entry.0 != shard);
@@ -474,8 +476,8 @@ impl Segment {
         state.moving.contains(&(shard, disk)) || self.disk_of(shard) == Some(disk)
     }
 
-    /// Whether the caller is the one to move this shard; one move of a segment at a time, and only of one whose
-    /// files do not change.
+    /// Starts a move of a shard. True for one caller: a segment has one move at a time, and only while its files do not
+    /// change.
     pub fn begin_move(&self, shard: u8, to: DiskId) -> bool {
         let mut state = self.state.lock();
         let is_sealed = matches!(state.stage, Stage::Sealed { .. });
@@ -488,7 +490,7 @@ impl Segment {
         free
     }
 
-    /// Ends a move: with `done` the shard is on its new disk from now on.
+    /// Ends a move. With `done` the shard is on its new disk from now on.
     pub fn end_move(&self, shard: u8, to: DiskId, done: bool) {
         let mut state = self.state.lock();
         if done {
@@ -501,7 +503,7 @@ impl Segment {
         state.moving.retain(|entry| *entry != (shard, to));
     }
 
-    /// Nobody finds it any more; those that write to it have the gate.
+    /// Starts the removal: the segment cannot be found any more. Its writers hold the gate.
     pub fn begin_removal(&self) {
         let mut state = self.state.lock();
         if !matches!(state.stage, Stage::Removing | Stage::Removed) {
@@ -509,7 +511,7 @@ impl Segment {
         }
     }
 
-    /// Nobody writes to it any more: the caller holds the gate alone.
+    /// Ends the removal: nothing writes any more, and the caller holds the gate exclusively.
     pub fn end_removal(&self) {
         let mut state = self.state.lock();
         if state.stage == Stage::Removing {
@@ -525,7 +527,7 @@ impl Segment {
 }
 
 impl OpenSegment {
-    /// Blocks that stripes with so many more records may take of each shard: the rest is for the summary.
+    /// Blocks of each shard that stripes with `more_records` more records may use: the rest is for the summary.
     fn room_blocks(&self, code: Code, more_records: usize) -> u32 {
         let record_count = self.record_count + more_records;
         let for_summary = match &self.summary {
@@ -536,7 +538,7 @@ impl OpenSegment {
         (self.end_block - self.next_block).saturating_sub(for_summary)
     }
 
-    /// The next stripe: as many of `records` as fit, beside what the summary will say of them.
+    /// The next stripe: as many of `records` as fit beside their summary entries.
     fn plan(&self, code: Code, records: &[RecordShape]) -> Option<StripePlan> {
         let mut records = records;
         loop {
@@ -549,12 +551,12 @@ impl OpenSegment {
         }
     }
 
-    /// The entries of the summary, once all stripes are written; `None` if there is to be none.
+    /// The summary entries, once all stripes are written; `None` if there is no summary.
     pub fn take_summary(&mut self) -> Option<Vec<SummaryEntry>> {
         self.summary.take()
     }
 
-    /// Places for the records of the summary, behind all data. `None` if there is no room for all of them.
+    /// Reserves the place of the summary's records, behind all data. `None` if there is no room for all of them.
     pub fn reserve_summary(
         &mut self,
         code: Code,
@@ -573,8 +575,8 @@ impl OpenSegment {
         Some(stripes)
     }
 
-    /// The stripes in order and whether they cover the data without a gap: a gap is a write of which
-    /// nothing is known.
+    /// Sorts the stripes, and returns whether they cover the data without a gap: a gap is a write with an unknown
+    /// outcome.
     pub fn stripes_in_order(&mut self) -> bool {
         self.stripes
             .sort_unstable_by_key(|stripe| stripe.stripe_block);
@@ -681,7 +683,7 @@ mod tests {
         assert!(segment.has_shard_on(0, DiskId(2)) && segment.has_shard_on(0, DiskId(1)));
         segment.end_move(0, DiskId(2), true);
         assert!(!segment.has_shard_on(0, DiskId(1)));
-        // What goes to a tier is not moved, and what is moved does not go there.
+        // A segment that goes to a tier is not moved, and a moving one does not go there.
         assert!(segment.begin_leaving() && !segment.begin_leaving());
         let back = || segment.begin_move(0, DiskId(1));
         assert!(!back());

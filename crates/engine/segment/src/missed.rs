@@ -1,11 +1,12 @@
-//! What disks did not take while they did not answer or failed, until they have it.
+//! Writes that disks missed while they were unresponsive or failing, until the disks have them.
 //!
-//! Owns: of which segments a disk lacks some of its shard, finding them again after a start, and making that good.
-//! Must not know: when a disk is well again, what is said of it meanwhile, how it is kept which segments are suspects.
+//! Owns: which segments have an incomplete shard on a disk, finding these again after a start, and completing them.
+//! Must not know: when a disk is well again, how its state is reported meanwhile, how suspects are stored.
 //!
-//! A shard that missed a write has no footer. The metadata does not note a segment as sealed before all its shards have all
-//! of it ([`SegmentStore::may_lack`]), so whoever opens the volume next has few suspects to look at. A segment that a crash left without any
-//! footer says nothing of who missed what: that, and what is damaged otherwise, is for a scrub.
+//! A shard that missed a write has no footer. The metadata notes a segment as sealed only when all its shards are
+//! complete ([`SegmentStore::may_lack`]), so the next owner of the volume has few suspects to check. A segment without
+//! any footer after a crash does not show which shard missed a write. That case, and other corruption, is left to a
+//! scrub.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,25 +22,25 @@ use crate::life::{OpenSegment, Segment};
 use crate::pace::Pace;
 use crate::store::SegmentStore;
 
-/// What could not be made good, because too few of the others are there, is let alone for so long.
+/// Pause before another try to complete a shard after too few of the others were available.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// Segments, and when they are tried again, on the monotonic clock.
+/// Segments with the time of their next try, on the monotonic clock.
 type Places = BTreeMap<(VolumeId, SegmentId), Duration>;
 
-/// Which disks lack what.
+/// Incomplete shards, by disk.
 #[derive(Default)]
 pub(crate) struct Missed {
     state: Mutex<State>,
-    /// Somebody looks for what disks lack, and has it made good.
+    /// A task looks for incomplete shards and completes them.
     is_tended: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// By disk: the segments of whose shard it lacks some.
+    /// By disk: segments whose shard there is incomplete.
     lacks: BTreeMap<DiskId, Places>,
-    /// Segments of which some disk may lack something.
+    /// Segments that may have an incomplete shard.
     suspects: Places,
 }
 
@@ -56,8 +57,8 @@ impl Missed {
         of_disk.entry(place).or_insert(Duration::ZERO);
     }
 
-    /// What a disk lacks, the newest segments of each volume first: the next owner of a volume finds the oldest ones in the
-    /// metadata, and as long as these are many it looks at newer ones by itself.
+    /// The incomplete shards of a disk, the newest segments of each volume first. The next owner of a volume finds the
+    /// oldest ones in the metadata, and while these are many it looks at newer ones by itself.
     fn of(&self, disk: DiskId) -> Vec<(VolumeId, SegmentId, Duration)> {
         let state = self.state.lock();
         let mut lacks = state.lacks.get(&disk).map_or_else(Vec::new, listed);
@@ -111,7 +112,7 @@ impl Missed {
 }
 
 impl SegmentStore {
-    /// Notes of a segment that is sealed which disks lack some of it.
+    /// Notes which disks have incomplete shards of a sealed segment.
     pub(crate) fn note_missed(&self, segment: &Segment, open: &OpenSegment) {
         let disks = segment.disks();
         let each = disks.iter().zip(&open.shard_failed);
@@ -120,22 +121,21 @@ impl SegmentStore {
         }
     }
 
-    /// Whether a disk lacks some of what open volumes wrote while it did not answer or failed: as far as protection goes it is
-    /// not there.
+    /// Whether a disk has an incomplete shard of an open volume: for protection, the disk counts as missing.
     pub fn lacks_some(&self, disk: DiskId) -> bool {
         let missed = self.missed.of(disk);
         let mut volumes = missed.iter().map(|(volume, ..)| *volume);
         volumes.any(|volume| self.volume(volume).is_ok())
     }
 
-    /// After a volume was opened: segments of which its metadata does not know that all their shards have all of them.
+    /// Adds suspects after a volume was opened: segments that its metadata does not know to be complete.
     pub fn suspect(&self, volume: VolumeId, segments: impl IntoIterator<Item = SegmentId>) {
         for segment in segments {
             self.missed.suspect((volume, segment), Some(Duration::ZERO));
         }
     }
 
-    /// Whether a disk may lack some of a segment that takes no more appends, and that is to be made good.
+    /// Whether a shard of a closed segment may be incomplete and is to be completed.
     pub fn may_lack(&self, volume: VolumeId, id: SegmentId) -> bool {
         if !self.missed.is_tended.load(Ordering::Relaxed) {
             return false;
@@ -152,7 +152,7 @@ impl SegmentStore {
         state.suspects.contains_key(&place) || disks.iter().any(lacks)
     }
 
-    /// Looks which disks lack some of the suspects. Those of which a disk does not say so are looked at again later.
+    /// Checks which suspects have incomplete shards. Suspects with a disk that does not answer are checked again later.
     pub async fn look_for_missed(&self, pace: &Pace) {
         self.missed.is_tended.store(true, Ordering::Relaxed);
         for (volume, segment, again) in self.missed.suspects() {
@@ -168,7 +168,7 @@ impl SegmentStore {
         }
     }
 
-    /// Whether all its disks say whether they have all of it.
+    /// Returns whether all disks of the segment answered.
     async fn look_at_suspect(&self, volume: VolumeId, id: SegmentId) -> bool {
         let Ok(opened) = self.volume(volume) else {
             return false;
@@ -190,15 +190,15 @@ impl SegmentStore {
             match self.unless_silent(&there, stat).await {
                 Some(Ok(stat)) if stat.is_unsealed => lacking.push(there.id()),
                 Some(Ok(_)) => has_footer = true,
-                // It never came to be there.
+                // The shard was never created.
                 Some(Err(error)) if error.kind() == ShardErrorKind::NotFound => {
                     lacking.push(there.id());
                 }
                 Some(Err(_)) | None => is_known = false,
             }
         }
-        // Where the segment was never sealed, none has a footer. Where more lack it than may be lost, an owner ended in the middle of
-        // sealing: the others cannot give it to them, and what lives in the segment is written anew.
+        // If the segment was never sealed, no shard has a footer. If more shards lack it than may be lost, an owner
+        // ended during sealing: the other shards cannot restore them, and the live records are rewritten.
         let may_be_given = lacking.len() <= usize::from(segment.code.parity());
         if has_footer && may_be_given && !lacking.is_empty() {
             tracing::info!(%volume, segment = %id, disks = lacking.len(), "disks lack some of a segment since before this start");
@@ -209,8 +209,8 @@ impl SegmentStore {
         is_known
     }
 
-    /// Gives a disk that is well again what it missed, from the other disks. Returns how many segments are left, which are tried
-    /// again later; those that are gone or have moved lack nothing.
+    /// Completes the shards of a disk that is well again, from the other disks. Returns the number of segments left,
+    /// which are tried again later. Segments that were removed or moved count as complete.
     pub async fn make_good(self: &Arc<Self>, disk: DiskId, pace: &Pace) -> usize {
         let mut left = 0;
         for (volume, segment, again) in self.missed.of(disk) {
@@ -241,7 +241,7 @@ impl SegmentStore {
         let Ok(opened) = self.volume(volume) else {
             return false;
         };
-        // What it missed is made good when the volume takes changes again.
+        // Its shards are completed when the volume accepts changes again.
         if opened.is_read_only {
             return false;
         }
@@ -271,7 +271,7 @@ impl SegmentStore {
 mod tests {
     use super::*;
 
-    /// An owner that ends in between has made good what the metadata does not name.
+    /// An owner that ends in between has completed segments that the metadata does not name.
     #[test]
     fn the_newest_segments_are_given_first() {
         let missed = Missed::default();

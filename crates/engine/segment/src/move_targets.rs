@@ -1,7 +1,7 @@
-//! Where a shard that moves goes, and how much of what is to move finds room: decided as plain data.
+//! Targets of shard moves, and the amount of data that finds room: decided as plain data.
 //!
-//! Owns: the rule by which a move chooses its disk, for the move itself and for who wants to know beforehand.
-//! Must not know: how disks are asked, why shards move.
+//! Owns: the rule by which a move chooses its disk, for the move itself and for forecasts. Must not know: how disks are
+//! asked, why shards move.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,15 +13,15 @@ use cairn_shard::file_len_bytes;
 
 use crate::placement::{self, NodeRoom, Topology};
 
-/// What a disk that new shards may be put on has free.
+/// Free space of a disk that may get new shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskRoom {
     pub disk: DiskId,
-    /// The node that has it: what fails with it.
+    /// The node of the disk: its failure domain.
     pub node: NodeId,
     pub media: Option<Media>,
     pub free_bytes: u64,
-    /// Of these, what new data leaves alone.
+    /// The part of these that new data leaves free.
     pub reserve_bytes: u64,
 }
 
@@ -31,18 +31,18 @@ impl DiskRoom {
     }
 }
 
-/// Disks with so much less room than another one, as a part of that, count as equal to it.
+/// Disks whose room is less than another's by at most this part of it count as equal.
 const ALIKE_DIVISOR: u64 = 8;
 
-/// A number for a shard and a disk that says nothing else: the lowest one is whose turn it is.
+/// A pseudo-random number for a shard and a disk: the lowest one wins.
 fn turn_of(shard: MovingShard<'_>, disk: DiskId) -> u64 {
-    // Faster hashes of numbers that are near one another are not independent enough: some disks would get nothing.
+    // Faster hashes of close numbers are not independent enough: some disks would get nothing.
     let mut hasher = DefaultHasher::new();
     (shard.held, shard.index, disk).hash(&mut hasher);
     hasher.finish()
 }
 
-/// A shard that is to get to another disk.
+/// A shard that is to move to another disk.
 #[derive(Clone, Copy, Debug)]
 pub struct MovingShard<'a> {
     /// The disks of all shards of its segment.
@@ -50,15 +50,15 @@ pub struct MovingShard<'a> {
     pub code: Code,
     pub index: u8,
     pub len_bytes: u64,
-    /// The kind of disks that its segment is to be on.
+    /// The device class that its segment asks for.
     pub media: Option<Media>,
 }
 
-/// A disk of the pool, as far as that matters to those that take its shards.
+/// The properties of a disk of the pool that matter for shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetDisk {
     pub node: NodeId,
-    /// What is on it can be read.
+    /// Its shards can be read.
     pub is_there: bool,
     /// It is to stay in the pool.
     pub stays: bool,
@@ -74,18 +74,17 @@ impl TargetDisk {
     }
 }
 
-/// Disks with what they have free once all moves that were reckoned so far are done.
+/// Disks with their free space after all moves planned so far.
 #[derive(Clone, Debug)]
 pub struct MoveRoom {
-    /// Most free bytes first, so that a disk is found after a few looks also where there is very much to move.
+    /// Sorted by free bytes, most first, so that a disk is found after a few looks even with very many moves.
     disks: Vec<DiskRoom>,
     leaves_reserve: bool,
     /// All disks of the pool, if they are on several nodes.
     places: BTreeMap<DiskId, TargetDisk>,
-    /// Those that are to stay, if they are on several nodes.
+    /// The disks that are to stay, if they are on several nodes.
     pool: Topology,
-    /// All disks of the pool, if it is known of any what kind of device it is: their kind, and whether what is on them
-    /// may stay there.
+    /// Class of every disk of the pool, and whether its shards may stay, if the class of any is known.
     kinds: BTreeMap<DiskId, (Option<Media>, bool)>,
 }
 
@@ -103,7 +102,7 @@ impl MoveRoom {
         room
     }
 
-    /// The same in a pool of these disks, which may be on several nodes.
+    /// The room in a pool of these disks, which may be on several nodes.
     pub fn among(mut self, places: impl IntoIterator<Item = (DiskId, TargetDisk)>) -> Self {
         self.places = places.into_iter().collect();
         let staying = self.places.values().filter(|place| place.stays);
@@ -116,13 +115,13 @@ impl MoveRoom {
         let mut nodes = self.places.values().map(|place| place.node);
         let first = nodes.next();
         if nodes.all(|node| Some(node) == first) {
-            // There is nothing to choose.
+            // There is no choice of nodes.
             self.places.clear();
         }
         self
     }
 
-    /// The same, with nothing put into the reserve: for what nobody has to do.
+    /// The room outside of the reserve: for optional moves.
     pub fn beside_reserve(self) -> Self {
         Self {
             leaves_reserve: true,
@@ -130,13 +129,13 @@ impl MoveRoom {
         }
     }
 
-    /// The same with some of the disks only.
+    /// The room on some of the disks only.
     pub fn with_only(mut self, wanted: impl Fn(DiskId) -> bool) -> Self {
         self.disks.retain(|disk| wanted(disk.disk));
         self
     }
 
-    /// The same with one more disk.
+    /// The room with one more disk.
     pub fn with(mut self, disk: DiskRoom) -> Self {
         if !self.places.is_empty() {
             let place = TargetDisk {
@@ -159,12 +158,12 @@ impl MoveRoom {
         std::cmp::Reverse((disk.free_bytes, disk.disk))
     }
 
-    /// The disk for a shard: of those that hold none of its segment and are on the nodes with the fewest of its shards,
-    /// one of those with most room. No other choice survives the loss of more nodes. None if no disk has room, or if the
-    /// segment would survive fewer nodes than where the shard is now.
+    /// The disk for a shard. Candidates hold no shard of its segment and are on the nodes with the fewest of its
+    /// shards; the result is one of those with most room. No other choice survives the loss of more nodes. None if no
+    /// disk has room, or if the segment would survive the loss of fewer nodes than now.
     ///
-    /// A segment that is to be on one kind of disks gets one of these, as long as it is spread as well there. A shard that
-    /// is on another kind, and could stay there, gets none else.
+    /// A segment that asks for a device class gets a disk of it, if it is spread as well there. A shard on another
+    /// class that could stay there gets only such a disk.
     pub fn target(&self, shard: MovingShard<'_>) -> Option<DiskId> {
         let index = self.target_index(shard)?;
         Some(self.disks[index].disk)
@@ -172,7 +171,7 @@ impl MoveRoom {
 
     fn target_index(&self, shard: MovingShard<'_>) -> Option<usize> {
         let needed_bytes = file_len_bytes(shard.len_bytes)?;
-        // The reserve is for this, too; but not its last bytes, which the metadata may need.
+        // This may use the reserve, except for its last bytes, which the metadata may need.
         let least_bytes = needed_bytes.saturating_mul(2);
         let has_room = |disk: &DiskRoom| {
             !self.leaves_reserve
@@ -192,7 +191,7 @@ impl MoveRoom {
         };
         let is_right = |disk: &DiskRoom| disk.media == Some(media);
         if is_misplaced {
-            // Nothing has to move, so it takes nothing of the reserve.
+            // Nothing has to move, so this uses nothing of the reserve.
             let beside_reserve = |disk: &DiskRoom| disk.beside_reserve_bytes() >= needed_bytes;
             let right = roomy.filter(|(_, disk)| is_right(disk) && beside_reserve(disk));
             return self.best(shard, right).map(|(index, _)| index);
@@ -205,14 +204,14 @@ impl MoveRoom {
         Some(right.unwrap_or(any).0)
     }
 
-    /// The kind of the disk that a shard is on, and whether it may stay there.
+    /// The class of the disk that a shard is on, and whether it may stay there.
     fn kind_of_own(&self, shard: MovingShard<'_>) -> (Option<Media>, bool) {
         let own = shard.held.get(usize::from(shard.index));
         let kind = own.and_then(|disk| self.kinds.get(disk));
         kind.copied().unwrap_or_default()
     }
 
-    /// How many of the other shards of its segment each node has: those that can be read, and all.
+    /// Number of the segment's other shards on each node: readable ones, and all.
     fn counts_beside(&self, shard: MovingShard<'_>) -> BTreeMap<NodeId, (usize, usize)> {
         let others = (0..).zip(shard.held);
         let others = others
@@ -227,9 +226,9 @@ impl MoveRoom {
         counts
     }
 
-    /// Of the disks on the nodes that have the fewest shards of the segment one of those with most room, if the shard may
-    /// go there. Which one depends on the segment: all owners choose at the same time from the same numbers, and the one
-    /// disk with most room would get all that they move.
+    /// Of the disks on the nodes with the fewest shards of the segment, one of those with most room, if the shard may
+    /// go there. The choice depends on the segment: all owners choose at one time from equal numbers, and otherwise the
+    /// one disk with most room would get all of their moves.
     fn best<'a>(
         &self,
         shard: MovingShard<'_>,
@@ -238,7 +237,7 @@ impl MoveRoom {
         if self.places.is_empty() {
             return disks.clone().next();
         }
-        // What can be read counts first: it is what the segment survives now. What is away may be back.
+        // Readable shards count first: they are the present protection. Missing ones may come back.
         let counts = self.counts_beside(shard);
         let count_on = |disk: &DiskRoom| counts.get(&disk.node).copied().unwrap_or_default();
         // Most room comes first.
@@ -251,8 +250,8 @@ impl MoveRoom {
         self.is_no_worse(shard, best.1).then_some(best)
     }
 
-    /// A shard that should go elsewhere, of a segment with all its shards there: it is on the node that has most of them,
-    /// and one that has at least two fewer has room for it. None if no move spreads them better.
+    /// A shard that should move, of a segment with all its shards present: it is on the node that has most of them, and
+    /// a node with at least two fewer has room for it. None if no move spreads them better.
     pub fn crowded_shard(
         &self,
         held: &[DiskId],
@@ -281,7 +280,7 @@ impl MoveRoom {
         (there + 1 < *most).then_some(shard.index)
     }
 
-    /// The shards that are on another kind of disk than their segment is to be on, and have a place on one of these.
+    /// Shards on another device class than their segment asks for, that have a place on a disk of that class.
     pub fn misplaced_shards(
         &self,
         held: &[DiskId],
@@ -306,7 +305,7 @@ impl MoveRoom {
         (0..code.total()).filter(is_misplaced).collect()
     }
 
-    /// How many nodes a segment on these disks may lose now.
+    /// Number of nodes that a segment on these disks may lose now.
     pub fn nodes_survived(&self, held: &[DiskId], code: Code) -> usize {
         let known = held
             .iter()
@@ -317,8 +316,8 @@ impl MoveRoom {
         spare.map_or(0, |spare| survives(&places, spare).nodes)
     }
 
-    /// Whether a shard that could stay where it is may go to a disk: there is room beside the reserve, no shard of the
-    /// segment is there, and its node gets no more of them than the shard's own has.
+    /// Whether a shard that could stay may go to a disk: the disk has room beside the reserve, holds no shard of the
+    /// segment, and its node then has no more of them than the shard's own node has.
     pub fn may_go(&self, shard: MovingShard<'_>, to: DiskId) -> bool {
         let known = self.disks.iter().find(|disk| disk.disk == to);
         let (Some(target), Some(needed_bytes)) = (known, file_len_bytes(shard.len_bytes)) else {
@@ -335,12 +334,12 @@ impl MoveRoom {
             && self.is_no_worse(shard, target)
     }
 
-    /// Whether the segment survives as many nodes as now when the shard is on another disk.
+    /// Whether the segment survives as many nodes as now after the shard has moved.
     fn is_no_worse(&self, shard: MovingShard<'_>, target: &DiskRoom) -> bool {
         let index = usize::from(shard.index);
         let own = shard.held.get(index).and_then(|disk| self.places.get(disk));
         if !own.is_some_and(|place| place.is_there) {
-            // It is lost: with one more shard it survives at least as much, wherever that is.
+            // The shard is lost: with one more shard anywhere, the segment survives at least as much.
             return true;
         }
         let mut then = shard.held.to_vec();
@@ -348,7 +347,7 @@ impl MoveRoom {
         self.nodes_survived(&then, shard.code) >= self.nodes_survived(shard.held, shard.code)
     }
 
-    /// Reckons with a shard on the disk that it would go to, and returns that.
+    /// Plans the move of a shard, and returns its target.
     pub fn place(&mut self, shard: MovingShard<'_>) -> Option<DiskId> {
         let at = self.target_index(shard)?;
         let mut target = self.disks.remove(at);
@@ -360,7 +359,7 @@ impl MoveRoom {
         Some(target.disk)
     }
 
-    /// Whether there is a disk, full or not, that a shard may go to.
+    /// Whether a shard may go to any disk, full or not.
     pub fn has_place_for(&self, shard: MovingShard<'_>) -> bool {
         let disks = self.disks.iter().enumerate();
         let others = disks.filter(|(_, disk)| !shard.held.contains(&disk.disk));
@@ -374,7 +373,7 @@ impl MoveRoom {
             .map(|disk| (disk.node, disk.beside_reserve_bytes()))
             .collect();
         room.sort_unstable_by_key(|(_, bytes)| *bytes);
-        // What is laid out for all disks ends where the smallest is full; without it more may find room.
+        // A layout over all disks ends where the smallest is full; without that disk more may find room.
         let usable = |room: &[NodeRoom]| placement::usable_bytes_in(room, code, &self.pool);
         let mut most_bytes = usable(&room);
         for full in 0..room.len() {
@@ -418,7 +417,7 @@ mod tests {
         ids.iter().copied().map(DiskId).collect()
     }
 
-    /// One shard after the other of segments on these disks: where each goes, as long as there is a place.
+    /// Plans one shard after the other of segments on these disks: the target of each, while there is one.
     fn targets(mut room: MoveRoom, held: &[u128]) -> Vec<u128> {
         let mut found = Vec::new();
         loop {
@@ -487,7 +486,7 @@ mod tests {
             let disks = (1..).zip(shards);
             MoveRoom::new(disks.map(|(id, shards)| disk(id, *shards, file_len_bytes)))
         };
-        // One shard of each is the reserve.
+        // One shard of each disk is the reserve.
         assert_eq!(
             room(&[3, 3, 3]).usable_bytes(code(1, 2)),
             2 * file_len_bytes
@@ -509,7 +508,7 @@ mod tests {
         );
     }
 
-    /// Disks of some nodes: the node of each, from disk 1 on, what it has free in shards, and whether it can be read.
+    /// Disks on nodes: the node of each, from disk 1 on, its free space in shards, and whether it can be read.
     fn on_nodes(disks: &[(u128, u64, bool)]) -> MoveRoom {
         let numbered = || (1..).zip(disks);
         let there = numbered().filter(|(_, (_, _, is_there))| *is_there);
@@ -529,12 +528,12 @@ mod tests {
         MoveRoom::new(room).among(places)
     }
 
-    /// What all owners choose from the same numbers at the same time.
+    /// All owners choose at one time from equal numbers.
     #[test]
     fn shards_of_many_segments_go_to_all_disks_with_much_room() {
         let mut disks: Vec<(u128, u64, bool)> = (1..=12).map(|node| (node, 0, true)).collect();
         disks.extend((20..60).map(|node| (node, 95 + node as u64 % 5, true)));
-        // One with much less.
+        // One disk with much less.
         disks.push((60, 50, true));
         let room = on_nodes(&disks);
         let mut taken: BTreeMap<DiskId, u32> = BTreeMap::new();
@@ -561,7 +560,7 @@ mod tests {
         assert!(*most < 100, "{taken:?}");
     }
 
-    /// Disks 1 to 3 are hdd and 4 to 6 ssd, each with so many shards free, and on these nodes.
+    /// Disks 1 to 3 are hdd and 4 to 6 ssd, with their free space in shards, on these nodes.
     fn of_kinds(free: [u64; 6], nodes: [u128; 6], leaving: Option<u128>) -> MoveRoom {
         let kind = |id: u128| Some(if id <= 3 { Media::Hdd } else { Media::Ssd });
         let numbered = || (1_u128..).zip(free.iter().zip(nodes));
@@ -684,7 +683,7 @@ mod tests {
 
     #[test]
     fn a_shard_goes_to_the_node_that_has_fewest() {
-        // The node of each disk, free shards, and whether it can be read.
+        // The node of each disk, its free space in shards, and whether it can be read.
         type Case<'a> = (
             &'a str,
             (u8, u8),
@@ -779,7 +778,7 @@ mod tests {
         }
     }
 
-    /// How many nodes of those that have shards may go, whichever they are: every set of them is tried.
+    /// Number of arbitrary nodes with shards that may be lost: tries every set of them.
     fn nodes_survived(nodes: &[u128], spare: usize) -> usize {
         let lost = |set: u32| nodes.iter().filter(|node| set & (1 << **node) != 0).count();
         let is_survived = |count: u32| {
@@ -811,8 +810,8 @@ mod tests {
         })
     }
 
-    /// Of all disks with room the target is one that leaves the segment surviving most nodes, and never fewer than
-    /// before; where there is none, every disk with room would have left it surviving fewer.
+    /// Of all disks with room, the target lets the segment survive the loss of most nodes, and of no fewer than before.
+    /// Without a target, every disk with room would let it survive fewer.
     fn check_move(case: &Moving) -> Result<(), String> {
         let Moving {
             disks,
@@ -862,7 +861,7 @@ mod tests {
         }
     }
 
-    /// See `cairn_base::planted`: with two shards of one node counted as two nodes a move gives up a node.
+    /// See `cairn_base::planted`: if two shards on one node count as two nodes, a move gives up a node.
     #[test]
     fn a_node_that_is_counted_twice_is_found() {
         use cairn_base::planted::{Bug, plant};

@@ -1,8 +1,8 @@
-//! Moves of shards to other disks: off a draining disk, or from the others when it is lost.
+//! Moves of shards to other disks: from a draining disk, or rebuilt from the other shards when it is lost.
 //!
-//! Owns: how a shard gets to another disk without a moment in which it is missed, and where it may go.
-//! Must not know: why it moves; how the metadata keeps the segment's disks.
-//! Invariant: the old shard is deleted only after the caller has made the new place durable.
+//! Owns: moving a shard to another disk without a moment in which it is missing, and the allowed targets. Must not
+//! know: why it moves; how the metadata stores the segment's disks. Invariant: the old shard is deleted only after the
+//! caller has made the new place durable.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::store::{SegmentStore, disk_space};
 use crate::types::SegmentInfo;
 use crate::volume::Volume;
 
-/// Segments of a volume on one disk that are looked at at a time for shards that should be elsewhere.
+/// Segments of a volume on one disk that are examined at a time for shards that should move.
 const SPREAD_LOOKED_AT_MAX: usize = 4096;
 
 /// Names one shard of a volume.
@@ -31,21 +31,21 @@ pub struct ShardAt {
     pub index: u8,
 }
 
-/// Why a shard was not moved.
+/// Reasons why a shard was not moved.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    /// It is open, being moved already, or gone: there is nothing to do now.
+    /// The segment is open, being moved already, or gone: nothing can be done now.
     #[error("the segment is in use or gone")]
     NotNow,
-    /// No disk that does not hold a shard of the segment has room for one more.
+    /// No disk without a shard of the segment has room for one more.
     #[error("no disk can take the shard")]
     NoTarget,
-    /// Too few of the others can be read to compute it; with disks that are away it may be later.
+    /// Too few of the other shards can be read to compute it. With missing disks, a later try may succeed.
     #[error("it cannot be computed: {0}")]
     TooFew(String),
-    /// A crash left it without footers, so that nothing vouches for the bytes that it would be computed
-    /// from; or its disk has failed or is missing, and some of it is nowhere else. Its records have checksums of their own, are
-    /// read from failed disks, too, and can be written anew.
+    /// A crash left the segment without footers, so nothing verifies the bytes that the shard would be computed from.
+    /// Or its disk is faulted or missing, and some of its bytes are nowhere else. The records have their own checksums,
+    /// can be read from faulted disks, too, and can be rewritten.
     #[error("the shard cannot be made from the others; its records have to be rewritten")]
     Unsealed,
     #[error(transparent)]
@@ -63,20 +63,20 @@ impl From<RebuildError> for MoveError {
     }
 }
 
-/// A shard that is at its new place, for which nobody looks there yet.
+/// A shard at its new place, which readers do not use yet.
 ///
-/// Dropped, nobody knows whether the metadata names the new place: both files stay, and the segment is moved no more,
-/// until the volume is opened again.
+/// If it is dropped, the metadata may or may not name the new place: both files stay, and the segment is not moved
+/// again until the volume is reopened.
 pub struct Moved {
     store: Arc<SegmentStore>,
-    /// Bytes that could not be had from anywhere.
+    /// Bytes that could not be recovered from any disk.
     pub lost_bytes: u64,
     /// Keeps the segment from being removed until its disks are known.
     _gate: OwnedRwLockReadGuard<()>,
     place: MoveTarget,
 }
 
-/// The place that a shard is being moved to. Dropped, the move is over as far as that is known.
+/// The target of a move. Dropping it ends the move with the known outcome.
 struct MoveTarget {
     volume: Arc<Volume>,
     segment: Arc<Segment>,
@@ -85,10 +85,10 @@ struct MoveTarget {
     outcome: Outcome,
 }
 
-/// What has become of a move.
+/// Outcome of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The metadata has the old place, and never heard of another one.
+    /// The metadata has the old place, and never had another one.
     Nothing,
     /// The metadata has one or the other.
     Unknown,
@@ -98,7 +98,8 @@ enum Outcome {
 
 impl Drop for MoveTarget {
     fn drop(&mut self) {
-        // The next move would begin by deleting what the metadata may name, and the next sweep would end it.
+        // Otherwise the next move would begin by deleting a file that the metadata may name, and the next sweep would
+        // delete it.
         if self.outcome != Outcome::Unknown {
             match self.outcome == Outcome::Done {
                 true => {
@@ -122,14 +123,15 @@ impl Moved {
         info
     }
 
-    /// Whether the disk still is one that shards may be put on. Ask with whatever keeps disks from leaving
-    /// held, before the metadata is told.
+    /// Whether the disk still accepts shards. Call this before the metadata is told, while holding a lock that keeps
+    /// disks from leaving.
     pub fn is_welcome(&self) -> bool {
         self.store.takes_shards(self.place.to)
     }
 
-    /// The new place is durable in the metadata: readers go there, and the old shard is deleted. On a disk that has
-    /// failed it is left to a sweep after the next start: the disk may take long for each error, and many shards leave it.
+    /// Finishes the move after the new place is durable in the metadata: readers use it, and the old shard is deleted.
+    /// On a faulted disk it is left to the sweep of the next start: each error of that disk may take long, and many
+    /// shards leave it.
     pub async fn finish(mut self) {
         let epoch = self.place.segment.epoch;
         let name = self.place.segment.shard_name(self.place.index);
@@ -144,8 +146,8 @@ impl Moved {
         }
     }
 
-    /// The metadata does not have the new place, and never will: what was made there is deleted. Where that
-    /// is not known the value is dropped instead, and a sweep of the volume, opened again, decides.
+    /// Undoes the move if the metadata does not have the new place and never will: the new shard is deleted. If that is
+    /// unknown, drop the value instead: a sweep decides after the volume is reopened.
     pub async fn abandon(mut self) {
         self.place.outcome = Outcome::Nothing;
         let epoch = self.place.segment.epoch;
@@ -169,12 +171,14 @@ fn moving(info: &SegmentInfo, index: u8) -> MovingShard<'_> {
 }
 
 impl SegmentStore {
-    /// Makes a shard on another disk, which [`MoveRoom::target`] chooses; the caller makes that durable and calls [`Moved::finish`].
+    /// Makes a shard on another disk, which [`MoveRoom::target`] chooses. The caller makes that durable and calls
+    /// [`Moved::finish`].
     ///
-    /// The bytes come from the shard itself where it can be read, else from the others. Bytes that
-    /// cannot be had although every other shard's disk is there, and its own works or is gone, are given up, and
-    /// counted: they were lost before, and the rest of the shard must not stay unprotected because of them. On a
-    /// disk that has failed or is missing, and is still one of the pool's, they may be found yet: that is `Unsealed`.
+    /// The bytes come from the shard itself if it can be read, and otherwise from the other shards. Some bytes may be
+    /// unrecoverable although the disks of all other shards are present and its own works or is gone. Such bytes are
+    /// given up and counted: they were lost before, and the rest of the shard must not stay unprotected because of
+    /// them. If its disk is faulted or missing and still belongs to the pool, the bytes may be found yet: then this
+    /// fails with `Unsealed`.
     pub async fn move_shard(
         self: &Arc<Self>,
         at: ShardAt,
@@ -183,7 +187,8 @@ impl SegmentStore {
         self.move_shard_to(at, None, pace).await
     }
 
-    /// The same, to the disk `to` if one is named: a shard that could stay where it is. `NoTarget` if it may not go there.
+    /// As [`Self::move_shard`], to the disk `to` if one is named, for a shard that could stay. `NoTarget` if it may not
+    /// go there.
     pub async fn move_shard_to(
         self: &Arc<Self>,
         at: ShardAt,
@@ -210,7 +215,7 @@ impl SegmentStore {
         to: Option<DiskId>,
         pace: &Pace,
     ) -> Result<Moved, MoveError> {
-        // While it is being sealed it is not open any more, and its files lose their ends.
+        // During sealing a segment is not open any more, but its files are truncated.
         let is_settled = || segment.settled_len_bytes().is_some();
         let is_remote = segment.remote.is_some();
         let is_busy = || is_remote || segment.is_removed() || !is_settled() || segment.is_pinned();
@@ -234,7 +239,7 @@ impl SegmentStore {
             to: target,
             outcome: Outcome::Nothing,
         };
-        // Left by a move that a crash broke off.
+        // A file left by a move that a crash interrupted.
         disk.remove(segment.epoch, segment.shard_name(index))
             .await?;
         let sources = self.rebuild_sources(segment, index).await;
@@ -248,7 +253,7 @@ impl SegmentStore {
         };
         let made = self.rebuild_on(segment, &fill, &*disk, Some(pace)).await;
         let (hidden, lost_bytes) = made?;
-        // Not before: a removal should not wait for a whole shard, at the pace of this.
+        // Not earlier: a removal should not wait for a whole shard at the pace of this move.
         let gate = segment.gate.clone().read_owned().await;
         if is_busy() {
             let _ = disk.discard(segment.epoch, hidden).await;
@@ -269,12 +274,13 @@ impl SegmentStore {
         self.target_for(info, index).is_some()
     }
 
-    /// The disk with most room of those that hold none of the segment's shards and leave it surviving most nodes.
+    /// The disk with most room of those that hold none of the segment's shards and let it survive the loss of most
+    /// nodes.
     fn target_for(&self, info: &SegmentInfo, index: u8) -> Option<DiskId> {
         self.move_targets().target(moving(info, index))
     }
 
-    /// Where a move may begin now. A disk that does not answer would hold up all moves that come after it.
+    /// Possible targets now. A disk that does not answer would delay all later moves.
     fn move_targets(&self) -> MoveRoom {
         let is_well = |id| {
             let disk = self.disk(id);
@@ -283,7 +289,7 @@ impl SegmentStore {
         self.move_room().with_only(is_well)
     }
 
-    /// How full the disks are that shards may be on, for who makes them even.
+    /// Fill levels of the disks that hold shards, for balancing.
     pub fn spread(&self) -> Spread {
         let disks = self.roomy_disks().into_iter();
         let members = self.members();
@@ -299,10 +305,11 @@ impl SegmentStore {
         Spread::new(disks.map(fill), self.move_room())
     }
 
-    /// Shards of a volume that should go to emptier disks, at most so many, with the disk of each; reckons with them.
+    /// Up to `count_max` shards of a volume that should move to emptier disks, with the target of each; plans these
+    /// moves.
     ///
-    /// Not all segments are looked at each time, where there are many; `turn` is another number each time, so that all of
-    /// them are in the end.
+    /// With many segments, each call examines some of them. `turn` changes with each call, so that all are examined in
+    /// the end.
     pub fn shards_to_spread(
         &self,
         volume: VolumeId,
@@ -329,7 +336,7 @@ impl SegmentStore {
                 let Some(index) = index.filter(|_| info.sealed && info.remote.is_none()) else {
                     continue;
                 };
-                // One at a time of each segment: the next is decided when this one is where it goes.
+                // One shard of a segment at a time: the next is decided when this one has moved.
                 if found.iter().any(|(known, ..)| known.id == info.id) {
                     continue;
                 }
@@ -341,7 +348,7 @@ impl SegmentStore {
         found
     }
 
-    /// What the disks have free that shards may be moved to.
+    /// Free space of the disks that shards may move to.
     pub fn move_room(&self) -> MoveRoom {
         let disks = self.roomy_disks().into_iter();
         let room = MoveRoom::new(disks.map(|disk| self.disk_room(disk.id(), disk_space(&*disk))));
@@ -358,7 +365,7 @@ impl SegmentStore {
         room.among(members.domains().map(place))
     }
 
-    /// What a disk with so much space has free, also one that is not in the pool yet.
+    /// Room of a disk with this space; the disk need not be in the pool yet.
     pub fn disk_room(&self, disk: DiskId, space: DiskSpace) -> DiskRoom {
         let members = self.members();
         DiskRoom {

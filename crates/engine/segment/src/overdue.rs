@@ -1,13 +1,13 @@
 //! Operations that a disk does not finish in time.
 //!
-//! Owns: how long is waited for one, and which disks still have such an operation before them.
-//! Must not know: what the operations are, what is done instead.
+//! Owns: the wait for an operation, and the disks that still have overdue operations. Must not know: the operations,
+//! the reaction to a late one.
 //!
-//! An operation is left alone, not cancelled: its end tells that the disk answers again. Until then nothing new is
-//! put on that disk where others are enough, so that the memory of what is left alone is that of the appends that
-//! were under way together at most, and of names and footers. What is written late does no harm: stripes are never given to another
-//! append, a file with a write under way is never another shard's, and a shard with an unfinished write has no
-//! footer, so that what it holds is compared with the others before it counts.
+//! An overdue operation is abandoned, not cancelled: its end shows that the disk answers again. Until then nothing new
+//! is placed on that disk if other disks are enough. So abandoned operations use no more memory than the appends that
+//! were in progress at one time, plus names and footers. A late write does no harm: stripes are never given to another
+//! append, a file with a write in progress never becomes another shard, and a shard with an unfinished write has no
+//! footer. So its bytes are compared with the other shards before they count.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -25,13 +25,13 @@ use parking_lot::Mutex;
 
 use crate::store::SegmentStore;
 
-/// Looks at the disks that are waited for, in the time of one deadline: a disk is silent if it has answered nothing
-/// since the last look. What it answered before, the first part of the same operation among it, says nothing.
+/// Checks per deadline of the disks that are waited for. A disk is unresponsive if it has answered nothing since the
+/// last check. Earlier answers, even to the first part of this operation, do not count.
 const LOOKS: u32 = 2;
-/// A disk that answers other writes meanwhile is busy, and waited for so many looks.
+/// A disk that answers other writes meanwhile is busy, and is waited for this number of checks.
 const BUSY_LOOKS_MAX: u32 = 10 * LOOKS;
 
-/// Disks with operations that nobody waits for any more, and how many.
+/// Disks with abandoned operations, and the number of these.
 #[derive(Default)]
 pub(crate) struct LateDisks {
     counts: Mutex<BTreeMap<DiskId, usize>>,
@@ -57,22 +57,22 @@ impl LateDisks {
     }
 }
 
-/// An operation of one disk.
+/// An operation on one disk.
 pub(crate) struct DiskOp<T> {
     pub disk: DiskId,
     pub run: BoxFuture<T>,
 }
 
-/// What is still under way.
+/// Operations in progress.
 struct Waited<T> {
     ops: FuturesUnordered<BoxFuture<(usize, T)>>,
-    /// By index; with how many writes the disk had answered when it was looked at last.
+    /// By index, with the number of writes that the disk had answered at the last check.
     disks: BTreeMap<usize, (DiskId, u64)>,
     looks: u32,
 }
 
 impl<T> Waited<T> {
-    /// Whether all that is waited for is on some of these disks, and on few of them.
+    /// Whether all operations in progress are on some of these disks, and on few of them.
     fn is_only_on(&self, disks: &[DiskId], count_max: usize) -> bool {
         let mut waited = self.disks.values();
         self.disks.len() <= count_max && waited.all(|(disk, _)| disks.contains(disk))
@@ -80,7 +80,7 @@ impl<T> Waited<T> {
 }
 
 impl SegmentStore {
-    /// As [`Self::run_on_disks`], for what nobody needs the end of: a disk that is late does it later, or never.
+    /// As [`Self::run_on_disks`], for operations whose end is not needed: a late disk does them later, or never.
     pub(crate) async fn run_or_leave<T: Send + 'static>(
         self: &Arc<Self>,
         ops: Vec<DiskOp<T>>,
@@ -90,8 +90,8 @@ impl SegmentStore {
         self.run_on_disks(ops, late_max, |_| true, nothing).await
     }
 
-    /// As [`Self::run_or_leave`], and disks that are late already are not waited for at all: garbage collection does this with one
-    /// segment after the other, and writers wait for it.
+    /// As [`Self::run_or_leave`], without any wait for disks that are late already: garbage collection does this with
+    /// one segment after the other, and writers wait for it.
     pub(crate) async fn run_or_leave_at_once<T: Send + 'static>(
         self: &Arc<Self>,
         ops: Vec<DiskOp<T>>,
@@ -102,8 +102,8 @@ impl SegmentStore {
         self.run(ops, late_max, &known, |_| true, nothing).await
     }
 
-    /// Disks that nothing is put on where others are enough: they have not answered something yet, or were found not to answer
-    /// or to fail, and have not proven since that they work.
+    /// Disks that get nothing new if other disks are enough: they have an overdue operation, or were found unresponsive
+    /// or failing, and have not proven since that they work.
     pub(crate) fn doubtful_disks(&self) -> Vec<DiskId> {
         let mut doubtful = self.late.all();
         for disk in self.members().all() {
@@ -115,9 +115,9 @@ impl SegmentStore {
         doubtful
     }
 
-    /// Runs operations of distinct disks and returns their results in order. Those that take longer than the deadline
-    /// are left alone, and `None` stands for their result, if they are at most `late_max`, all others are done, and
-    /// `can_do_without` their disks. What comes of them later goes to `clean_up`.
+    /// Runs operations of distinct disks and returns their results in order. Operations beyond the deadline are
+    /// abandoned, with `None` as their result, if they are at most `late_max`, all others are done, and
+    /// `can_do_without` allows it for their disks. Their later results go to `clean_up`.
     pub(crate) async fn run_on_disks<T: Send + 'static>(
         self: &Arc<Self>,
         ops: Vec<DiskOp<T>>,
@@ -128,8 +128,8 @@ impl SegmentStore {
         self.run(ops, late_max, &[], can_do_without, clean_up).await
     }
 
-    /// As [`Self::run_on_disks`]. `known`: disks that are late already, and left alone as soon as all others are done; all of them
-    /// can be done without.
+    /// As [`Self::run_on_disks`]. `known`: disks that are late already. They are abandoned as soon as all others are
+    /// done; all of them are dispensable.
     async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         ops: Vec<DiskOp<T>>,
@@ -156,7 +156,7 @@ impl SegmentStore {
         while !waited.ops.is_empty() {
             let next = poll_fn(|context| match waited.ops.poll_next_unpin(context) {
                 Poll::Ready(done) => Poll::Ready(done),
-                // All have begun.
+                // All operations have begun.
                 Poll::Pending if waited.is_only_on(known, late_max) => Poll::Ready(None),
                 Poll::Pending => next_look.as_mut().poll(context).map(|()| None),
             });
@@ -182,8 +182,8 @@ impl SegmentStore {
         results
     }
 
-    /// Does something with one disk. When that answers nothing it is waited for no longer, and `None` is returned: the
-    /// work goes on by itself when the disk answers again.
+    /// Runs an operation on one disk. If the disk is unresponsive, this returns `None`, and the operation goes on by
+    /// itself when the disk answers again.
     pub(crate) async fn unless_silent<T: Send + 'static>(
         &self,
         disk: &Arc<dyn ShardService>,
@@ -209,13 +209,13 @@ impl SegmentStore {
         self.env.clock.sleep(left)
     }
 
-    /// Whether the disks that are waited for answer nothing at all, or the operation has taken too long anyway.
+    /// Whether the disks that are waited for are unresponsive, or the operation has taken too long.
     fn are_silent<T>(&self, waited: &mut Waited<T>) -> bool {
         waited.looks += 1;
         let mut is_busy = false;
         for (disk, seen) in waited.disks.values_mut() {
             let answered = self.writes_answered(*disk);
-            // One that was found to answer no change is not busy, whatever else it answers.
+            // A disk that was found to answer no change is not busy, even if it answers other requests.
             is_busy |= answered != *seen && !self.is_silent(*disk);
             *seen = answered;
         }

@@ -1,18 +1,19 @@
-//! How fast background work may go.
+//! The pace of background work.
 //!
-//! Owns: the rate, which can be changed at any time; how it makes way for clients.
-//! Must not know: what is done at that rate, who the clients are.
+//! Owns: the rate, which can be changed at any time, and the way it yields to clients. Must not know: the work done at
+//! that rate, the clients.
 //!
-//! A limit in bytes per second is either too low for an idle machine or too high for a busy one. So background
-//! work goes as fast as its limit allows while nobody wants anything, and while clients work it takes
-//! turns: one part at a time, of all that goes on in the background, and then a rest that is some times as long
-//! as the part took. That costs clients at most a fourth of disks and processors, whatever their speed.
+//! A limit in bytes per second is either too low for an idle machine or too high for a busy one. So background work
+//! runs at its limit while clients are idle. While clients work, it takes turns: one part of all background work at a
+//! time, and then a rest of several times the duration of the part. That costs clients at most a fourth of disks and
+//! processors, at any speed.
 //!
-//! What gets data its redundancy back rests less, for to be slow is a danger then; the less is left the less it rests. It
-//! stays at one part at a time: with several, what clients get would no longer be what is left beside one of them.
+//! Work that restores redundancy rests less, because a slow repair is a risk: the less redundancy is left, the shorter
+//! the rest. It stays at one part at a time. With several parts in parallel, clients would lose more than one part
+//! takes.
 //!
-//! While clients wait longer than was agreed ([`Clients::keep_waiting`]) all of it rests longer, up to sixteen times; what
-//! gets redundancy back up to four times.
+//! While clients wait longer than their latency objective ([`Clients::keep_waiting`]), all background work rests
+//! longer, up to sixteen times; work that restores redundancy up to four times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,27 +22,26 @@ use std::time::Duration;
 use cairn_base::env::Clock;
 use parking_lot::{Mutex, RwLock};
 
-/// Work that was not done in time is not made up for beyond this.
+/// Limit of the unused time that work may catch up.
 const CREDIT_MAX: Duration = Duration::from_millis(100);
-/// A wait is cut into pieces of this length, so that a new rate is felt soon.
+/// Length of the pieces of a wait, so that a new rate takes effect soon.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// What is held looks this often whether it may go on.
+/// Interval at which held work checks whether it may go on.
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
-/// Clients count as working until they wanted nothing for so long.
+/// Clients count as idle after this time without a request.
 const BUSY_FOR: Duration = Duration::from_millis(100);
-/// Beside clients, background work rests some times as long as it worked, but not longer than this: one part that took
-/// very long says little about the next.
+/// Limit of a rest beside clients: one part that took very long says little about the next.
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// A rest is at most so many times as long while clients wait longer than was agreed.
+/// Limit of the factor by which a rest grows while clients wait longer than their latency objective.
 const REST_TIMES_MAX: u32 = 16;
 
 type Requests = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// What is at stake while background work is not done.
+/// The risk while background work is not done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Nothing.
+    /// No risk.
     #[default]
     Calm,
     /// Data has lost some of its redundancy.
@@ -53,9 +53,9 @@ pub enum Urgency {
 const URGENCIES_COUNT: usize = Urgency::Bare as usize + 1;
 
 impl Urgency {
-    /// Beside clients, how many times as long as a part took nothing is done after it.
+    /// Length of a rest beside clients, as a multiple of the part before it.
     ///
-    /// With 1 for what lost some, clients that create files on two processors kept 0.53 of their speed; with 2 it is 0.7
+    /// With 1 for degraded data, clients that create files on two processors kept 0.53 of their speed; with 2 it is 0.7
     /// (`make bench-reliability`).
     fn rest_factor(self) -> u32 {
         match self {
@@ -65,7 +65,7 @@ impl Urgency {
         }
     }
 
-    /// A rest is at most so many times as long for clients that wait longer than was agreed.
+    /// Limit of the factor by which a rest grows for clients that wait longer than their latency objective.
     fn rest_times_max(self) -> u32 {
         match self {
             Self::Calm => REST_TIMES_MAX,
@@ -75,25 +75,25 @@ impl Urgency {
     }
 }
 
-/// What background work knows of clients; all background work shares it.
+/// The state of clients as background work knows it; shared by all background work.
 pub struct Clients {
     clock: Arc<dyn Clock>,
-    /// Requests of clients so far, of each protocol.
+    /// Request counters of clients, one for each protocol.
     requests: RwLock<Vec<Requests>>,
     seen: Mutex<DiskLoad>,
-    /// Who holds it works; the others wait.
+    /// The holder works; the others wait.
     turn: tokio::sync::Mutex<()>,
-    /// By urgency, who holds it is the next one: those that are as urgent come one after the other.
+    /// By urgency, the holder is the next one: work of equal urgency takes turns.
     next: [tokio::sync::Mutex<()>; URGENCIES_COUNT],
     last: Mutex<LastTurn>,
-    /// How many times as long as usual rests are.
+    /// Factor of the usual rest.
     rest_times: AtomicU32,
 }
 
-/// The turn that was over last.
+/// The last turn that ended.
 #[derive(Default)]
 struct LastTurn {
-    /// By the monotonic clock.
+    /// On the monotonic clock.
     ended: Duration,
     took: Duration,
 }
@@ -105,7 +105,7 @@ struct DiskLoad {
 }
 
 impl Clients {
-    /// Nobody works until [`Self::watch`] is called.
+    /// Clients count as idle until [`Self::watch`] is called.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             clock,
@@ -118,13 +118,13 @@ impl Clients {
         })
     }
 
-    /// `requests`: how many there were so far, of one protocol; only differences mean something.
+    /// `requests`: number of requests so far, of one protocol; only differences matter.
     pub fn watch(&self, requests: impl Fn() -> u64 + Send + Sync + 'static) {
         self.requests.write().push(Box::new(requests));
     }
 
-    /// Told now and then whether clients wait longer than was agreed. While they do, rests become twice as long each time,
-    /// and then half as long, until they are what they were.
+    /// Called repeatedly with whether clients wait longer than their latency objective. While they do, each call
+    /// doubles the rests; then each call halves them, back to their usual length.
     pub fn keep_waiting(&self, too_long: bool) {
         let next = |times: u32| match too_long {
             true => (times * 2).min(REST_TIMES_MAX),
@@ -134,7 +134,7 @@ impl Clients {
         self.rest_times.store(next(times), Ordering::Relaxed);
     }
 
-    /// How many times as long as usual background work rests beside clients.
+    /// Present factor of the rest beside clients.
     pub fn rest_times(&self) -> u32 {
         self.rest_times.load(Ordering::Relaxed)
     }
@@ -157,7 +157,7 @@ impl Clients {
         now < seen.busy_until
     }
 
-    /// What is left of the rest that work of this urgency takes.
+    /// Remaining rest for work of this urgency.
     fn rest_left(&self, urgency: Urgency) -> Duration {
         let last = self.last.lock();
         let times = self.rest_times().min(urgency.rest_times_max());
@@ -166,7 +166,7 @@ impl Clients {
         rest_until.saturating_sub(self.clock.monotonic())
     }
 
-    /// Waits until it is somebody's turn; `None`: there are no turns, because nobody else works.
+    /// Waits for a turn; `None` if there are no turns, because clients are idle.
     async fn turn(&self, urgency: impl Fn() -> Urgency) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         if !self.are_busy() {
             return None;
@@ -178,7 +178,7 @@ impl Clients {
                 self.clock.sleep(left.min(BUSY_FOR)).await;
                 continue;
             }
-            // Not while it rests: what is more urgent goes before it then.
+            // Not during the rest: more urgent work then goes first.
             let turn = self.turn.lock().await;
             if self.rest_left(urgency()).is_zero() {
                 return self.are_busy().then_some(turn);
@@ -188,7 +188,7 @@ impl Clients {
     }
 }
 
-/// A part of background work that is being done. It is over when this is dropped.
+/// A part of background work in progress. It ends when this is dropped.
 #[must_use = "the part of the work that was waited for is over when this is dropped"]
 pub struct Turn<'a> {
     clients: Option<(&'a Clients, tokio::sync::MutexGuard<'a, ()>)>,
@@ -207,14 +207,14 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A rate in bytes per second that all who share it keep together.
+/// A rate in bytes per second that all its users share.
 pub struct Rate {
     clock: Arc<dyn Clock>,
-    /// 0: as fast as it goes.
+    /// 0: unlimited.
     bytes_per_second: AtomicU64,
-    /// When what was taken so far is paid for, by the monotonic clock.
+    /// Time at which the bytes taken so far are paid for, on the monotonic clock.
     paid_at: Mutex<Duration>,
-    /// All that was let through.
+    /// All bytes let through.
     spent_bytes: AtomicU64,
 }
 
@@ -233,7 +233,7 @@ impl Rate {
         self.bytes_per_second.load(Ordering::Relaxed)
     }
 
-    /// 0 for no limit; what waits now goes on at the new rate.
+    /// 0 for no limit; present waiters go on at the new rate.
     pub fn set_bytes_per_second(&self, rate: u64) {
         if self.bytes_per_second.swap(rate, Ordering::Relaxed) == rate {
             return;
@@ -243,7 +243,7 @@ impl Rate {
         *paid_at = (*paid_at).min(now);
     }
 
-    /// Bytes that were let through so far.
+    /// Bytes let through so far.
     pub fn spent_bytes(&self) -> u64 {
         self.spent_bytes.load(Ordering::Relaxed)
     }
@@ -252,7 +252,7 @@ impl Rate {
         self.spent_bytes.fetch_add(len_bytes, Ordering::Relaxed);
     }
 
-    /// False: it is not wanted any more.
+    /// False if the work is not wanted any more.
     async fn wait(&self, len_bytes: u64, wanted: &mut impl FnMut() -> bool) -> bool {
         let rate = self.bytes_per_second();
         if rate == 0 {
@@ -280,15 +280,15 @@ impl Rate {
     }
 }
 
-/// How fast one kind of background work goes.
+/// The pace of one kind of background work.
 pub struct Pace {
     clock: Arc<dyn Clock>,
     rate: Rate,
-    /// What it keeps to together with all other work in the background.
+    /// A rate that it shares with all other background work.
     total: Option<Arc<Rate>>,
     is_held: AtomicBool,
     urgency: Mutex<Urgency>,
-    /// Whom it makes way for.
+    /// The clients that it yields to.
     clients: Option<Arc<Clients>>,
 }
 
@@ -305,7 +305,7 @@ impl Pace {
         }
     }
 
-    /// The same, making way for clients.
+    /// A pace that yields to clients.
     pub fn beside(self, clients: &Arc<Clients>) -> Self {
         Self {
             clients: Some(Arc::clone(clients)),
@@ -313,7 +313,7 @@ impl Pace {
         }
     }
 
-    /// The same, within a rate that other work shares.
+    /// A pace within a rate that other work shares.
     pub fn within(self, total: &Arc<Rate>) -> Self {
         Self {
             total: Some(Arc::clone(total)),
@@ -325,7 +325,7 @@ impl Pace {
         self.rate.bytes_per_second()
     }
 
-    /// Whether it is limited, alone or together with others.
+    /// Whether it is limited, alone or together with other work.
     pub fn is_limited(&self) -> bool {
         let total = self
             .total
@@ -334,33 +334,33 @@ impl Pace {
         self.bytes_per_second() > 0 || total > 0
     }
 
-    /// 0 for no limit; what waits now goes on at the new rate.
+    /// 0 for no limit; present waiters go on at the new rate.
     pub fn set_bytes_per_second(&self, rate: u64) {
         self.rate.set_bytes_per_second(rate);
     }
 
-    /// Lets nothing more through (`held`), or goes on. Parts that were let through are finished.
+    /// Stops (`held`) or resumes the work. Parts that were let through are finished.
     pub fn hold(&self, held: bool) {
         self.is_held.store(held, Ordering::Release);
     }
 
-    /// How much way it makes for clients from now on.
+    /// Sets how much it yields to clients from now on.
     pub fn set_urgency(&self, urgency: Urgency) {
         *self.urgency.lock() = urgency;
     }
 
-    /// Whether clients wait longer than was agreed: what can be left out altogether is left out while they do.
+    /// Whether clients wait longer than their latency objective: optional work is skipped meanwhile.
     pub fn are_clients_waiting(&self) -> bool {
         let clients = self.clients.as_ref();
         clients.is_some_and(|clients| clients.rest_times() > 1)
     }
 
-    /// Bytes that were let through so far: how far something is that takes long.
+    /// Bytes let through so far: the progress of long work.
     pub fn spent_bytes(&self) -> u64 {
         self.rate.spent_bytes()
     }
 
-    /// Waits until `len_bytes` more may be read or written, which is to be done before the turn is dropped.
+    /// Waits until `len_bytes` more may be read or written, which should be done before the turn is dropped.
     pub async fn spend(&self, len_bytes: u64) -> Turn<'_> {
         loop {
             // It is never given up.
@@ -370,8 +370,8 @@ impl Pace {
         }
     }
 
-    /// As [`Self::spend`], and gives up, with `None`, when it is not `wanted` any more. That is asked about once a second
-    /// while it waits, which may be for weeks: time to let go of what is gone meanwhile, too.
+    /// As [`Self::spend`]; returns `None` when the work is not `wanted` any more. A wait may take weeks. It asks
+    /// `wanted` about once a second, which can also release references to things that are gone.
     pub async fn spend_if(
         &self,
         len_bytes: u64,
@@ -436,7 +436,7 @@ mod tests {
         assert!(!is_ready(&mut first));
         world.clock.advance(Duration::from_secs(1));
         assert!(is_ready(&mut first));
-        // What one has taken the other waits for, and each has its own rate beside.
+        // Bytes taken by one delay the other, and each has its own rate besides.
         let mut second: Spending<'_> = Box::pin(slow.spend(10));
         assert!(!is_ready(&mut second), "the other is not paid for");
         world.clock.advance(Duration::from_millis(20));
@@ -446,7 +446,7 @@ mod tests {
         world.clock.advance(Duration::from_millis(500));
         assert!(!is_ready(&mut third), "its own rate");
         world.clock.advance(Duration::from_millis(700));
-        // Only now does it take of the rate of all, which has enough.
+        // Only now does it take from the shared rate, which has enough.
         assert!(is_ready(&mut third));
         assert_eq!((total.spent_bytes(), slow.spent_bytes()), (1210, 110));
         total.set_bytes_per_second(0);
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(pace.spent_bytes(), 110);
     }
 
-    /// A scrub that was paused kept the disk that was removed meanwhile.
+    /// A paused scrub used to hold a disk that was removed meanwhile.
     #[test]
     fn what_waits_is_given_up_when_it_is_not_wanted_any_more() {
         let world = TestWorld::new(1);
@@ -543,7 +543,7 @@ mod tests {
             world.clock.advance(Duration::from_millis(millis));
             drop(turn);
         };
-        // Nobody is there: as many parts at a time as there are.
+        // Clients are idle: any number of parts at a time.
         let (first, second) = (now_or_never(scrub.spend(1)), now_or_never(rebuild.spend(1)));
         assert!(first.is_some() && second.is_some());
         drop((first, second));
@@ -552,7 +552,7 @@ mod tests {
         let turn = now_or_never(scrub.spend(1));
         assert!(turn.is_some(), "clients want nothing");
         work(turn, 10);
-        // One at a time, and then three times as long nobody.
+        // One at a time, and then a rest of three times as long.
         requests.store(1, Ordering::Relaxed);
         let turn = now_or_never(scrub.spend(1));
         assert!(turn.is_some());
@@ -565,25 +565,25 @@ mod tests {
         world.clock.advance(Duration::from_millis(1));
         let turn = now_or_never(rebuild.spend(1));
         assert!(turn.is_some());
-        // A part that took very long is not made up for by a rest as long.
+        // The rest after a very long part is shorter than the part.
         requests.store(2, Ordering::Relaxed);
         assert!(now_or_never(scrub.spend(1)).is_none());
         work(turn, 60_000);
         requests.store(3, Ordering::Relaxed);
         assert!(now_or_never(scrub.spend(1)).is_none());
-        // The rest is over when clients want nothing any more.
+        // The rest ends when clients are idle.
         world.clock.advance(BUSY_FOR);
         let (first, second) = (now_or_never(scrub.spend(1)), now_or_never(rebuild.spend(1)));
         assert!(first.is_some() && second.is_some());
     }
 
-    /// Milliseconds from the end of a part of 10 ms until the next one may begin, beside clients that were kept waiting so
-    /// often.
+    /// Milliseconds from the end of a part of 10 ms to the start of the next one, beside clients that waited too long
+    /// this often.
     fn rest_millis(urgency: Urgency, kept_waiting_count: u32) -> u64 {
         let world = TestWorld::new(1);
         world.clock.advance(Duration::from_secs(10));
         let clients = Clients::new(world.env.clock.clone());
-        // More each time: they never stop.
+        // More requests each time: the clients never stop.
         let requests = AtomicU64::new(1);
         clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
         (0..kept_waiting_count).for_each(|_| clients.keep_waiting(true));
@@ -595,7 +595,7 @@ mod tests {
         assert!(now_or_never(urgent.spend(1)).is_none(), "one at a time");
         world.clock.advance(Duration::from_millis(10));
         drop(turn);
-        // Waits from the beginning, and does not keep what is more urgent waiting.
+        // It waits from the beginning, and does not delay more urgent work.
         let mut first: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> = Box::pin(calm.spend(1));
         if urgency > Urgency::Calm {
             assert!(!is_ready(&mut first));
@@ -648,13 +648,13 @@ mod tests {
         assert_eq!(seen, [2, 4, 8, 16, 16]);
     }
 
-    /// A scrub gets on beside a drain, although that always wants the next part at once.
+    /// A scrub makes progress beside a drain that always wants the next part at once.
     #[test]
     fn what_is_as_urgent_takes_turns() {
         let world = TestWorld::new(1);
         world.clock.advance(Duration::from_secs(10));
         let clients = Clients::new(world.env.clock.clone());
-        // More each time: they never stop.
+        // More requests each time: the clients never stop.
         let requests = AtomicU64::new(1);
         clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
         let pace = |_| Pace::new(world.env.clock.clone(), 0).beside(&clients);

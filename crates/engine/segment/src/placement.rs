@@ -1,4 +1,4 @@
-//! Which code, which disks, how much room: decided as plain data.
+//! Code, disks and room of new segments: decided as plain data.
 //!
 //! Owns: the rules of section 8 of the design and of Rule 5. Must not know: how disks are asked.
 
@@ -12,9 +12,9 @@ use crate::types::{Protection, SegmentSettings};
 
 /// Most data shards of a segment.
 const DATA_SHARDS_MAX: usize = 16;
-/// What is lost at most without loss of data, unless something else is asked for.
+/// Number of losses that data survives by default.
 const DEFAULT_PARITY: usize = 2;
-/// The reserve is never more than this share of a disk, so that tiny disks can be used at all.
+/// Limit of the reserve, as a share of a disk, so that tiny disks are usable at all.
 const RESERVE_DIVISOR_MIN: u64 = 16;
 
 /// A code from counts that are in range by construction.
@@ -22,12 +22,12 @@ fn code(data: usize, parity: usize) -> Code {
     Code::new(data as u8, parity as u8).expect("1..=16 data and 0..=4 parity shards")
 }
 
-/// How many disks each node has.
+/// Number of disks on each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Topology(Vec<usize>);
 
 impl FromIterator<NodeId> for Topology {
-    /// From the node of each disk.
+    /// Takes the node of each disk.
     fn from_iter<T: IntoIterator<Item = NodeId>>(disks: T) -> Self {
         let mut counts: FxHashMap<NodeId, usize> = FxHashMap::default();
         for node in disks {
@@ -46,7 +46,7 @@ impl Topology {
         self.0.len()
     }
 
-    /// What a segment of a code survives that is spread evenly over all nodes.
+    /// Losses that a segment of a code survives if it is spread evenly over all nodes.
     pub fn survives(&self, code: Code) -> Survives {
         let spread = even_spread(&self.0, usize::from(code.total()));
         // With too few disks there are fewer shards.
@@ -58,14 +58,15 @@ impl Topology {
         })
     }
 
-    /// Whether segments of a code are to have each shard on another node, so that nodes count, and not disks.
+    /// Whether segments of a code should have each shard on another node, so that nodes count, and not disks.
     pub fn gives_each_shard_a_node(&self, code: Code) -> bool {
         self.0.len() > 1 && usize::from(code.total()) <= self.0.len()
     }
 }
 
-/// The widest code of so many parity shards, fewer than there are disks. With several nodes each shard gets a node of
-/// its own; if there are too few for that, any node may go at least, unless one has most of the disks.
+/// The widest code with this number of parity shards, smaller than the number of disks. With several nodes each shard
+/// gets a node of its own. If there are too few nodes for that, data survives at least the loss of any node, unless one
+/// node has most of the disks.
 fn widest_code(parity: usize, topology: &Topology) -> Code {
     let (disks, nodes) = (topology.disk_count(), topology.node_count());
     assert!(parity < disks);
@@ -81,7 +82,7 @@ fn widest_code(parity: usize, topology: &Topology) -> Code {
     code(data, parity)
 }
 
-/// What a pool of these disks uses unless told otherwise.
+/// Default code of a pool with these disks.
 pub(crate) fn default_code(topology: &Topology) -> Code {
     match topology.disk_count() {
         0 | 1 => code(1, 0),
@@ -120,11 +121,11 @@ pub(crate) fn code_for(protection: Protection, topology: &Topology) -> Result<Co
     })
 }
 
-/// The code a new segment gets when `wanted` was asked for, `healthy` disks work and `roomy` of them
-/// have space. None: no space.
+/// The code of a new segment if `wanted` was requested, `healthy` disks work and `roomy` of them have space. None: no
+/// space.
 ///
-/// With disks lost or full, segments get narrower and keep the number of losses they survive; only
-/// when too few disks work at all are there fewer copies.
+/// With lost or full disks, segments get narrower and survive as many losses as before. Only if too few disks work are
+/// there fewer copies.
 pub(crate) fn fit_code(wanted: Code, healthy: usize, roomy: usize) -> Option<Code> {
     let parity = usize::from(wanted.parity());
     if roomy > parity {
@@ -135,12 +136,12 @@ pub(crate) fn fit_code(wanted: Code, healthy: usize, roomy: usize) -> Option<Cod
     no_more_healthy.then(|| code(1, roomy - 1))
 }
 
-/// As [`fit_code`], for disks of several nodes: `healthy` and `roomy` are the nodes of the disks. `pool`: all disks that
-/// are to stay, there or not.
+/// As [`fit_code`], for disks of several nodes: `healthy` and `roomy` are the nodes of the disks. `pool`: all disks
+/// that are to stay, present or not.
 ///
-/// Where each shard is to have a node of its own, lost or full nodes make segments narrower, as disks do. When too few
-/// nodes work for that, shards share nodes: what survives as many disks, and a node if possible, is more than fewer
-/// copies.
+/// If each shard should have a node of its own, lost or full nodes make segments narrower, as disks do. If too few
+/// nodes work for that, shards share nodes: a code that survives as many disks, and a node if possible, is better than
+/// fewer copies.
 pub(crate) fn fit_code_in(
     wanted: Code,
     healthy: &[NodeId],
@@ -158,7 +159,7 @@ pub(crate) fn fit_code_in(
     }
     let data = match healthy_nodes {
         0 | 1 => usize::from(wanted.data()),
-        // So many that no node has more than `parity` of the shards.
+        // Limited so that no node has more than `parity` of the shards.
         nodes => usize::from(wanted.data()).min((nodes - 1) * parity),
     };
     by_disks(code(data, parity))
@@ -168,9 +169,9 @@ fn distinct(nodes: &[NodeId]) -> usize {
     nodes.iter().collect::<FxHashSet<_>>().len()
 }
 
-/// Picks `count` of the disks, given by their free bytes and their nodes, at random and weighted by free bytes, on as
-/// many nodes as there are and as evenly on these as their disks allow; returns indexes, in the order of the shards.
-/// `random` gives uniform numbers.
+/// Picks `count` of the disks, given by their free bytes and their nodes: at random, weighted by free bytes, on as many
+/// nodes as possible and as evenly on these as their disks allow. Returns indexes, in the order of the shards. `random`
+/// gives uniform numbers.
 pub(crate) fn choose_disks(
     free_bytes: &[u64],
     nodes: &[NodeId],
@@ -190,8 +191,8 @@ pub(crate) fn choose_disks(
         })
         .collect();
     keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // The second disk of a node comes after the first of all others, and so on: the order of a sample within each
-    // round, and no node is taken from again while another one has fewer and could take more.
+    // The second disk of a node comes after the first of all others, and so on: each round keeps the order of the
+    // sample, and no node is used again while another one has fewer shards and a free disk.
     let mut taken: FxHashMap<NodeId, usize> = FxHashMap::default();
     let mut rounds: Vec<(usize, usize)> = keyed
         .into_iter()
@@ -207,7 +208,7 @@ pub(crate) fn choose_disks(
     chosen.map(|(_, index)| index).collect()
 }
 
-/// The bytes of a disk that only garbage collection and rebuild may use.
+/// Bytes of a disk that only garbage collection and rebuild may use.
 pub(crate) fn reserve_bytes(settings: &SegmentSettings, total_bytes: u64) -> u64 {
     let share = (u128::from(total_bytes) * u128::from(settings.reserve_permille) / 1000) as u64;
     share
@@ -215,8 +216,8 @@ pub(crate) fn reserve_bytes(settings: &SegmentSettings, total_bytes: u64) -> u64
         .min(total_bytes / RESERVE_DIVISOR_MIN)
 }
 
-/// Most bytes of data that fit disks with so much room each, in segments of `code` on distinct disks. All of them
-/// work: one without room is full, which is no reason to protect less.
+/// Most bytes of data that fit onto disks with this much room each, in segments of `code` on distinct disks. All of
+/// them work: a disk without room is full, which does not reduce protection.
 pub(crate) fn usable_bytes(room_bytes: &[u64], code: Code) -> u64 {
     let roomy = room_bytes.iter().filter(|room| **room > 0).count();
     let Some(code) = fit_code(code, room_bytes.len(), roomy) else {
@@ -224,8 +225,8 @@ pub(crate) fn usable_bytes(room_bytes: &[u64], code: Code) -> u64 {
     };
     let total: u128 = room_bytes.iter().map(|room| u128::from(*room)).sum();
     let width = u128::from(code.total());
-    // With x bytes in each shard position, a disk takes at most x: find the largest x for which the
-    // disks take width * x in all. The answer is where the largest disks are cut off.
+    // With x bytes in each shard position, a disk takes at most x: find the largest x for which the disks take width *
+    // x in all. It is the level at which the largest disks are cut off.
     let mut sorted = room_bytes.to_vec();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
     let mut rest = total;
@@ -313,14 +314,14 @@ mod tests {
             let one_node = topology(&[*disks]);
             let got = code_for(*protection, &one_node).ok().map(text);
             assert_eq!(got.as_deref(), *want, "{protection:?} on {disks}");
-            // Disks on nodes of their own are as if they were on one.
+            // Disks on nodes of their own give the result of disks on one node.
             let own_nodes = topology(&vec![1; *disks]);
             let got = code_for(*protection, &own_nodes).ok().map(text);
             assert_eq!(got.as_deref(), *want, "{protection:?} on {disks} nodes");
         }
     }
 
-    /// So many disks on each node.
+    /// Numbers of disks on each node.
     fn topology(disks: &[usize]) -> Topology {
         let nodes = (0..).zip(disks);
         let node = |(node, disks): (u128, &usize)| vec![NodeId(node); *disks];
@@ -364,7 +365,7 @@ mod tests {
                 "{protection:?} on {disks:?}"
             );
         }
-        // Never fewer disks than the pool's metadata.
+        // Never fewer losses than the pool's metadata survives, for 3 to 11 disks.
         for disks in 3..12 {
             let got = default_code(&topology(&[disks - 1, 1]));
             assert_eq!(got.parity(), 2);
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn codes_narrow_when_nodes_are_lost_or_full() {
-        // The nodes of the disks that work, and of those that have room, of a pool with two disks on each of six.
+        // The nodes of the working disks, and of those with room, in a pool with two disks on each of six nodes.
         type Case<'a> = (&'a str, (u8, u8), &'a [u128], &'a [u128], Option<&'a str>);
         let all: &[u128] = &[1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6];
         let cases: &[Case] = &[
@@ -541,7 +542,7 @@ mod tests {
         }
     }
 
-    /// How many of the chosen disks are on each node, most first.
+    /// Number of chosen disks on each node, most first.
     fn spread(nodes: &[NodeId], chosen: &[usize]) -> Vec<usize> {
         let mut counts: std::collections::BTreeMap<NodeId, usize> =
             nodes.iter().map(|node| (*node, 0)).collect();
@@ -586,7 +587,7 @@ mod tests {
             prop_assert_eq!(distinct.len(), count);
             let all: Vec<usize> = (0..nodes.len()).collect();
             prop_assert_eq!(spread(&nodes, &chosen), even_spread(&spread(&nodes, &all), count));
-            // No exchange of one disk for another survives more.
+            // No exchange of one disk for another survives more losses.
             let told = survives(&paths(&nodes, &chosen), parity);
             for at in 0..count {
                 for other in all.iter().filter(|other| !chosen.contains(other)) {

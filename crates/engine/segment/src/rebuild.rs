@@ -1,9 +1,8 @@
-//! Rebuild of shards whose file is gone from a disk that is fine, or ends too soon there.
+//! Rebuild of shards whose file is missing or too short on a working disk.
 //!
-//! Owns: how a whole shard is computed from the others, and how many at a time.
-//! Must not know: how it was found missing.
-//! Every unit of a stripe is at the same place in its shard, so a shard is computed from the others byte
-//! by byte; stripes matter only to its footer, which the others have, too.
+//! Owns: computing a whole shard from the others, and the number of parallel rebuilds. Must not know: how the loss was
+//! found. Every unit of a stripe has one place in all shards, so a shard is computed from the others byte by byte.
+//! Stripes matter only to its footer, and the other shards have it, too.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,13 +26,13 @@ use crate::pace::Pace;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
 
-/// Shards rebuilt at a time; others wait to be found again.
+/// Parallel rebuilds of shards; further shards wait to be found again.
 pub(crate) const REBUILDS_MAX: usize = 1;
-/// A rebuild that failed is not tried again for so long.
+/// Pause before another try after a failed rebuild.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Bytes of a shard computed at a time.
 const PART_BYTES: u64 = 1 << 20;
-/// Parts that are under way at a time.
+/// Parallel parts.
 const PARTS_MAX: usize = 4;
 
 const _: () = assert!(PART_BYTES.is_multiple_of(CHECKSUM_UNIT_BYTES));
@@ -48,7 +47,7 @@ pub(crate) enum RebuildError {
         needed: usize,
         offset: u64,
     },
-    /// Also where a disk that failed may have what would be given up.
+    /// Also if a faulted disk may have the bytes that would be given up.
     #[error("no shard of the segment says what it should hold")]
     Unsealed,
     #[error("the segment is removed")]
@@ -64,45 +63,45 @@ pub(crate) struct Source {
     footer: Option<ShardFooter>,
 }
 
-/// What a shard is made from.
+/// The inputs of a shard that is made.
 pub(crate) struct Fill<'a> {
     pub index: u8,
     pub sources: &'a [Source],
-    /// The shard itself, at the place that it leaves.
+    /// The shard itself, at its old place.
     pub own: Option<&'a Source>,
-    /// Go on past bytes that cannot be had; else they are an error.
+    /// Whether to go on past unrecoverable bytes; otherwise they are an error.
     pub keep_what_is_left: bool,
 }
 
-/// The shard that is being made.
+/// The new shard.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     disk: &'a dyn ShardService,
     hidden: HiddenId,
 }
 
-/// What became of a piece of a shard.
+/// Result for a piece of a shard.
 enum Piece {
     Good(Bytes),
-    /// What the shard held, wrong or of which nothing says whether it is right; zeros where its disk gives nothing.
+    /// The old bytes of the shard, wrong or not verifiable; zeros where its disk cannot read them.
     Left(Bytes),
 }
 
 impl Fill<'_> {
-    /// Whether a footer says what any of the shards should hold.
+    /// Whether any shard has a footer, which says what the shards should hold.
     fn is_vouched(&self) -> bool {
         let mut all = self.own.iter().copied().chain(self.sources);
         all.any(Source::has_footer)
     }
 
-    /// Whether what the shard itself holds may be taken for what was written, once it agrees with its footer if it
-    /// has one. Without one it may not where others have theirs: the copy gets a footer then, which says that its
-    /// bytes are right.
+    /// Whether the shard's own bytes may count as the written ones, if they agree with its footer where it has one. A
+    /// shard without a footer may not if others have theirs: the copy then gets a footer, which says that its bytes are
+    /// right.
     fn is_own_trusted(&self) -> bool {
         self.own.is_some_and(Source::has_footer) || !self.is_vouched()
     }
 
-    /// Whether it is footers that are too few to compute the shard, and not shards: a crash came between them.
+    /// Whether there are enough shards to compute this one, but too few with footers: a crash came during sealing.
     fn is_half_sealed(&self, needed: usize) -> bool {
         let sealed = self.sources.iter().filter(|source| source.has_footer());
         let is_own_sealed = self.own.is_some_and(Source::has_footer);
@@ -111,15 +110,15 @@ impl Fill<'_> {
 }
 
 impl SegmentStore {
-    /// Rebuilds a shard whose file is gone, or shorter than `len_bytes_min`, in the background, unless that is under
-    /// way or failed a moment ago.
+    /// Rebuilds a shard whose file is missing, or shorter than `len_bytes_min`, in the background, unless a rebuild is
+    /// in progress or failed recently.
     pub(crate) fn start_rebuild(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
         index: u8,
         len_bytes_min: u64,
     ) {
-        // Without parity there is nothing to compute it from; an open segment has its files.
+        // Without parity there is no source; the shards of an open segment exist.
         if segment.code.parity() == 0 || segment.is_open() || segment.is_removed() {
             return;
         }
@@ -140,8 +139,8 @@ impl SegmentStore {
         self.env.spawner.spawn("shard rebuild", Box::pin(task));
     }
 
-    /// Rebuilds a shard whose file is gone, or shorter than `len_bytes_min`, in the caller's time; whether it is
-    /// there now.
+    /// Rebuilds a shard whose file is missing, or shorter than `len_bytes_min`, and waits for it. Returns whether the
+    /// shard exists now.
     pub(crate) async fn rebuild_now(
         &self,
         segment: &Segment,
@@ -181,7 +180,7 @@ impl SegmentStore {
         done
     }
 
-    /// False if there is nothing to be rebuilt.
+    /// False if no rebuild is needed.
     async fn rebuild(
         &self,
         segment: &Segment,
@@ -203,7 +202,7 @@ impl SegmentStore {
             Err(error) => return Err(error.into()),
         };
         let sources = self.rebuild_sources(segment, index).await;
-        // Whoever asked for bytes behind its end may be wrong, and would have it made anew again and again.
+        // A reader beyond its end may be wrong, and would cause rebuild after rebuild.
         let footer = sources.iter().find_map(|source| source.footer.as_ref());
         let is_whole = |footer: &ShardFooter, len_bytes: u64| {
             let data_end = footer
@@ -227,14 +226,14 @@ impl SegmentStore {
             Err(RebuildError::Removed) => return Ok(false),
             Err(error) => return Err(error),
         };
-        // Not before: a removal should not wait for a whole shard. From here on it finds the shard, and
+        // Not earlier: a removal should not wait for a whole shard. From here on the removal finds the shard, and
         // deletes it.
         let _writing = segment.gate.read().await;
         if segment.is_removed() || segment.disk_of(index) != Some(disk.id()) {
             let _ = disk.discard(segment.epoch, hidden).await;
             return Ok(false);
         }
-        // One that is too short. Not before: until the new one is whole, what is left of it may be needed.
+        // Removes a shard that is too short. Not earlier: until the new one is complete, the rest of it may be needed.
         if let Err(error) = disk.remove(segment.epoch, name).await {
             let _ = disk.discard(segment.epoch, hidden).await;
             return Err(error.into());
@@ -243,7 +242,7 @@ impl SegmentStore {
         Ok(true)
     }
 
-    /// The other shards, without those that cannot be opened now.
+    /// The other shards that can be opened now.
     pub(crate) async fn rebuild_sources(&self, segment: &Segment, index: u8) -> Vec<Source> {
         let mut sources = Vec::new();
         for other in (0..segment.code.total()).filter(|other| *other != index) {
@@ -252,8 +251,8 @@ impl SegmentStore {
         sources
     }
 
-    /// A shard with its footer; `None` if its disk is away or has no such file. An error says nothing of what the
-    /// disk has: it may well give it the next time.
+    /// A shard with its footer; `None` if its disk is away or has no such file. An error tells nothing about the
+    /// contents of the disk: a retry may succeed.
     pub(crate) async fn rebuild_source(
         &self,
         segment: &Segment,
@@ -280,9 +279,9 @@ impl SegmentStore {
         }))
     }
 
-    /// The shard itself, at the place that it leaves. What its disk did not give a moment ago is asked for once more:
-    /// `None` only if the disk works otherwise and the shard does not open, or if the disk is away or has failed.
-    /// One of which only the footer cannot be read is as one without: what it holds is kept.
+    /// The shard itself, at its old place. If its disk failed to open it a moment ago, this tries once more. `None`
+    /// only if the disk otherwise works and the shard does not open, or if the disk is missing or faulted. If only the
+    /// footer is unreadable, the shard counts as one without a footer, and its bytes are kept.
     pub(crate) async fn own_source(
         &self,
         segment: &Segment,
@@ -318,8 +317,8 @@ impl SegmentStore {
         }))
     }
 
-    /// Makes the shard on `disk`, hidden; with it, how many of its bytes could not be had, which is none
-    /// unless `fill` keeps what is left. After an error nothing of it is left.
+    /// Makes the shard on `disk`, hidden. Also returns the number of unrecoverable bytes, which is 0 unless `fill`
+    /// keeps what is left. After an error nothing of it remains.
     pub(crate) async fn rebuild_on(
         &self,
         segment: &Segment,
@@ -330,8 +329,8 @@ impl SegmentStore {
         let name = segment.shard_name(fill.index);
         let mut footers = fill.own.iter().copied().chain(fill.sources);
         let footer = footers.find_map(|source| source.footer.as_ref());
-        // What is computed from bytes that nothing vouches for would be wrong where they are, and no longer
-        // be of use to find that out. As it is a shard may be copied; its records tell.
+        // A shard computed from unverified bytes may be wrong, and could not help any more to find that out. The shard
+        // itself may be copied unchanged: its records have checksums.
         if footer.is_none() && fill.own.is_none() {
             return Err(RebuildError::Unsealed);
         }
@@ -340,7 +339,7 @@ impl SegmentStore {
                 segment.epoch,
                 name,
                 segment.shard_len_bytes,
-                // As its choice does: the metadata may need the last bytes.
+                // As for the choice of the disk: the metadata may need its last bytes.
                 segment.shard_len_bytes,
             )
             .await?;
@@ -362,9 +361,9 @@ impl SegmentStore {
         target: Target<'_>,
         pace: Option<&Pace>,
     ) -> Result<u64, RebuildError> {
-        // Not sealed: a crash came first, and which part of it is in use only the metadata knows. That may have taken the
-        // length of the file; of a single copy nothing beyond its end was answered, so nothing is lost with it. Others
-        // may have what its disk missed: such a segment is written anew.
+        // Not sealed: a crash came first, and only the metadata knows which part of it is in use. The crash may have
+        // lost the length of the file. Of a single copy nothing beyond that length was acknowledged, so nothing is lost
+        // with it. Other shards may have bytes that this disk missed: such a segment is rewritten.
         let block_bytes = u64::from(BLOCK_BYTES);
         let own_blocks = fill.own.map_or(0, |own| own.file_len_bytes / block_bytes);
         let len_bytes = match footer {
@@ -379,7 +378,7 @@ impl SegmentStore {
         let mut start = 0;
         let mut parts = FuturesOrdered::new();
         loop {
-            // Some are read while others are written: a disk that waits does nothing.
+            // Reads and writes overlap, so that no disk is idle.
             while start < len_bytes && parts.len() < PARTS_MAX {
                 let end = (start + PART_BYTES).min(len_bytes);
                 parts.push_back(self.fill_and_write(segment, fill, start..end, target, pace));
@@ -405,7 +404,7 @@ impl SegmentStore {
         Ok(lost_bytes)
     }
 
-    /// Returns the checksums of what is written, and how many bytes could not be had.
+    /// Returns the checksums of the written bytes, and the number of unrecoverable bytes.
     async fn fill_and_write(
         &self,
         segment: &Segment,
@@ -439,7 +438,7 @@ impl SegmentStore {
                 let checksums = checksums.collect();
                 (part, checksums, 0)
             }
-            // It can be had from the records, which is not for here.
+            // The records can provide them, but not this rebuild.
             Err(RebuildError::TooFew { needed, .. })
                 if segment.code.parity() > 0
                     && (!fill.is_vouched() || fill.is_half_sealed(needed)) =>
@@ -459,12 +458,13 @@ impl SegmentStore {
         Ok((checksums, lost_bytes))
     }
 
-    /// Where a part of the shard can be had neither from its old place nor from the others: piece by piece, and for pieces that cannot be had what the shard
-    /// held, also if it is wrong: most records of a piece with a wrong bit are right, and have checksums of their own.
-    /// With a checksum that is not theirs, so that nobody takes them for what was written: that of what was written,
-    /// if it is known, so that they can be made good should it be found after all.
+    /// Fills a part of the shard that neither its old place nor the other shards provide, piece by piece. A piece that
+    /// cannot be recovered keeps the old bytes of the shard, even if they are wrong: most records of a piece with a
+    /// wrong bit are right, and have checksums of their own. Its checksum does not match these bytes, so that they do
+    /// not count as the written ones. It is the checksum of the written bytes, if that is known, so that they can be
+    /// repaired if they are found later.
     ///
-    /// Fails if it may well be that a piece can be had later: the old shard would be deleted with it.
+    /// Fails if a later try may recover a piece: the old shard would be deleted with it.
     async fn fill_what_is_left(
         &self,
         segment: &Segment,
@@ -496,8 +496,8 @@ impl SegmentStore {
         Ok((part.freeze(), checksums, lost_bytes))
     }
 
-    /// One piece of the shard. That it is lost takes that all disks it could come from work, or are gone: what one
-    /// that failed still gives is for those who read the records.
+    /// One piece of the shard. It is lost only if all disks that it could come from work, or are gone. Bytes on a
+    /// faulted disk are left to the readers of the records.
     async fn fill_piece(
         &self,
         segment: &Segment,
@@ -556,8 +556,8 @@ impl SegmentStore {
         })
     }
 
-    /// What the disk gives of a piece, block by block, with zeros for what it does not; and whether it gave all.
-    /// Fails unless the disk works otherwise.
+    /// The bytes of a piece that the disk can read, block by block, with zeros for the others, and whether it read all
+    /// of them. Fails unless the disk otherwise works.
     async fn read_blocks(
         &self,
         segment: &Segment,
@@ -572,7 +572,7 @@ impl SegmentStore {
                 Ok(bytes) => into.copy_from_slice(&bytes),
                 Err(error) => {
                     is_whole = false;
-                    // Also so that bad blocks in a row do not count as a disk that fails.
+                    // The probe also keeps consecutive bad blocks from faulting the disk.
                     self.probe_for(segment, source, error).await?;
                 }
             }
@@ -580,8 +580,8 @@ impl SegmentStore {
         Ok((piece.freeze(), is_whole))
     }
 
-    /// A piece for which too few of the other shards were good, from them once more: one that its disk did not give
-    /// is lost only if it does not give it again, and works otherwise. `None` if it is lost.
+    /// Tries a piece once more from the other shards, if too few of them were good. A piece that its disk failed to
+    /// read is lost only if the disk fails again and otherwise works. `None` if it is lost.
     async fn rebuild_piece_again(
         &self,
         segment: &Segment,
@@ -608,8 +608,8 @@ impl SegmentStore {
         Ok(None)
     }
 
-    /// Whether the shard itself is not asked because its disk, which is still one of the pool's, has failed or is
-    /// missing: it may come back with what is nowhere else.
+    /// Whether the shard itself is skipped because its disk, which still belongs to the pool, is faulted or missing:
+    /// the disk may come back with the only copy of some bytes.
     fn is_own_away(&self, segment: &Segment, fill: &Fill<'_>) -> bool {
         let Some(id) = segment.disk_of(fill.index) else {
             return false;
@@ -622,8 +622,8 @@ impl SegmentStore {
         fill.own.is_none() && is_away
     }
 
-    /// A piece that its disk did not give a moment ago. Fails unless the disk works otherwise: while it hangs or
-    /// fails as a whole nothing on it is lost.
+    /// A second read of a piece after an error. Fails unless the disk otherwise works: while it hangs or fails as a
+    /// whole, nothing on it counts as lost.
     async fn read_again(
         &self,
         segment: &Segment,
@@ -638,7 +638,7 @@ impl SegmentStore {
         }
     }
 
-    /// The disk of a shard that gave `error`, if it works otherwise; else fails.
+    /// The disk of a shard that returned `error`, if it otherwise works; fails if it does not.
     async fn probe_for(
         &self,
         segment: &Segment,
@@ -666,7 +666,7 @@ impl SegmentStore {
         let needed = usize::from(segment.code.data());
         let len = (range.end - range.start) as usize;
         let mut present: Vec<(u8, Bytes)> = Vec::with_capacity(needed);
-        // One without a footer had a write that failed: nobody knows what it holds.
+        // A shard without a footer had a failed write: its contents are unknown.
         let vouched: Vec<&Source> = sources
             .iter()
             .filter(|source| source.footer.is_some())
@@ -704,8 +704,7 @@ impl SegmentStore {
     }
 }
 
-/// The footer of a shard, if it was sealed. One that is damaged is as good as none: records have checksums of their
-/// own.
+/// The footer of a shard, if it was sealed. A corrupt footer counts as none: records have checksums of their own.
 async fn footer_of(
     disk: &dyn ShardService,
     name: ShardName,
@@ -713,7 +712,7 @@ async fn footer_of(
 ) -> Result<Option<ShardFooter>, ShardError> {
     let mut footer = stat.footer;
     if is_damaged(&footer) {
-        // It may have been damaged on its way here.
+        // The footer may have been corrupted in transit.
         footer = disk.stat(name).await?.footer;
     }
     if is_damaged(&footer) {
@@ -735,27 +734,27 @@ impl Source {
         self.footer.is_some()
     }
 
-    /// What the footer says of the piece that begins at `offset`.
+    /// Checksum in the footer for the piece that begins at `offset`.
     fn checksum_at(&self, offset: u64) -> Option<u32> {
         let index = usize::try_from(offset / CHECKSUM_UNIT_BYTES).ok()?;
         self.footer.as_ref()?.checksums.get(index).copied()
     }
 
-    /// What the footer says of the pieces from `start` on; nothing without a footer.
+    /// Checksums in the footer for the pieces from `start` on; none without a footer.
     fn checksums_from(&self, start: u64) -> &[u32] {
         let skipped = (start / CHECKSUM_UNIT_BYTES) as usize;
         let known = self.footer.as_ref();
         known.map_or(&[], |footer| footer.checksums.get(skipped..).unwrap_or(&[]))
     }
 
-    /// Bytes `range` of this shard; `None` if they are not what its footer says, if it has one.
+    /// Bytes `range` of this shard; `None` if they do not match its footer, if it has one.
     async fn read_good(&self, range: Range<u64>) -> Result<Option<Bytes>, ShardError> {
         let known = self.checksums_from(range.start);
         let read = self.disk.read_checked(self.name, range, known).await?;
         Ok(read.damaged.is_empty().then_some(read.bytes))
     }
 
-    /// Whether bytes of this shard are what its footer says, if it has one.
+    /// Whether bytes of this shard match its footer, if it has one.
     fn is_good(&self, start: u64, bytes: &[u8]) -> bool {
         let known = self.checksums_from(start);
         let chunks = bytes.chunks(CHECKSUM_UNIT_BYTES as usize);

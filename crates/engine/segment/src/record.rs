@@ -1,6 +1,6 @@
 //! Records: compression, encryption and checksums. Pure.
 //!
-//! Owns: how file bytes become stored bytes and back. Must not know: where they are stored.
+//! Owns: the conversion between file bytes and stored bytes. Must not know: where they are stored.
 
 use std::cell::RefCell;
 
@@ -14,34 +14,34 @@ use cairn_formats::pointer::{
 use cairn_formats::summary::RecordOwner;
 use cairn_keys::{NotAuthentic, RecordForm, VolumeKey};
 
-/// Records shorter than this are not worth compressing: they save less than their checksum costs.
+/// Shorter records are not compressed: they would save less than their checksum costs.
 const COMPRESS_LEN_BYTES_MIN: usize = 256;
-/// The compressed form is kept only if it saves at least 1/this; decoding must pay.
+/// The compressed form is kept only if it saves at least 1/this, so that decoding pays.
 const SAVING_DIVISOR: usize = 8;
 /// Size of one sample of the probe.
 const SAMPLE_BYTES: usize = 4096;
-/// Records shorter than this are compressed without a probe, which would cost as much.
+/// Shorter records are compressed without a probe, which would cost as much.
 const PROBE_LEN_BYTES_MIN: usize = 8 * SAMPLE_BYTES;
 
-/// What `Auto` looks at of a record.
+/// Size of the sample of a record for `Auto`.
 const AUTO_SAMPLE_BYTES: usize = 16 << 10;
-/// It takes zstd if that saves 1/this of what lz4 leaves.
+/// `Auto` uses zstd if that saves 1/this of the result of lz4.
 const AUTO_SAVING_DIVISOR: usize = 8;
 const AUTO_ZSTD_LEVEL: i32 = 3;
 
-/// How a volume compresses.
+/// The compression of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compression {
     #[default]
     None,
     Lz4,
-    /// The level as zstd counts them: 1 is fast, 3 its default.
+    /// The level of zstd: 1 is fast, 3 its default.
     Zstd(i32),
-    /// lz4, or zstd where a sample of the record says that it saves clearly more.
+    /// lz4, or zstd if a sample of the record shows a clear advantage.
     Auto,
 }
 
-/// A record in the form it is stored in, with its checksums.
+/// A record in its stored form, with its checksums.
 #[derive(Clone, Debug)]
 pub struct EncodedRecord {
     parts: Vec<Bytes>,
@@ -54,8 +54,8 @@ pub struct EncodedRecord {
 }
 
 impl EncodedRecord {
-    /// Says what it is a part of, for the summary of its segment. A segment with a record of which nobody said so
-    /// has no summary.
+    /// Sets the owner of the record, for the summary of its segment. A segment with a record without an owner has no
+    /// summary.
     pub fn owned_by(self, owner: RecordOwner) -> Self {
         Self {
             owner: Some(owner),
@@ -92,7 +92,7 @@ impl EncodedRecord {
         self.encryption.is_some()
     }
 
-    /// The pointer to this record once an append has given it a place.
+    /// The pointer to this record, after an append has given it a place.
     pub fn pointer(&self, location: Location) -> RecordPointer {
         assert_eq!(location.len_bytes, self.stored_len_bytes);
         RecordPointer {
@@ -105,7 +105,7 @@ impl EncodedRecord {
     }
 }
 
-/// Why stored bytes that passed their checksum still are not the record.
+/// Reasons why stored bytes with right checksums are no valid record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     #[error("the compressed bytes do not decode: {detail}")]
@@ -118,7 +118,7 @@ pub enum RecordError {
 
 /// Makes a record of file bytes given in parts; compresses them if that saves at least an eighth.
 ///
-/// Panics above [`RECORD_LEN_BYTES_MAX`]: cutting records is the caller's part.
+/// Panics above [`RECORD_LEN_BYTES_MAX`]: the caller cuts records.
 pub fn encode_record(data: Vec<Bytes>, compression: Compression) -> EncodedRecord {
     let len: usize = data.iter().map(Bytes::len).sum();
     assert!(len <= RECORD_LEN_BYTES_MAX as usize);
@@ -145,8 +145,8 @@ pub fn encode_record(data: Vec<Bytes>, compression: Compression) -> EncodedRecor
     }
 }
 
-/// As [`encode_record`], encrypted with the key of a volume. `salt` must be random: two records that have the same one give
-/// each other away. The checksums are of the encrypted bytes, so that nobody needs a key to check them.
+/// As [`encode_record`], encrypted with the key of a volume. `salt` must be random: two records with one salt reveal
+/// each other. The checksums cover the encrypted bytes, so that a check needs no key.
 pub fn encode_encrypted_record(
     data: Vec<Bytes>,
     compression: Compression,
@@ -157,7 +157,7 @@ pub fn encode_encrypted_record(
     assert!(len <= RECORD_LEN_BYTES_MAX as usize);
     let (codec, mut stored) = match compress(&data, len, compression) {
         Some((codec, stored)) => (codec, copy_of(&[stored])),
-        // What is given here is read by others meanwhile.
+        // Other tasks read the input buffers meanwhile.
         None => (Codec::Raw, copy_of(&data)),
     };
     let form = RecordForm {
@@ -183,8 +183,8 @@ pub fn encode_encrypted_record(
     }
 }
 
-/// The plain stored bytes of some granules of an encrypted record, from number `first` on, of which `stored` has the
-/// stored ones; of a compressed record all.
+/// The decrypted stored bytes of some granules of an encrypted record, from number `first` on, given as `stored`; for a
+/// compressed record all of it.
 pub fn decrypt_granules(
     pointer: &RecordPointer,
     encryption: &Encryption,
@@ -207,7 +207,7 @@ pub fn decrypt_granules(
     Ok(plain.freeze())
 }
 
-/// What has a checksum, and a tag, of its own: a compressed record as a whole.
+/// Length of the unit with its own checksum and tag: a compressed record is one unit.
 fn granule_len(codec: Codec) -> usize {
     match codec {
         Codec::Raw => CHECKSUM_GRANULE_BYTES as usize,
@@ -223,8 +223,8 @@ fn copy_of(parts: &[Bytes]) -> AlignedBuf {
     buf.finish()
 }
 
-/// Turns the stored bytes of a compressed record into file bytes; allocates `file_len_bytes` (which
-/// the caller has checked) and not more, whatever the bytes say.
+/// Turns the stored bytes of a compressed record into file bytes. Allocates at most `file_len_bytes` (which the caller
+/// has checked), for any input.
 pub fn decode_record(
     codec: Codec,
     stored: &[u8],
@@ -314,7 +314,7 @@ fn compress(data: &[Bytes], len: usize, compression: Compression) -> Option<(Cod
     (stored.len() <= room).then(|| (codec, stored.into()))
 }
 
-/// Whether either of two samples saves enough; data that fails both is given up.
+/// Whether either of two samples saves enough; data that fails both is not compressed.
 fn probe(input: &[u8]) -> bool {
     if input.len() < PROBE_LEN_BYTES_MIN {
         return true;
@@ -325,7 +325,7 @@ fn probe(input: &[u8]) -> bool {
         .any(sample_saves)
 }
 
-/// As [`probe`], before parts are joined: the join is what it may save.
+/// As [`probe`], before parts are joined: the probe may save the join.
 fn probe_parts(parts: &[Bytes], len: usize) -> bool {
     if len < PROBE_LEN_BYTES_MIN {
         return true;
@@ -343,7 +343,7 @@ fn sample_saves(sample: &[u8]) -> bool {
     lz4_compress(sample).is_some_and(|packed| packed.len() <= room)
 }
 
-/// Whether zstd makes a sample from the middle smaller than lz4 does, by so much that its time is worth it.
+/// Whether zstd makes a sample from the middle so much smaller than lz4 does that its time is worth it.
 fn zstd_pays(input: &[u8]) -> bool {
     let start = (input.len() / 2).saturating_sub(AUTO_SAMPLE_BYTES / 2);
     let end = input.len().min(start + AUTO_SAMPLE_BYTES);
@@ -365,20 +365,20 @@ fn lz4_compress(input: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-// A zstd context is some hundred KiB to set up, so each thread keeps one of each.
+// Setting up a zstd context of some hundred KiB is expensive, so each thread keeps one of each kind.
 thread_local! {
     static ZSTD_COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
     static ZSTD_DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// None when the result does not fit `room` bytes, or zstd fails: the record then stays raw.
+/// None if the result does not fit into `room` bytes, or if zstd fails: the record then stays raw.
 fn zstd_compress(input: &[u8], room: usize, level: i32) -> Option<Vec<u8>> {
     ZSTD_COMPRESSOR.with_borrow_mut(|slot| {
         let compressor = match slot {
             Some(compressor) => compressor,
             None => slot.insert(zstd::bulk::Compressor::new(level).ok()?),
         };
-        // A record that did not fit left its frame unfinished, and zstd would refuse the next.
+        // A record that did not fit left its frame unfinished, and zstd would refuse the next one.
         let reset = compressor
             .context_mut()
             .reset(zstd::zstd_safe::ResetDirective::SessionOnly);

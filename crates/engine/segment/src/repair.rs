@@ -1,7 +1,7 @@
-//! Read repair: bytes found wrong or unreadable are written anew where they belong.
+//! Read repair: bytes found wrong or unreadable are rewritten in place.
 //!
-//! Owns: how a repair is written, and how many at a time. Must not know: how damage was found.
-//! A repair that is lost costs nothing: the next read finds the damage again.
+//! Owns: writing a repair, and the number of parallel repairs. Must not know: how the corruption was found. A repair
+//! that is lost costs nothing: the next read finds the corruption again.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use crate::layout::Piece;
 use crate::life::Segment;
 use crate::store::{SegmentStore, count};
 
-/// Stripes repaired at a time; more damage waits to be found again.
+/// Stripes repaired at a time; further corruption waits to be found again.
 pub(crate) const REPAIRS_MAX: usize = 16;
 
-/// Bytes that passed their checksum, and the place in a row where they should be.
+/// Bytes that passed their checksum, and their place in a stripe.
 pub(crate) struct Fix {
     pub piece: Piece,
     pub data: Bytes,
 }
 
 impl SegmentStore {
-    /// Repairs one stripe in the background, unless enough repairs are under way.
+    /// Repairs one stripe in the background, unless enough repairs are in progress.
     pub(crate) fn start_repair(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -57,13 +57,13 @@ impl SegmentStore {
         self.env.spawner.spawn("read repair", Box::pin(task));
     }
 
-    /// Waits until the repairs and the rebuild that are under way now have ended.
+    /// Waits until the repairs and the rebuild in progress have ended.
     pub async fn repairs_done(&self) {
         self.repairs.ended().await;
         self.rebuilds.ended().await;
     }
 
-    /// False if the disk or the segment is not there to be repaired.
+    /// False if the disk or the segment is not available for a repair.
     async fn repair(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -107,9 +107,9 @@ impl SegmentStore {
         Ok(true)
     }
 
-    /// What the blocks hold beside the bytes to repair, which belongs to other records. The disk has just given wrong
-    /// bytes, so it is the other shards that say, if there are more of them than are needed and all agree. Else nothing
-    /// here can tell: it stays as it is on the disk, or is computed where the disk cannot read it.
+    /// The bytes in the blocks around the repaired ones, which belong to other records. The disk has just returned
+    /// wrong bytes, so the other shards decide, if there are more of them than decoding needs and all agree. Otherwise
+    /// the disk's bytes are kept, or computed where the disk cannot read them.
     async fn around(
         self: &Arc<Self>,
         segment: &Arc<Segment>,

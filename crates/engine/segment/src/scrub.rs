@@ -1,16 +1,16 @@
-//! Scrub of the shards of a segment: what is stored against the checksums beside it.
+//! Scrub of the shards of a segment: compares stored bytes with the checksums beside them.
 //!
-//! Owns: what of a shard is compared with what, and how it is made good again.
-//! Must not know: when and how often; which records are live, which the records' own check covers.
+//! Owns: the comparisons of a shard, and its repair. Must not know: when and how often; which records are live: the
+//! check of records covers those.
 //!
-//! A sealed shard is checked by its footer, piece by piece; wrong pieces are computed from pieces of the
-//! other shards that are right. A shard that has no footer, or none that can be read, is compared with
-//! what the others say it should hold, and gets one. One that never had a footer missed a write: what it lacks is
-//! completed, and says nothing against its disk. Pieces that are all right by their footers must also
-//! be those of one stripe: that finds parity that was computed from something else.
+//! A sealed shard is checked against its footer, piece by piece; wrong pieces are computed from right pieces of the
+//! other shards. A shard without a readable footer is compared with the contents that follow from the others, and gets
+//! a footer. A shard that never had a footer missed a write: its missing bytes are completed, and are no fault of its
+//! disk. Pieces that all match their footers must also form one stripe: that finds parity that was computed from other
+//! data.
 //!
-//! A segment that a crash left without any footer is not looked at here: only the metadata knows what in it
-//! counts. It is named by [`SegmentStore::unsealed`], for somebody who writes its records anew.
+//! The scrub skips a segment without any footer after a crash: only the metadata knows which part of it counts.
+//! [`SegmentStore::unsealed`] names such segments, so that a caller can rewrite their records.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,38 +31,37 @@ use crate::pace::Pace;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
 
-/// Bytes of each shard that are looked at together.
+/// Bytes of each shard that are checked together.
 const PART_BYTES: u64 = 1 << 20;
 
 const _: () = assert!(PART_BYTES.is_multiple_of(CHECKSUM_UNIT_BYTES));
 
-/// What a scrub of shards found and did.
+/// Results of a scrub of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentScrub {
-    /// Shards that were read from end to end.
+    /// Shards that were read completely.
     pub shards: u64,
     pub read_bytes: u64,
-    /// Bytes of shards that were wrong or could not be read.
+    /// Bytes of shards that were wrong or unreadable.
     pub wrong_bytes: u64,
-    /// Those of them that were written anew.
+    /// The part of these that was rewritten.
     pub repaired_bytes: u64,
     /// Bytes that shards without a footer lacked, and have now: their disk refused a write, or was late with it.
     pub completed_bytes: u64,
-    /// Shards whose file was gone, or cut short, made anew.
+    /// Shards whose file was missing or too short, and that were rebuilt.
     pub shards_rebuilt: u64,
     /// Shards that had no footer and got one.
     pub shards_sealed: u64,
-    /// Shards that could not be looked at: their disk is away, or their file is gone for good, or ends too soon.
+    /// Shards that could not be checked: their disk is away, or their file is missing for good, or too short.
     pub shards_away: u64,
-    /// Those of them whose disk works, and that could not be made anew from the others.
+    /// The part of these whose disk works, and that could not be rebuilt from the others.
     pub shards_unmade: u64,
-    /// Pieces that are wrong and could not be made from the others although all their disks are there: what is right
-    /// around the damage may have no copy left.
+    /// Wrong pieces that could not be computed from the others although all their disks are present: right bytes around
+    /// the corruption may have no other copy left.
     pub pieces_unmade: u64,
-    /// Segments without any footer, or still being written: their records alone tell.
+    /// Segments without any footer, or still being written: only their records can be checked.
     pub segments_unsealed: u64,
-    /// Segments whose shards contradict one another although each is what its footer says: their records
-    /// have to be written anew.
+    /// Segments whose shards contradict one another although each matches its footer: their records must be rewritten.
     pub segments_inconsistent: u64,
 }
 
@@ -84,56 +83,56 @@ impl std::ops::AddAssign for SegmentScrub {
 }
 
 impl SegmentScrub {
-    /// Whether the records of this segment have to be written anew: its shards contradict one another, or one or a
-    /// piece of one cannot be made from the others although all their disks are there, as where they have a bad piece,
-    /// too.
+    /// Whether the records of this segment must be rewritten. Either its shards contradict one another, or a shard or
+    /// piece cannot be computed from the others although all their disks are present, for example because these have a
+    /// bad piece, too.
     pub fn needs_rewrite(&self) -> bool {
         let is_unmade = self.shards_unmade > 0 && self.shards_unmade == self.shards_away;
         self.segments_inconsistent > 0 || is_unmade || self.pieces_unmade > 0
     }
 }
 
-/// A shard that is looked at.
+/// A shard that is being checked.
 struct Looked {
     index: u8,
     disk: Arc<dyn ShardService>,
     name: ShardName,
     file_len_bytes: u64,
     footer: Option<ShardFooter>,
-    /// It never got a footer: a write to it failed, or a crash came first. Bytes that differ are no damage.
+    /// It never got a footer: a write to it failed, or a crash came first. Differing bytes are no corruption.
     is_unsealed: bool,
-    /// For the footer that a shard without one gets.
+    /// Checksums for the footer that a shard without one gets.
     checksums: Vec<u32>,
-    /// Some of what it should hold is not known, so it gets no footer.
+    /// Some of its right contents are unknown, so it gets no footer.
     unknown: bool,
-    /// What is to be written anew.
+    /// Bytes to be rewritten.
     repairs: Vec<Repair>,
 }
 
-/// What is to be written anew.
+/// Bytes to be rewritten.
 #[derive(Clone)]
 struct Repair {
     write: ShardWrite,
-    /// The shard never had it.
+    /// The shard never had these bytes.
     is_missed: bool,
 }
 
-/// A piece as it was read.
+/// A piece as read.
 #[derive(Clone, PartialEq)]
 struct ReadPiece {
     bytes: Bytes,
-    /// It is not what the footer says.
+    /// It does not match the footer.
     is_damaged: bool,
 }
 
 impl Looked {
-    /// What the footer says of the piece that begins at `offset`.
+    /// Checksum in the footer for the piece that begins at `offset`.
     fn checksum_at(&self, offset: u64) -> Option<u32> {
         let index = usize::try_from(offset / CHECKSUM_UNIT_BYTES).ok()?;
         self.footer.as_ref()?.checksums.get(index).copied()
     }
 
-    /// What the footer says of the pieces from `offset` on; nothing without a footer.
+    /// Checksums in the footer for the pieces from `offset` on; none without a footer.
     fn checksums_from(&self, offset: u64) -> &[u32] {
         let skipped = (offset / CHECKSUM_UNIT_BYTES) as usize;
         let known = self.footer.as_ref();
@@ -142,8 +141,8 @@ impl Looked {
 }
 
 impl SegmentStore {
-    /// Checks all shards of a segment that are there, and makes good what is wrong. A segment that is
-    /// gone meanwhile is no error. Fails with `VolumeClosed` for a volume that is open to be read alone: nothing can be made good.
+    /// Checks all present shards of a segment, and repairs them. A segment that is removed meanwhile is no error. Fails
+    /// with `VolumeClosed` for a volume that is open read-only: repairs are impossible.
     pub async fn scrub_segment(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -158,7 +157,7 @@ impl SegmentStore {
         let Ok(segment) = opened.segment(segment) else {
             return Ok(scrub);
         };
-        // It has no shards: [`SegmentStore::verify_object`] is for it.
+        // It has no shards: [`SegmentStore::verify_object`] checks it.
         if segment.remote.is_some() {
             return Ok(scrub);
         }
@@ -167,7 +166,7 @@ impl SegmentStore {
             return Ok(scrub);
         }
         let mut looked = self.look(&segment, &mut scrub).await;
-        // Its files go one by one: those that were gone already are none that anybody misses.
+        // Its files are removed one by one: those that are gone already do not count as missing.
         if segment.is_removed() {
             return Ok(SegmentScrub::default());
         }
@@ -177,7 +176,7 @@ impl SegmentStore {
         };
         self.rebuild_short(&segment, &mut looked, &pattern, &mut scrub)
             .await;
-        // One that contradicts the others cannot be right; its checksums are no help then.
+        // A footer that contradicts the others cannot be right; its checksums are of no use.
         for shard in &mut looked {
             let differs = |footer: &ShardFooter| {
                 footer.data_len_bytes != pattern.data_len_bytes
@@ -192,8 +191,8 @@ impl SegmentStore {
         while start < pattern.data_len_bytes {
             let end = (start + PART_BYTES).min(pattern.data_len_bytes);
             let bytes = (end - start) * looked.len() as u64;
-            // One that moved meanwhile was checked when it was copied. It is let go of at once: its disk may be to be
-            // unmounted, and the next turn may come in weeks.
+            // A shard that moved meanwhile was checked when it was copied. Its handle is dropped at once: its disk may
+            // be unmounted soon, and the next turn may come in weeks.
             let mut is_wanted = || {
                 looked.retain(|shard| segment.disk_of(shard.index) == Some(shard.disk.id()));
                 let opened_now = self.volume(volume);
@@ -201,13 +200,13 @@ impl SegmentStore {
                 is_current && !segment.is_removed()
             };
             let turn = pace.spend_if(bytes, &mut is_wanted).await;
-            // Not over the whole segment: whoever removes it waits for this.
+            // Not for the whole segment: its removal waits for this gate.
             let _writing = segment.gate.read().await;
             if turn.is_none() || !is_wanted() {
                 if segment.is_removed() {
                     return Ok(scrub);
                 }
-                // What repairs it now, in a volume that was opened again, does not know of this.
+                // The reopened volume repairs the segment now, and does not know of this scrub.
                 return Err(SegmentError::VolumeClosed { volume });
             }
             self.scrub_part(&segment, &mut looked, start..end, &mut scrub)
@@ -220,8 +219,8 @@ impl SegmentStore {
         Ok(scrub)
     }
 
-    /// Segments that take no more records, of whose shards enough are there to read them, and too few have a footer
-    /// to compute the others: a crash came first, or between them.
+    /// Segments that accept no more records and have enough shards to be read, but too few with footers to compute the
+    /// others: a crash came before sealing, or during it.
     pub async fn unsealed(&self, volume: VolumeId, pace: &Pace) -> Result<Vec<SegmentId>> {
         let segments: Vec<Arc<Segment>> = {
             let volume = self.volume(volume)?;
@@ -240,7 +239,7 @@ impl SegmentStore {
                 if sealed == needed {
                     break;
                 }
-                // One that cannot be read now may have its footer.
+                // A shard that is unreadable now may have its footer.
                 let Ok(Some(source)) = self.rebuild_source(&segment, index).await else {
                     continue;
                 };
@@ -255,7 +254,7 @@ impl SegmentStore {
         Ok(unsealed)
     }
 
-    /// Opens the shards that are there; those whose file is gone are made anew first.
+    /// Opens the present shards; those whose file is missing are rebuilt first.
     async fn look(&self, segment: &Arc<Segment>, scrub: &mut SegmentScrub) -> Vec<Looked> {
         let mut looked = Vec::new();
         for index in 0..segment.code.total() {
@@ -269,7 +268,7 @@ impl SegmentStore {
             };
             let name = segment.shard_name(index);
             let mut opened = disk.stat(name).await;
-            // It may have moved in between.
+            // The shard may have moved in between.
             while opened.is_err()
                 && let Some(other) = disk_now().filter(|other| other.id() != disk.id())
             {
@@ -293,7 +292,7 @@ impl SegmentStore {
                 disk,
                 name,
                 file_len_bytes: stat.file_len_bytes,
-                // A footer that is damaged is written anew as one that is missing.
+                // A corrupt footer is rewritten like a missing one.
                 footer: stat.footer.ok().flatten(),
                 is_unsealed: stat.is_unsealed,
                 checksums: Vec::new(),
@@ -304,7 +303,7 @@ impl SegmentStore {
         looked
     }
 
-    /// Makes those anew that are too short for their stripes, as a check of the file system may leave them.
+    /// Rebuilds shards that are too short for their stripes, as a check of the file system may leave them.
     async fn rebuild_short(
         &self,
         segment: &Segment,
@@ -348,8 +347,8 @@ impl SegmentStore {
         range: Range<u64>,
         scrub: &mut SegmentScrub,
     ) {
-        // A read repair writes whole blocks, with what is around its record as it found it: what is written anew here
-        // in between would be undone. After the gate, as there.
+        // A read repair writes whole blocks, and keeps the bytes around its record as it read them: it would undo a
+        // repair made here in between. The lock comes after the gate, as there.
         let _alone = segment.repair.lock().await;
         let reads = looked.iter().map(|shard| {
             let known = shard.checksums_from(range.start);
@@ -387,8 +386,8 @@ impl SegmentStore {
         }
     }
 
-    /// Writes what was found wrong in a part of a shard, with one sync; one by one if that fails, so that a place that
-    /// takes nothing costs the others nothing.
+    /// Writes the repairs of a part of a shard with one sync; one by one if that fails, so that a bad place does not
+    /// prevent the other repairs.
     async fn write_repairs(&self, segment: &Segment, shard: &mut Looked, scrub: &mut SegmentScrub) {
         let repairs = std::mem::take(&mut shard.repairs);
         if repairs.is_empty() {
@@ -429,7 +428,7 @@ impl SegmentStore {
         shard.unknown |= is_unknown;
     }
 
-    /// Checks the pieces of all shards at one place, and notes what those that are wrong should hold.
+    /// Checks the pieces of all shards at one place, and notes the right contents of wrong ones.
     fn scrub_pieces(
         &self,
         segment: &Segment,
@@ -473,7 +472,7 @@ impl SegmentStore {
                 continue;
             };
             let unit = units.as_ref().and_then(|units| units.get(at)).cloned();
-            // It moved while its disk was asked, and was checked when it was copied.
+            // The shard moved while its disk was asked, and was checked when it was copied.
             if piece.is_none() && segment.disk_of(shard.index) != Some(shard.disk.id()) {
                 shard.unknown = true;
                 continue;
@@ -485,7 +484,7 @@ impl SegmentStore {
                 false => unit,
             };
             let Some(unit) = unit else {
-                // Without a footer nothing says that it is wrong; its records will.
+                // Without a footer it is not known to be wrong; its records will show it.
                 if known.is_some() {
                     scrub.wrong_bytes += len as u64;
                     scrub.pieces_unmade += u64::from(are_all_there);
@@ -513,7 +512,7 @@ impl SegmentStore {
         }
     }
 
-    /// Gives a footer to those that have none.
+    /// Writes footers for shards without one.
     async fn seal_unsealed(
         &self,
         segment: &Segment,
@@ -546,7 +545,7 @@ impl SegmentStore {
     }
 }
 
-/// What most footers say of the length, the stripes and the summary; `None` without any, or if as many say something else.
+/// The majority of the footers on length, stripes and summary; `None` without any footer, or on a tie.
 fn pattern_of(looked: &[Looked]) -> Option<ShardFooter> {
     let footers = || looked.iter().filter_map(|shard| shard.footer.as_ref());
     let agrees = |one: &ShardFooter, other: &ShardFooter| {
@@ -560,7 +559,7 @@ fn pattern_of(looked: &[Looked]) -> Option<ShardFooter> {
     (!is_tied).then(|| best.clone())
 }
 
-/// Whether units are all of one stripe: those beyond the first N follow from these.
+/// Whether units form one stripe: those beyond the first N follow from these.
 fn is_one_stripe(segment: &Segment, units: &[(u8, Bytes)], len: usize) -> bool {
     let data = usize::from(segment.code.data());
     let Some((sources, rest)) = units.split_at_checked(data) else {

@@ -1,10 +1,10 @@
-//! The segments of a volume in memory, and which of them have something on a disk.
+//! The segments of a volume in memory, and an index by disk.
 //!
-//! Owns: the map by number, the sets by disk and by losses survived that follow each change of it.
-//! Must not know: what a disk or a segment goes through.
+//! Owns: the map by number, and the sets by disk and by losses survived that follow each change. Must not know: the
+//! state of a disk or a segment.
 //!
-//! Who looks after disks asks each second. A pool of 10 PB has a million segments, and a look at those on one disk must
-//! not be a look at all.
+//! The disk watch asks every second. A pool of 10 PB has a million segments, and a query for one disk must not walk
+//! over all of them.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -16,12 +16,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::life::Segment;
 
-/// How a segment lies.
+/// Placement of a segment.
 pub(crate) struct Looked {
     pub id: SegmentId,
     /// It survives the loss of fewer nodes than it could.
     pub is_crowded: bool,
-    /// It has shards on disks of another kind than it asks for.
+    /// It has shards on disks of another class than it asks for.
     pub is_misplaced: bool,
 }
 
@@ -29,15 +29,15 @@ pub(crate) struct Looked {
 pub(crate) struct SegmentMap {
     all: FxHashMap<SegmentId, Arc<Segment>>,
     by_disk: FxHashMap<DiskId, FxHashSet<SegmentId>>,
-    /// By the protection that they ask for, and the losses that they survive.
+    /// Segments by wanted protection and by the number of losses that they survive.
     by_parity: BTreeMap<(Option<Protection>, u8), FxHashSet<SegmentId>>,
-    /// They survive the loss of fewer nodes than they could.
+    /// Segments that survive the loss of fewer nodes than they could.
     crowded: FxHashSet<SegmentId>,
-    /// They have shards on disks of another kind than they ask for.
+    /// Segments with shards on disks of another class than they ask for.
     misplaced: FxHashSet<SegmentId>,
-    /// Nobody has looked yet whether they do, or have.
+    /// Segments whose placement was not examined yet.
     unlooked: FxHashSet<SegmentId>,
-    /// What the pool's disks were when the others were looked at.
+    /// The pool's layout when the others were examined.
     layout: u64,
 }
 
@@ -66,7 +66,7 @@ impl SegmentMap {
         for disk in segment.disks().iter() {
             self.by_disk.entry(*disk).or_default().insert(id);
         }
-        // What is in a tier survives the loss of any disk, and is nobody's work.
+        // A segment in a tier survives the loss of any disk, and needs no work.
         if segment.remote.is_none() {
             let parity = (segment.protection, segment.code.parity());
             self.by_parity.entry(parity).or_default().insert(id);
@@ -93,7 +93,7 @@ impl SegmentMap {
         Some(removed)
     }
 
-    /// Puts a shard of a segment that is still in the map, or not any more, to another disk.
+    /// Records the new disk of a shard of a segment, which may have left the map meanwhile.
     pub fn place(&mut self, segment: &Segment, shard: u8, to: DiskId) {
         let from = segment.disk_of(shard);
         segment.end_move(shard, to, true);
@@ -108,7 +108,7 @@ impl SegmentMap {
         self.unlooked.insert(segment.id);
     }
 
-    /// Segments to look at, at most so many: those that changed, and all if the pool's disks are others than last time.
+    /// Up to `count_max` segments to examine: those that changed, and all if the pool's layout changed.
     pub fn take_unlooked(&mut self, layout: u64, count_max: usize) -> Vec<Arc<Segment>> {
         if self.layout != layout {
             self.layout = layout;
@@ -123,7 +123,7 @@ impl SegmentMap {
         found.collect()
     }
 
-    /// Notes how segments lie.
+    /// Records the placement of segments.
     pub fn note_looked(&mut self, looked: impl IntoIterator<Item = Looked>) {
         fn note(set: &mut FxHashSet<SegmentId>, id: SegmentId, is_in: bool) {
             match is_in {
@@ -142,7 +142,7 @@ impl SegmentMap {
         }
     }
 
-    /// Those that survive the loss of fewer nodes than they could, as far as was looked.
+    /// Segments that survive the loss of fewer nodes than they could, as far as examined.
     pub fn crowded(&self) -> impl Iterator<Item = &Arc<Segment>> {
         self.crowded.iter().filter_map(|id| self.all.get(id))
     }
@@ -156,25 +156,25 @@ impl SegmentMap {
         }
     }
 
-    /// Segments with a shard on a disk, at most so many, from another place on for each `turn`.
+    /// Up to `count_max` segments with a shard on a disk, starting elsewhere for each `turn`.
     pub fn some_on(&self, disk: DiskId, count_max: usize, turn: usize) -> Vec<Arc<Segment>> {
         let Some(ids) = self.by_disk.get(&disk) else {
             return Vec::new();
         };
-        // Turns of as many as are looked at, and then from the beginning again.
+        // Each turn has as many as are examined; then it restarts from the beginning.
         let turns = ids.len().div_ceil(count_max.max(1)).max(1);
         let from = (turn % turns) * count_max;
         let ids = ids.iter().skip(from).take(count_max);
         ids.filter_map(|id| self.all.get(id).cloned()).collect()
     }
 
-    /// How many segments have a shard on each disk.
+    /// Number of segments with a shard on each disk.
     pub fn shard_counts(&self) -> impl Iterator<Item = (DiskId, u64)> {
         let each = self.by_disk.iter();
         each.map(|(disk, ids)| (*disk, ids.len() as u64))
     }
 
-    /// How many segments survive fewer losses than what they ask for is to survive.
+    /// Number of segments that survive fewer losses than their wanted protection requires.
     pub fn narrow_count(&self, parity_of: impl Fn(Option<Protection>) -> u8) -> u64 {
         let narrow = self.narrow(parity_of);
         narrow.map(|ids| ids.len() as u64).sum()
@@ -189,14 +189,15 @@ impl SegmentMap {
         narrow.map(|(_, ids)| ids)
     }
 
-    /// What segments ask for instead of the volume's protection.
+    /// Protections that segments ask for instead of the volume's.
     pub fn protections(&self) -> Protections {
         let asked = self.by_parity.keys();
         asked.filter_map(|(protection, _)| *protection).collect()
     }
 
-    /// Segments with a shard on a disk that is not sound, those that survive fewer losses than `parity_of` what they ask
-    /// for, those that survive the loss of fewer nodes than they could, and those on disks of another kind than they ask for; each once.
+    /// Segments that need work, each once: those with a shard on a disk that is not sound, those that survive fewer
+    /// losses than `parity_of` their protection, those that survive the loss of fewer nodes than they could, and those
+    /// on disks of another class than they ask for.
     pub fn at_stake(
         &self,
         is_sound: impl Fn(DiskId) -> bool,
@@ -271,7 +272,7 @@ mod tests {
         assert!(map.some_on(DiskId(4), 9, 0).is_empty());
     }
 
-    /// What asks for its own protection is narrow by that, and what does not by its volume's.
+    /// A segment with its own protection is narrow by that, and others by the volume's.
     #[test]
     fn what_is_narrow_goes_by_what_it_asks_for() {
         let mut map = SegmentMap::default();
@@ -366,12 +367,12 @@ mod tests {
         assert_eq!(at_stake(&map, &[2], 0), [1, 2]);
         assert_eq!(at_stake(&map, &[1, 2], 2), [1, 2, 3], "each once");
         assert_eq!((map.narrow_count(|_| 2), map.narrow_count(|_| 3)), (1, 3));
-        // Moved, found where it is now, and nowhere else.
+        // After a move it is found at its new place only.
         assert!(first.begin_move(1, DiskId(8)));
         map.place(&first, 1, DiskId(8));
         assert_eq!(at_stake(&map, &[2], 0), [2]);
         assert_eq!(at_stake(&map, &[8], 0), [1]);
-        // Made known anew, removed, and moved when it is not there any more.
+        // Inserted again, removed, and moved after its removal.
         map.insert(segment(2, &[1, 2, 3, 4], 2));
         assert_eq!(at_stake(&map, &[5], 0), [3]);
         map.remove(&SegmentId(1));

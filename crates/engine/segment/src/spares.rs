@@ -1,7 +1,7 @@
-//! Spare shard files: written in idle moments, so that new segments overwrite instead of allocate.
+//! Spare shard files, written in idle moments, so that new segments overwrite instead of allocating.
 //!
-//! Owns: how much room spares may take, and when they give it back.
-//! Must not know: what idle is; the caller decides when to call.
+//! Owns: the room of spares, and when they are given back. Must not know: when the pool is idle; the caller decides
+//! when to call.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use cairn_shard::{ShardService, file_len_bytes};
 
 use crate::store::SegmentStore;
 
-/// No spare is made on a disk that would have less than this part of it free then.
+/// A spare must leave this part of its disk free.
 const FREE_PART_MIN: u64 = 8;
 
 impl SegmentStore {
-    /// Makes one spare file where there are fewer than `bytes_per_disk` of them and room is ample;
-    /// gives spares back where room became short. Returns whether there may be more to do.
+    /// Makes one spare file where there are fewer than `bytes_per_disk` of them and room is ample; gives spares back
+    /// where room became short. Returns whether there may be more to do.
     ///
-    /// Slow for the size of one shard; a caller with something better to do waits before the next.
+    /// Takes as long as writing one shard; a caller with other work waits before the next call.
     pub async fn tend_spares(&self, bytes_per_disk: u64) -> bool {
         let capacity_bytes = self.settings.shard_len_bytes;
         let Some(len_bytes) = file_len_bytes(capacity_bytes) else {
@@ -44,7 +44,7 @@ impl SegmentStore {
                 tracing::debug!(%error, "no spare file was made");
                 return false;
             }
-            // Unchanged when the disk keeps fewer files than are wanted.
+            // Unchanged if the disk keeps fewer files than wanted.
             if disk.recycled_count(capacity_bytes) > count {
                 return true;
             }
@@ -54,8 +54,7 @@ impl SegmentStore {
 }
 
 impl SegmentStore {
-    /// Gives files that wait for new shards back to the file systems that are short of space, for
-    /// whoever cannot use those files: the metadata.
+    /// Gives spare files back to file systems that are short of space, for the metadata, which cannot use these files.
     pub async fn relieve(&self) {
         for disk in self.healthy_disks() {
             if let Some(room) = Room::of(&*disk) {
@@ -64,7 +63,7 @@ impl SegmentStore {
         }
     }
 
-    /// Whether the disk is short of space, so that it keeps no spares.
+    /// Returns whether the disk is short of space, so that it keeps no spares.
     async fn give_back_spares(&self, disk: &Arc<dyn ShardService>, room: Room) -> bool {
         let is_short = room.is_short(self.reserve_bytes(room.total_bytes));
         if is_short {
@@ -80,7 +79,7 @@ impl SegmentStore {
     }
 }
 
-/// The space of a disk as the file system sees it: spares are used space there.
+/// The space of a disk as the file system sees it, where spares are used space.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     total_bytes: u64,
@@ -99,7 +98,7 @@ impl Room {
         })
     }
 
-    /// The metadata, which cannot ask for spares, must not find the disk full because of them.
+    /// The metadata, which cannot use spares, must not find the disk full because of them.
     fn is_short(self, reserve_bytes: u64) -> bool {
         self.spare_bytes > 0 && self.free_bytes < reserve_bytes
     }

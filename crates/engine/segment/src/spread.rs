@@ -1,10 +1,11 @@
-//! Which shards should go to emptier disks, so that all are about equally full: decided as plain data.
+//! Balancing: which shards should move to emptier disks, decided as plain data.
 //!
-//! Owns: when disks are uneven, and which move makes them less so. Must not know: how a shard moves, when that is wanted.
+//! Owns: when disks are uneven, and which move makes them less so. Must not know: how a shard moves, when balancing is
+//! wanted.
 //!
-//! Disks of different kinds are not compared: data stays on the kind of device that it is on. A move that is proposed
-//! always leaves its two disks less uneven than they were, and no segment less protected: who does all of them ends,
-//! whoever else moves at the same time.
+//! Disks of different classes are not compared: data stays in its device class. Each proposed move leaves its two disks
+//! less uneven than before, and no segment less protected. So balancing ends, even if other owners move shards at the
+//! same time.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +16,12 @@ use crate::move_targets::{MoveRoom, MovingShard};
 
 /// Shares of a disk are in thousandths.
 const WHOLE: u64 = 1000;
-/// Disks whose shares in use are so far apart are uneven.
+/// Disks are uneven if their used shares differ by this much.
 const UNEVEN_PERMILLE: u64 = 100;
-/// ... and moves go on until they are no further apart than this.
+/// Moves then go on until they differ by no more than this.
 const EVEN_PERMILLE: u64 = 50;
 
-/// How full a disk is that shards may be on.
+/// Fill level of a disk that holds shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFill {
     pub disk: DiskId,
@@ -34,7 +35,7 @@ impl DiskFill {
         self.total_bytes.saturating_sub(self.free_bytes)
     }
 
-    /// The share in use; one without any room counts as full.
+    /// The used share; a disk without any room counts as full.
     fn used_permille(&self) -> u64 {
         let used = u128::from(self.used_bytes()) * u128::from(WHOLE);
         let share = used.checked_div(u128::from(self.total_bytes));
@@ -49,39 +50,39 @@ impl DiskFill {
     }
 }
 
-/// How far apart disks of one kind are, of the kind where they are furthest.
+/// Difference between the disks of one class, for the class where it is largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unevenness {
-    /// The share in use of the emptiest and of the fullest disk, in thousandths.
+    /// The used share of the emptiest and of the fullest disk, in thousandths.
     pub least_permille: u64,
     pub most_permille: u64,
-    /// Bytes that all disks together have above the mean share of their kind.
+    /// Bytes above the mean share of their class, over all disks.
     pub excess_bytes: u64,
 }
 
 impl Unevenness {
-    /// Whether it is time to move something.
+    /// Whether balancing should start.
     pub fn is_great(&self) -> bool {
         self.most_permille - self.least_permille > UNEVEN_PERMILLE
     }
 
-    /// Whether there is something to gain.
+    /// Whether balancing can still improve something.
     pub fn is_small(&self) -> bool {
         self.most_permille - self.least_permille <= EVEN_PERMILLE
     }
 }
 
-/// Disks with what they have in use once all moves that were reckoned so far are done.
+/// Disks with their used bytes after all moves planned so far.
 #[derive(Clone, Debug)]
 pub struct Spread {
     fills: BTreeMap<DiskId, DiskFill>,
     room: MoveRoom,
-    /// Most bytes that are still moved.
+    /// Limit of the bytes that are still moved.
     left_bytes: u64,
 }
 
 impl Spread {
-    /// `room`: where shards may go, among all disks of the pool.
+    /// `room`: possible targets, among all disks of the pool.
     pub fn new(fills: impl IntoIterator<Item = DiskFill>, room: MoveRoom) -> Self {
         let fills = fills.into_iter().map(|fill| (fill.disk, fill)).collect();
         Self {
@@ -91,8 +92,8 @@ impl Spread {
         }
     }
 
-    /// The same for one of so many who all look at the same disks, and move at the same time: all of them together move
-    /// no more than is too much.
+    /// The share of one of several owners that balance the disks at the same time: together they move no more than the
+    /// excess.
     pub fn for_one_of(self, owners: usize) -> Self {
         let owners = u64::try_from(owners.max(1)).unwrap_or(u64::MAX);
         let left_bytes = self.unevenness().excess_bytes / owners;
@@ -125,7 +126,7 @@ impl Spread {
         all
     }
 
-    /// Disks that have more than the emptiest of their kind, fullest first.
+    /// Disks that are fuller than the emptiest of their class, fullest first.
     pub fn fuller(&self) -> Vec<DiskId> {
         let least_of = |media: Option<Media>| {
             let same = self.fills.values().filter(|fill| fill.media == media);
@@ -140,13 +141,13 @@ impl Spread {
         fuller.into_iter().map(|fill| fill.disk).collect()
     }
 
-    /// Whether nothing more is moved.
+    /// Whether the limit of moved bytes is reached.
     pub fn is_done(&self) -> bool {
         self.left_bytes == 0
     }
 
-    /// Reckons with a shard on an emptier disk, and returns that: of those where its segment survives as much as now, and
-    /// that stay no fuller than the one it leaves, the emptiest. `None`: it stays.
+    /// Plans a move of a shard to an emptier disk, and returns that disk: the emptiest one that lets the segment
+    /// survive as much as now, and stays no fuller than the disk that the shard leaves. `None`: the shard stays.
     pub fn place(&mut self, shard: MovingShard<'_>) -> Option<DiskId> {
         if self.is_done() {
             return None;
@@ -183,7 +184,7 @@ mod tests {
     const SHARD: u64 = 8 * MIB;
     const DISK: u64 = 1000 * MIB;
 
-    /// Disks 1, 2, ... of so many shards each, all alike: the node, and how many shards are on it.
+    /// Disks 1, 2, ... of equal size: the node, and the number of shards on each.
     fn spread(disks: &[(u128, u64)], reserve_bytes: u64) -> Spread {
         let each = || (1..).map(DiskId).zip(disks);
         let used = |shards: u64| shards * file_len_bytes(SHARD).unwrap();
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_shard_goes_to_an_emptier_disk_where_its_segment_survives_as_much() {
-        // The node of each disk and how full it is; the segment's disks, parity, and the shard; where it goes.
+        // The node of each disk and its fill level; the segment's disks, parity, and the shard; the target.
         type Case<'a> = (&'a str, &'a [(u128, u64)], &'a [u128], u8, u8, Option<u128>);
         let cases: &[Case] = &[
             (
@@ -325,7 +326,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the disks are, moves end, the disks are less uneven after each, and nobody finds more to do.
+        /// For any disks, moves end, the disks are less uneven after each, and no owner finds more to do.
         #[test]
         fn moves_end_and_each_makes_disks_less_uneven(
             disks in prop::collection::vec((0_u128..4, 0_u64..110), 2..8),

@@ -1,7 +1,7 @@
-//! The store: the pool's disks, the volumes that are open, and what is asked about them.
+//! The store: the pool's disks, the open volumes, and queries about them.
 //!
-//! Owns: opening and closing of volumes, sealing and removal of segments, space and status.
-//! The ways of a write and of a read are in `append` and `read`.
+//! Owns: opening and closing of volumes, sealing and removal of segments, space and status. The write path is in
+//! `append`, the read path in `read`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,17 +50,17 @@ use crate::types::{
 use crate::underway::Underway;
 use crate::volume::{Allocate, Volume};
 
-/// Shares of the disks' bytes that one shard takes at most, so that small disks hold many segments.
+/// A shard takes at most 1/this of a disk, so that small disks hold many segments.
 const SHARDS_PER_DISK_MIN: u64 = 64;
-/// Shards that one step of a sweep removes, for whoever it makes way for.
+/// Shards that one step of a sweep removes before it yields to other work.
 const SWEEP_BATCH: usize = 16;
-/// Segments of which is looked at a time whether they are spread as they could be.
+/// Segments whose placement is examined at a time.
 const LOOKED_AT_A_TIME_MAX: usize = 50_000;
 /// Records up to this length are copied into the cache if they are slices of much larger buffers.
 const COPIED_LEN_BYTES_MAX: usize = 128 << 10;
-/// Uncopied they keep buffers in memory that are larger by this part at most,
+/// An uncopied record may keep buffers in memory that are larger by at most 1/this.
 const KEPT_BEYOND_PART: usize = 4;
-/// and have so many parts at most.
+/// An uncopied record has at most this many parts.
 const KEPT_PARTS_MAX: usize = 8;
 
 /// All segments of all volumes of the pool.
@@ -125,7 +125,7 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
 }
 
 impl SegmentStore {
-    /// A store on the `disks` of a pool; `missing` are those of the pool that are not there.
+    /// A store on the `disks` of a pool; `missing` are the pool's absent disks.
     pub fn new<D: ShardService>(
         env: Env,
         mut settings: SegmentSettings,
@@ -172,11 +172,11 @@ impl SegmentStore {
         })
     }
 
-    /// Makes a volume's existing segments known. All of them take no more appends: a restart never
-    /// appends to a segment whose end it does not know. `allocate` gives new segment ids, none twice;
-    /// what is written from now on says that it is of ownership term `epoch`, and all disks refuse earlier owners.
+    /// Opens a volume with its existing segments. None of them accepts appends: a restart never appends to a segment
+    /// whose end it does not know. `allocate` returns new segment ids, each once. Writes from now on carry ownership
+    /// term `epoch`, and all disks refuse earlier owners.
     ///
-    /// Fails with `Fenced` if a disk has promised a later epoch: then nothing is opened.
+    /// Fails with `Fenced`, and opens nothing, if a disk has promised a later epoch.
     pub async fn open_volume(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -203,8 +203,9 @@ impl SegmentStore {
         Ok(())
     }
 
-    /// As [`Self::open_volume_with`], to be read alone: no disk is asked to promise anything, for that is written. Nothing may be
-    /// appended, moved or swept, and what is damaged is read around and stays as it is: its disks have no room for another shard.
+    /// As [`Self::open_volume_with`], read-only: no disk is asked for a promise, because that would be a write. Nothing
+    /// may be appended, moved or swept. Reads work around corruption and leave it: its disks have no room for another
+    /// shard.
     pub fn open_volume_to_read(
         &self,
         volume: VolumeId,
@@ -217,42 +218,42 @@ impl SegmentStore {
         self.volumes.write().insert(volume, Arc::new(opened));
     }
 
-    /// Whether a volume is open to be read alone.
+    /// Whether a volume is open read-only.
     pub(crate) fn is_read_only(&self, volume: VolumeId) -> bool {
         self.volume(volume).is_ok_and(|open| open.is_read_only)
     }
 
-    /// How many volumes are open.
+    /// Number of open volumes.
     pub fn volume_count(&self) -> usize {
         self.volumes.read().len()
     }
 
-    /// The volumes that are open, with their epochs.
+    /// The open volumes, with their epochs.
     pub(crate) fn epochs(&self) -> Vec<(VolumeId, Epoch)> {
         let volumes = self.volumes.read();
         volumes.iter().map(|(id, open)| (*id, open.epoch)).collect()
     }
 
-    /// Forgets a volume; what is open should have been sealed by [`Self::seal_all`] before.
+    /// Forgets a volume; its open segments should have been sealed by [`Self::seal_all`] before.
     pub fn close_volume(&self, volume: VolumeId) {
         self.volumes.write().remove(&volume);
     }
 
-    /// Deletes the shards of segments that are not known: left by a crash between an append and its
-    /// commit, or by a removal while their disk was away; and those that another disk has now. What is on a disk that has
-    /// failed is left to the sweep of the next start, and counted as an error; so is what is on one that answers nothing,
-    /// whose sweep goes on when it does. Call after [`Self::open_volume`].
+    /// Deletes shards of unknown segments, and shards that another disk has now. A crash between an append and its
+    /// commit leaves such shards, and so does a removal while their disk is away. Shards on a faulted disk are left to
+    /// the sweep of the next start, and counted as an error. So are shards on an unresponsive disk, whose sweep
+    /// continues when it answers. Call after [`Self::open_volume`].
     pub async fn sweep(self: &Arc<Self>, volume: VolumeId) -> Result<Swept> {
         let opened = self.volume(volume)?;
         opened.require_owned()?;
         let epoch = opened.epoch;
         let store = Arc::downgrade(self);
         let known = move |name: ShardName, disk: DiskId| {
-            // Files of log and state are for who has the metadata to judge.
+            // Files of log and state are left to the owner of the metadata.
             if name.kind() != ShardKind::Segment {
                 return true;
             }
-            // Opened again meanwhile: what is written since is not for this sweep to judge.
+            // If the volume was reopened meanwhile, this sweep does not know its new segments.
             let now = store.upgrade().map(|store| store.volume(volume));
             let is_current = now.is_some_and(|now| now.is_ok_and(|now| Arc::ptr_eq(&now, &opened)));
             if !is_current {
@@ -266,8 +267,8 @@ impl SegmentStore {
             .await
     }
 
-    /// Waits until no segment is being made of which it is not known yet on which disks it is: after a disk
-    /// was declared draining, [`Self::segments`] then tells all that is on it.
+    /// Waits for the segments that are being created and whose disks are undecided. After a disk was declared draining,
+    /// [`Self::segments`] then lists everything on it.
     pub async fn placements_done(&self) {
         let volumes: Vec<Arc<Volume>> = self.volumes.read().values().cloned().collect();
         for volume in volumes {
@@ -275,11 +276,11 @@ impl SegmentStore {
         }
     }
 
-    /// Deletes a volume with all its segments, a part at a time at this pace.
+    /// Deletes a volume with all its segments, one part at a time at this pace.
     pub async fn remove_volume(self: &Arc<Self>, volume: VolumeId, pace: &Arc<Pace>) -> Swept {
         let opened = self.volumes.write().remove(&volume);
         self.missed.forget_volume(volume);
-        // If nobody has it open it is deleted in the name of its last owner.
+        // If it is not open, it is deleted in the name of its last owner.
         let epoch = opened.as_ref().map(|open| open.epoch);
         let segments: Vec<_> = opened
             .map(|opened| opened.segments.read().values().cloned().collect())
@@ -331,7 +332,7 @@ impl SegmentStore {
         Ok(swept)
     }
 
-    /// What a volume uses unless told otherwise, by the nodes and disks of the pool.
+    /// Default code of a volume, by the nodes and disks of the pool.
     pub fn default_code(&self) -> Code {
         placement::default_code(&self.members().staying(&[]))
     }
@@ -341,18 +342,18 @@ impl SegmentStore {
         self.code_for_without(protection, &[])
     }
 
-    /// As [`Self::code_for`], as if some of the disks left.
+    /// As [`Self::code_for`], without some of the disks.
     pub fn code_for_without(&self, protection: Protection, without: &[DiskId]) -> Result<Code> {
         placement::code_for(protection, &self.members().staying(without))
     }
 
-    /// The code of data that asks for `own`, or else for what its volume asks for. Data is never held up for want of
-    /// disks for the first: it gets the second until there are enough.
+    /// The code of data with its `own` protection, or else its volume's. Lack of disks for the first never delays data:
+    /// it gets the second until there are enough.
     pub fn code_wanted(&self, volume: Protection, own: Option<Protection>) -> Result<Code> {
         self.code_wanted_without(volume, own, &[])
     }
 
-    /// The same as if some disks left.
+    /// As [`Self::code_wanted`], without some of the disks.
     pub fn code_wanted_without(
         &self,
         volume: Protection,
@@ -365,25 +366,25 @@ impl SegmentStore {
         }
     }
 
-    /// What new data of a protection survives when all disks that are to stay work, as if some of them left.
+    /// Losses that new data of a protection survives when all disks that are to stay work, without some of them.
     pub fn survives_without(&self, protection: Protection, without: &[DiskId]) -> Result<Survives> {
         let staying = self.members().staying(without);
         let code = placement::code_for(protection, &staying)?;
         Ok(staying.survives(code))
     }
 
-    /// What new segments of a code survive when all disks that are to stay work.
+    /// Losses that new segments of a code survive when all disks that are to stay work.
     pub fn code_survives(&self, code: Code) -> Survives {
         self.members().staying(&[]).survives(code)
     }
 
-    /// How many nodes have disks of the pool, there or not.
+    /// Number of nodes with disks of the pool, present or not.
     pub fn node_count(&self) -> usize {
         let members = self.members();
         members.domains().collect::<Losses>().nodes
     }
 
-    /// Bytes `range` of a record if they are all in the cache; never waits.
+    /// Bytes `range` of a record if the cache has all of them; never waits.
     pub fn read_cached(
         &self,
         volume: VolumeId,
@@ -398,8 +399,7 @@ impl SegmentStore {
         Some(found)
     }
 
-    /// Puts the file bytes of a whole record into the cache, so that they can be read right after
-    /// they were written.
+    /// Caches the file bytes of a whole record, for reads right after its write.
     pub fn cache_insert(&self, volume: VolumeId, pointer: &RecordPointer, data: Bytes) {
         let held_bytes = data.len() as u64;
         self.cache_insert_parts(volume, pointer, vec![data], held_bytes);
@@ -407,8 +407,8 @@ impl SegmentStore {
 
     /// As [`Self::cache_insert`], for data in parts, which keep `held_bytes` of buffers in memory.
     ///
-    /// The cache takes the buffers as they are. Small records that are slices of the larger buffer that a client's write came in
-    /// are copied: they would keep all of it in memory, and the cache would hold a multiple of what it may.
+    /// The cache takes the buffers without a copy. Small records are copied if they are slices of the larger buffer of
+    /// a client's write: they would keep all of it in memory, and the cache would exceed its limit several times.
     pub fn cache_insert_parts(
         &self,
         volume: VolumeId,
@@ -431,15 +431,15 @@ impl SegmentStore {
             });
     }
 
-    /// Makes room for others: no reader will ask for this record again.
+    /// Makes room for other records: this one will not be read again.
     pub fn cache_forget(&self, volume: VolumeId, pointer: &RecordPointer) {
         self.cache.forget(volume, pointer);
     }
 
-    /// Deletes a segment with its shards; nothing happens if it is gone already. Shards on disks that are away, or have
-    /// failed, which they do until the next start, are deleted by a later [`Self::sweep`].
+    /// Deletes a segment with its shards; no effect if it is gone already. Shards on missing disks, and on faulted
+    /// ones, which stay so until the next start, are deleted by a later [`Self::sweep`].
     ///
-    /// Refuses segments that are open or pinned: their records may just be on their way.
+    /// Refuses open or pinned segments: their records may be about to be committed.
     pub async fn remove(self: &Arc<Self>, volume: VolumeId, segment: SegmentId) -> Result<()> {
         let opened = self.volume(volume)?;
         opened.require_owned()?;
@@ -461,15 +461,15 @@ impl SegmentStore {
         Ok(())
     }
 
-    /// Deletes the shards of a segment that nobody finds any more.
+    /// Deletes the shards of a segment that cannot be found any more.
     pub(crate) async fn remove_segment(self: &Arc<Self>, segment: &Segment) {
         segment.begin_removal();
-        // Once the shards are deleted their files may be recycled, so whoever writes must be done.
+        // The files of deleted shards may be reused, so all writers must be done.
         let _alone = segment.gate.write().await;
         segment.end_removal();
         let disks = segment.disks();
         let removals = disks.iter().zip(0..).filter_map(|(disk, index)| {
-            // One that has failed takes its time to say so, each time, and garbage collection would wait for it.
+            // A faulted disk is slow to fail each request, and garbage collection would wait for it.
             let removing = self.healthy_disk(*disk)?;
             let name = segment.shard_name(index);
             let (store, epoch) = (self.clone(), segment.epoch);
@@ -490,7 +490,7 @@ impl SegmentStore {
         count(&self.counters.segments_removed, 1);
     }
 
-    /// Seals the open segments of a volume that took no append for `idle`; unused space comes back.
+    /// Seals the open segments of a volume without an append for `idle`; unused space is freed.
     pub async fn seal_idle(self: &Arc<Self>, volume: VolumeId, idle: Duration) {
         let Ok(opened) = self.volume(volume) else {
             return;
@@ -502,12 +502,12 @@ impl SegmentStore {
         self.seal_each(&opened, unused).await;
     }
 
-    /// Seals all open segments of a volume: at the end, so that scrub can check them.
+    /// Seals all open segments of a volume, at its end, so that scrub can check them.
     pub async fn seal_all(self: &Arc<Self>, volume: VolumeId) {
         let Ok(opened) = self.volume(volume) else {
             return;
         };
-        // Also those that no stream has any more and whose seal is under way: wait for them.
+        // Also waits for segments without a stream whose seal is in progress.
         let all = opened.streams.lock().take_unused_since(Duration::MAX);
         self.seal_each(&opened, all).await;
         let open: Vec<_> = opened
@@ -527,7 +527,7 @@ impl SegmentStore {
         }
     }
 
-    /// Finishes a segment that was closed: footers, or removal if nothing in it was acknowledged.
+    /// Finishes a closed segment: writes its footers, or removes it if nothing in it was acknowledged.
     pub(crate) async fn seal(self: &Arc<Self>, volume: &Volume, segment: &Arc<Segment>) {
         let alone = segment.gate.write().await;
         let Some(mut open) = segment.begin_sealing() else {
@@ -562,9 +562,9 @@ impl SegmentStore {
         segment.settle(len_bytes);
     }
 
-    /// Does something with the shards of a segment that is being sealed, and returns what came of it, by index. Those
-    /// that fail, or are on a disk that answers late, count as failed from then on, and get no footer: reads do not
-    /// need one, and scrub makes it good.
+    /// Runs an operation on the shards of a segment that is being sealed, and returns the results by index. Shards that
+    /// fail, or are on a late disk, count as failed from then on, and get no footer: reads need none, and scrub repairs
+    /// it.
     pub(crate) async fn on_good_shards<T: Send + 'static>(
         self: &Arc<Self>,
         segment: &Segment,
@@ -584,7 +584,7 @@ impl SegmentStore {
                 });
             }
         }
-        // Of a single copy it is waited for: while it may lose its end it is not to be moved.
+        // A single copy is waited for: while it may be truncated, it must not be moved.
         let late_max = usize::from(segment.code.parity());
         let results = self.run_or_leave_at_once(ops, late_max).await;
         let mut done: Vec<Option<T>> = open.shards.iter().map(|_| None).collect();
@@ -606,19 +606,19 @@ impl SegmentStore {
         done
     }
 
-    /// Whether records of an append that is not committed yet may be in the segment.
+    /// Whether the segment may hold records of an uncommitted append.
     pub fn is_pinned(&self, volume: VolumeId, segment: SegmentId) -> bool {
         self.find(volume, segment)
             .is_some_and(|found| found.is_pinned())
     }
 
-    /// Whether the segment may take more appends.
+    /// Whether the segment may accept more appends.
     pub fn is_open(&self, volume: VolumeId, segment: SegmentId) -> bool {
         self.find(volume, segment)
             .is_some_and(|found| found.is_open())
     }
 
-    /// What is set aside for data in each shard of a segment that was sealed; `None` before that.
+    /// Length for data in each shard of a sealed segment; `None` before sealing.
     pub fn settled_len_bytes(&self, volume: VolumeId, segment: SegmentId) -> Option<u64> {
         self.find(volume, segment)?.settled_len_bytes()
     }
@@ -629,13 +629,13 @@ impl SegmentStore {
             .is_some_and(|found| found.remote.is_some())
     }
 
-    /// Whether clients read something of a segment since this was asked last.
+    /// Whether clients have read the segment since the last call.
     pub fn take_used(&self, volume: VolumeId, segment: SegmentId) -> bool {
         self.find(volume, segment)
             .is_some_and(|found| found.take_used())
     }
 
-    /// What is known of a segment.
+    /// Description of a segment.
     pub fn segment(&self, volume: VolumeId, segment: SegmentId) -> Option<SegmentInfo> {
         self.find(volume, segment).map(|found| found.info())
     }
@@ -647,7 +647,7 @@ impl SegmentStore {
         Ok(segments.keys().copied().collect())
     }
 
-    /// All segments of a volume, those included whose append was never committed.
+    /// All segments of a volume, including those without a committed append.
     pub fn segments(&self, volume: VolumeId) -> Vec<SegmentInfo> {
         let Ok(opened) = self.volume(volume) else {
             return Vec::new();
@@ -656,9 +656,9 @@ impl SegmentStore {
         segments.values().map(|segment| segment.info()).collect()
     }
 
-    /// Segments of a volume that have a shard on a disk that is not sound, survive fewer losses than `parity`, or the loss
-    /// of fewer nodes than they could. What this takes grows with them and with what changed, not with all segments.
-    /// `None` if the volume is not open.
+    /// Segments of a volume that have a shard on a disk that is not sound, survive fewer losses than `parity`, or
+    /// survive the loss of fewer nodes than they could. The cost grows with these and with the number of changes, not
+    /// with all segments. `None` if the volume is not open.
     pub fn segments_at_stake(
         &self,
         volume: VolumeId,
@@ -672,8 +672,9 @@ impl SegmentStore {
         Some(at_stake.map(|segment| segment.info()).collect())
     }
 
-    /// Finds segments with several shards on a node where there are enough nodes for them: made, or made anew, while nodes
-    /// were away, or before nodes joined. And those with shards on disks of another kind than they ask for.
+    /// Finds segments with several shards on a node although there are enough nodes: they were made or rebuilt while
+    /// nodes were away, or before nodes joined. Also finds those with shards on disks of another class than they ask
+    /// for.
     fn look_at_places(&self, opened: &Volume) {
         let members = self.members();
         let staying = members.staying(&[]);
@@ -681,7 +682,7 @@ impl SegmentStore {
             return;
         }
         let layout = members.layout();
-        // A second look at once could note what it saw before a move after the first noted what is true since.
+        // A concurrent pass could record a placement from before a move after this one recorded the present one.
         let _alone = opened.looks.lock();
         let batch = opened
             .segments
@@ -708,8 +709,8 @@ impl SegmentStore {
         }
     }
 
-    /// The fewest nodes that a segment of a volume survives the loss of, of those that survive fewer than they could.
-    /// `None` if there is none, or the volume is not open.
+    /// The smallest number of lost nodes that a crowded segment of a volume survives; a crowded one survives fewer than
+    /// it could. `None` if there is none, or the volume is not open.
     pub fn crowded_nodes_survived(&self, volume: VolumeId) -> Option<usize> {
         let opened = self.volume(volume).ok()?;
         self.look_at_places(&opened);
@@ -719,8 +720,8 @@ impl SegmentStore {
         all.map(|segment| nodes_survived(&members, segment)).min()
     }
 
-    /// Bytes on disks that segments of a volume take which ask for a kind of disks, by the kind they ask for and the kind
-    /// that they are on. `None` if the volume is not open.
+    /// Bytes on disks of the segments of a volume that ask for a device class, by wanted and actual class. `None` if
+    /// the volume is not open.
     pub fn media_bytes(&self, volume: VolumeId) -> Option<BTreeMap<(Media, Option<Media>), u64>> {
         let opened = self.volume(volume).ok()?;
         let members = self.members();
@@ -738,21 +739,21 @@ impl SegmentStore {
         Some(bytes)
     }
 
-    /// Whether the pool has disks of this kind that new shards may be put on.
+    /// Whether the pool has disks of this class that may get new shards.
     pub fn has_media(&self, media: Media) -> bool {
         let members = self.members();
         let mut ids = members.domains().map(|at| at.disk);
         ids.any(|id| members.takes_shards(id) && members.media(id) == Some(media))
     }
 
-    /// How many segments of a volume have a shard on each disk. `None` if the volume is not open.
+    /// Number of segments of a volume with a shard on each disk. `None` if the volume is not open.
     pub fn shard_counts(&self, volume: VolumeId) -> Option<Vec<(DiskId, u64)>> {
         let opened = self.volume(volume).ok()?;
         let segments = opened.segments.read();
         Some(segments.shard_counts().collect())
     }
 
-    /// How many segments of a volume could not be read from the disks of the nodes that are reached: they have fewer than N
+    /// Number of segments of a volume that are unreadable from the disks of the reachable nodes: they have fewer than N
     /// shards there. `None` if the volume is not open.
     pub fn unreadable_count(
         &self,
@@ -776,7 +777,7 @@ impl SegmentStore {
         Some(unreadable.count() as u64)
     }
 
-    /// How many segments of a volume survive fewer losses than `parity_of` what they ask for.
+    /// Number of segments of a volume that survive fewer losses than `parity_of` their protection.
     pub fn narrow_count(
         &self,
         volume: VolumeId,
@@ -786,15 +787,15 @@ impl SegmentStore {
         opened.map_or(0, |opened| opened.segments.read().narrow_count(parity_of))
     }
 
-    /// What segments of a volume ask for instead of the volume's protection. `None` if the volume is not open.
+    /// Protections that segments of a volume ask for instead of the volume's. `None` if the volume is not open.
     pub fn protections(&self, volume: VolumeId) -> Option<Protections> {
         let opened = self.volume(volume).ok()?;
         let asked = opened.segments.read().protections();
         Some(asked)
     }
 
-    /// Segments that were made since the volume was opened, or [`Self::note_uncommitted`] named, and that `is_known` says
-    /// the metadata does not have. Those that it has are not asked about again.
+    /// Segments that the metadata does not have, by `is_known`, out of those created since the volume was opened or
+    /// named by [`Self::note_uncommitted`]. Segments that it has are not checked again.
     pub fn uncommitted(
         &self,
         volume: VolumeId,
@@ -808,7 +809,7 @@ impl SegmentStore {
         uncommitted.iter().copied().collect()
     }
 
-    /// The metadata does not have these any more.
+    /// Notes that the metadata does not have these segments any more.
     pub fn note_uncommitted(&self, volume: VolumeId, segments: &[SegmentId]) {
         if let Ok(opened) = self.volume(volume) {
             opened.uncommitted.lock().extend(segments);
@@ -824,7 +825,7 @@ impl SegmentStore {
         found.ok_or(SegmentError::VolumeClosed { volume })
     }
 
-    /// A disk of the pool that is there; it may be failing.
+    /// A present disk of the pool; it may be failing.
     pub(crate) fn disk(&self, disk: DiskId) -> Option<Arc<dyn ShardService>> {
         self.members.load().disk(disk).cloned()
     }
@@ -841,17 +842,17 @@ impl SegmentStore {
         });
     }
 
-    /// Whether it can be written to: it works, and refuses whoever owned the volumes before.
+    /// Whether the disk may be written: it works, and refuses earlier owners of the volumes.
     fn is_usable_disk(&self, disk: &dyn ShardService) -> bool {
         !disk.is_avoided() && !self.unfenced.has(disk.id())
     }
 
-    /// Whether a disk can be written to: it works, and refuses whoever owned the volumes before.
+    /// Whether a disk may be written: it works, and refuses earlier owners of the volumes.
     pub fn can_be_written(&self, disk: DiskId) -> bool {
         self.healthy_disk(disk).is_some()
     }
 
-    /// A disk that can be written to.
+    /// A disk, if it may be written.
     pub(crate) fn healthy_disk(&self, disk: DiskId) -> Option<Arc<dyn ShardService>> {
         self.disk(disk).filter(|disk| self.is_usable_disk(&**disk))
     }
@@ -862,7 +863,7 @@ impl SegmentStore {
         healthy.cloned().collect()
     }
 
-    /// Healthy disks that new shards may be put on.
+    /// Healthy disks that may get new shards.
     pub(crate) fn roomy_disks(&self) -> Vec<Arc<dyn ShardService>> {
         let members = self.members.load();
         let staying = members
@@ -871,7 +872,7 @@ impl SegmentStore {
         staying.cloned().collect()
     }
 
-    /// How many disks new shards may be put on.
+    /// Number of disks that may get new shards.
     pub(crate) fn takes_shards_count(&self) -> usize {
         let members = self.members.load();
         let takes = |disk: &&Arc<dyn ShardService>| {
@@ -880,21 +881,21 @@ impl SegmentStore {
         members.all().filter(takes).count()
     }
 
-    /// Whether new shards may be put on a disk: it works, stays in the pool, and refuses earlier owners of the volumes.
+    /// Whether a disk may get new shards: it works, stays in the pool, and refuses earlier owners of the volumes.
     pub fn takes_shards(&self, disk: DiskId) -> bool {
         let members = self.members.load();
         let there = members.disk(disk);
         there.is_some_and(|there| self.is_usable_disk(&**there)) && members.takes_shards(disk)
     }
 
-    /// Whether any disk works; one too full to keep a promise does.
+    /// Whether any disk works; a disk too full to store a promise counts.
     pub fn has_working_disk(&self) -> bool {
         let members = self.members.load();
         let mut all = members.all();
         all.any(|disk| !disk.is_avoided() && !self.unfenced.has_silent(disk.id()))
     }
 
-    /// Whether a disk of the pool is missing or answers nothing now: it may come back.
+    /// Whether a disk of the pool is missing or unresponsive now: it may come back.
     pub fn has_absent_disk(&self) -> bool {
         let members = self.members.load();
         !members.missing().is_empty() || members.all().any(|disk| disk.is_silent())
@@ -959,8 +960,8 @@ impl SegmentStore {
         }
     }
 
-    /// Whether garbage collection has taken nothing of the reserve. While it has, what is left in its open
-    /// segments is the reserve: it is nobody else's.
+    /// Whether garbage collection has used nothing of the reserve. While it has, the rest of its open segments is the
+    /// reserve, and no other stream may use it.
     pub(crate) fn is_reserve_whole(&self) -> bool {
         self.roomy_disks().iter().all(|disk| {
             let space = disk_space(&**disk);
@@ -981,7 +982,7 @@ impl SegmentStore {
         room.sum()
     }
 
-    /// Every disk of the pool, also those that are not there.
+    /// Every disk of the pool, present or not.
     pub fn disk_status(&self) -> Vec<DiskStatus> {
         let members = self.members();
         let there = members.all().map(|disk| {
@@ -1024,20 +1025,19 @@ impl SegmentStore {
         all
     }
 
-    /// Has records and decoded stripes take so much memory from now on, at most; of records, what is too much is dropped at
-    /// once.
+    /// Sets the memory limit of cached records and decoded stripes; excess records are dropped at once.
     pub fn set_cache_bytes(&self, cache_bytes: u64) {
         self.stripes.resize(cache_bytes);
         let stripes = self.stripes.weight_bytes().min(cache_bytes / 2);
         self.cache.set_full(cache_bytes - stripes);
     }
 
-    /// What records and decoded stripes in memory take.
+    /// Memory of cached records and decoded stripes.
     pub fn cache_bytes(&self) -> u64 {
         self.cache.weight_bytes() + self.stripes.weight_bytes()
     }
 
-    /// Bytes of appends that are on their way to disks.
+    /// Bytes of appends that are being written to disks.
     pub fn append_bytes_in_flight(&self) -> u64 {
         let blocks =
             self.appends_in_flight_max as usize - self.appends_in_flight.available_permits();
@@ -1091,10 +1091,10 @@ impl SegmentStore {
     }
 }
 
-/// Whether a shard on a disk belongs to a segment that is known.
+/// Whether a shard on a disk belongs to a known segment.
 type KnownShards = dyn Fn(ShardName, DiskId) -> bool + Send + Sync;
 
-/// How many nodes a segment survives the loss of when all its shards are there.
+/// Number of nodes that a segment may lose when all its shards are present.
 fn nodes_survived(members: &Members, segment: &Segment) -> usize {
     let places: Vec<DomainPath> = segment
         .disks()
@@ -1130,7 +1130,7 @@ async fn sweep_disk(
             Some(pace) => Some(pace.spend(0).await),
             None => None,
         };
-        // The disk leaves those alone that a move has brought since.
+        // The disk skips shards that a move has brought since.
         match disk.sweep(epoch, volume, batch.to_vec(), list.mark).await {
             Ok(done) => {
                 swept.shards_removed += done.removed;
@@ -1143,13 +1143,14 @@ async fn sweep_disk(
     Ok(swept)
 }
 
-/// The space of a disk; none if it cannot say, so that nothing new is put there.
+/// The space of a disk; none if it cannot report it, so that it gets nothing new.
 pub(crate) fn disk_space(disk: &dyn ShardService) -> DiskSpace {
-    // The disk logs when that changes.
+    // The disk logs changes of that.
     disk.space().unwrap_or_default()
 }
 
-/// Whether the cache has a copy of a record of so many bytes in so many parts, which keep `held_bytes` of buffers in memory.
+/// Whether the cache copies a record with this length and number of parts, which keep `held_bytes` of buffers in
+/// memory.
 fn is_copied(len_bytes: usize, part_count: usize, held_bytes: u64) -> bool {
     let kept_max = len_bytes + len_bytes / KEPT_BEYOND_PART;
     len_bytes <= COPIED_LEN_BYTES_MAX
@@ -1175,7 +1176,7 @@ impl Segment {
     }
 }
 
-/// The footer of each shard. A segment is sealed in the term that made it: none is appended to later.
+/// The footer of each shard. A segment is sealed in the term that made it: no later term appends to it.
 fn footers(segment: &Segment, open: &OpenSegment, summary: &[u8]) -> Vec<ShardFooter> {
     let stripes: Vec<FooterStripe> = open
         .stripes
@@ -1199,7 +1200,7 @@ fn footers(segment: &Segment, open: &OpenSegment, summary: &[u8]) -> Vec<ShardFo
         .collect()
 }
 
-/// Joins the checksums of stripes, which begin and end within chunks, to those of whole chunks.
+/// Joins the checksums of stripes, which begin and end within chunks, into those of whole chunks.
 fn chunk_checksums(open: &OpenSegment, shard: usize) -> Vec<u32> {
     let chunk = CHECKSUM_UNIT_BYTES;
     let mut checksums = Vec::new();
@@ -1208,7 +1209,7 @@ fn chunk_checksums(open: &OpenSegment, shard: usize) -> Vec<u32> {
         let mut left = u64::from(stripe.unit_blocks) * u64::from(BLOCK_BYTES);
         for part in &stripe.checksums[shard] {
             let len = left.min(chunk - filled);
-            // Joining is dear, and stripes mostly cover whole chunks.
+            // Joining is expensive, and stripes mostly cover whole chunks.
             crc = if filled == 0 {
                 *part
             } else {

@@ -1,6 +1,6 @@
-//! The buffers of one stripe: data units without copying where alignment allows, and parity.
+//! The buffers of one stripe: data units, without copies where alignment allows, and parity.
 //!
-//! Owns: turning placed records into what each shard writes. Must not know: disks, segments.
+//! Owns: turning placed records into the writes of each shard. Must not know: disks, segments.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -17,14 +17,14 @@ const ZERO_BLOCKS: usize = 17;
 
 static ZEROS: LazyLock<Bytes> = LazyLock::new(|| AlignedBuf::zeroed(ZERO_BLOCKS * BLOCK).freeze());
 
-/// What each of the N+M shards writes for one stripe; all have the same length.
+/// The bytes that each of the N+M shards writes for one stripe; all have one length.
 #[derive(Debug)]
 pub(crate) struct StripeBuffers {
     pub shards: Vec<Vec<Bytes>>,
 }
 
 impl StripeBuffers {
-    /// Builds the stripe from `records`, each with the offset where it starts, in ascending order.
+    /// Builds the stripe from `records`, each with its start offset, in ascending order.
     pub fn build(code: Code, unit_len_bytes: usize, records: &[(usize, &[Bytes])]) -> Self {
         let stripe_len = unit_len_bytes * usize::from(code.data());
         let runs = aligned_runs(stripe_len, records);
@@ -32,7 +32,7 @@ impl StripeBuffers {
             .map(|unit| slice_runs(&runs, unit * unit_len_bytes..(unit + 1) * unit_len_bytes))
             .collect();
         if code.data() == 1 {
-            // Mirrors write the very same buffers.
+            // Mirrors write the buffers of the data.
             for _ in 0..code.parity() {
                 shards.push(shards[0].clone());
             }
@@ -48,7 +48,7 @@ impl StripeBuffers {
         Self { shards }
     }
 
-    /// CRC32C of each shard's bytes, cut where multiples of `chunk_bytes` of the shard are.
+    /// CRC32C of each shard's bytes, cut at multiples of `chunk_bytes` of the shard.
     pub fn checksums(&self, shard_offset: u64, chunk_bytes: u64) -> Vec<Vec<u32>> {
         let first = (chunk_bytes - shard_offset % chunk_bytes) as usize;
         self.shards
@@ -81,10 +81,10 @@ fn chunk_checksums(parts: &[Bytes], first: usize, chunk_bytes: usize) -> Vec<u32
     checksums
 }
 
-/// The stripe as buffers that are whole blocks at aligned addresses, one after the other.
+/// The stripe as consecutive buffers of whole blocks at aligned addresses.
 ///
-/// Blocks that lie in one part of a record at an aligned address are slices of it; all others are
-/// gathered into fresh buffers.
+/// Blocks that lie in one part of a record at an aligned address are slices of it; all others are copied into fresh
+/// buffers.
 fn aligned_runs(stripe_len: usize, records: &[(usize, &[Bytes])]) -> Vec<Bytes> {
     let mut placed: Vec<(usize, &Bytes)> = Vec::new();
     for (start, parts) in records {
@@ -96,7 +96,7 @@ fn aligned_runs(stripe_len: usize, records: &[(usize, &[Bytes])]) -> Vec<Bytes> 
     }
     let mut runs = Vec::new();
     let mut done = 0;
-    // Parts before `gathered` are in `runs` entirely.
+    // Parts before `gathered` are entirely in `runs`.
     let mut gathered = 0;
     for (index, (start, part)) in placed.iter().enumerate() {
         let Some(direct) = direct_blocks(*start, part) else {
@@ -115,7 +115,7 @@ fn aligned_runs(stripe_len: usize, records: &[(usize, &[Bytes])]) -> Vec<Bytes> 
     runs
 }
 
-/// The bytes of the stripe that `part`, lying at `start`, can give as whole aligned blocks.
+/// The bytes of the stripe that `part`, lying at `start`, provides as whole aligned blocks.
 fn direct_blocks(start: usize, part: &Bytes) -> Option<Range<usize>> {
     let first = start.next_multiple_of(BLOCK);
     let end = (start + part.len()) / BLOCK * BLOCK;
@@ -123,7 +123,7 @@ fn direct_blocks(start: usize, part: &Bytes) -> Option<Range<usize>> {
     (first < end && address.is_multiple_of(BLOCK)).then_some(first..end)
 }
 
-/// A fresh buffer for `range` of the stripe: what the parts have there, zeros elsewhere.
+/// A fresh buffer for `range` of the stripe: the bytes of the parts there, zeros elsewhere.
 fn gather(range: Range<usize>, placed: &[(usize, &Bytes)]) -> Bytes {
     let overlaps =
         |(start, part): &&(usize, &Bytes)| *start < range.end && start + part.len() > range.start;
@@ -139,7 +139,7 @@ fn gather(range: Range<usize>, placed: &[(usize, &Bytes)]) -> Bytes {
     buf.freeze()
 }
 
-/// The part of a list of buffers that is in `range`, uncopied.
+/// The part of a list of buffers in `range`, without a copy.
 fn slice_runs(runs: &[Bytes], range: Range<usize>) -> Vec<Bytes> {
     let mut parts = Vec::new();
     let mut start = 0;
@@ -155,7 +155,7 @@ fn slice_runs(runs: &[Bytes], range: Range<usize>) -> Vec<Bytes> {
     parts
 }
 
-/// Parity over units given in parts: encoded range by range, where no unit has a seam.
+/// Parity over units given in parts, encoded in ranges in which no unit has a seam.
 fn parity(code: Code, unit_len_bytes: usize, units: &[Vec<Bytes>]) -> Vec<Bytes> {
     let mut out: Vec<AlignedBuf> = (0..code.parity())
         .map(|_| AlignedBuf::zeroed(unit_len_bytes))
@@ -163,7 +163,7 @@ fn parity(code: Code, unit_len_bytes: usize, units: &[Vec<Bytes>]) -> Vec<Bytes>
     let mut seams: Vec<usize> = units.iter().flat_map(|parts| seams_of(parts)).collect();
     seams.sort_unstable();
     seams.dedup();
-    // For each unit: the part that is being read, and where in the unit it starts.
+    // For each unit: the current part, and its start in the unit.
     let mut cursors = vec![(0, 0); units.len()];
     let mut from = 0;
     for to in seams {
@@ -187,7 +187,7 @@ fn parity(code: Code, unit_len_bytes: usize, units: &[Vec<Bytes>]) -> Vec<Bytes>
     out.into_iter().map(AlignedBuf::freeze).collect()
 }
 
-/// Where parts end, counted from the start of the unit.
+/// Ends of the parts, counted from the start of the unit.
 fn seams_of(parts: &[Bytes]) -> impl Iterator<Item = usize> {
     parts.iter().scan(0, |end, part| {
         *end += part.len();
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a record, from an aligned buffer or shifted by one.
+    /// Bytes of a record, in an aligned buffer or shifted by one.
     fn part(len: usize, seed: usize, aligned: bool) -> Bytes {
         let shift = usize::from(!aligned);
         let mut buf = AlignedBuf::zeroed(len + shift);

@@ -1,8 +1,8 @@
 //! Stripes that were decoded because a disk is gone.
 //!
-//! Owns: a small cache of whole stripes. Reading one record of a stripe with a lost unit takes N units from
-//! other disks; the other records of the stripe, which a sequential reader wants next, are in those.
-//! What is here was not verified: records are, when they are cut from it.
+//! Owns: a small cache of whole stripes. Reading one record of a stripe with a lost unit takes N units from other
+//! disks. These contain the other records of the stripe, which a sequential reader needs next. The stripes here are not
+//! verified: records are, when they are cut out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
 use rustc_hash::FxBuildHasher;
 
-/// Memory for decoded stripes: a part of that for records, between these. The largest stripe, 16 units of 1 MiB, fits into the least.
+/// Memory for decoded stripes: this part of the memory for records, between these limits. The largest stripe, 16 units
+/// of 1 MiB, fits into the minimum.
 const PART_OF_RECORDS: u64 = 4;
 const STRIPE_CACHE_BYTES_MIN: u64 = 16 << 20;
 const STRIPE_CACHE_BYTES_MAX: u64 = 48 << 20;
 /// A usual stripe: four units of 1 MiB.
 const STRIPE_BYTES_GUESS: u64 = 4 << 20;
 
-/// The volume, the segment, and where the stripe starts.
+/// The volume, the segment, and the start of the stripe.
 pub(crate) type StripeKey = (VolumeId, SegmentId, u32);
 /// The N data units of a stripe.
 pub(crate) type Units = Arc<[Bytes]>;
@@ -43,7 +44,7 @@ fn capacity_bytes(records_bytes: u64) -> u64 {
 }
 
 impl StripeCache {
-    /// One beside so large a cache of records.
+    /// A cache beside a cache of records of this size.
     pub fn new(records_bytes: u64) -> Self {
         let capacity_bytes = capacity_bytes(records_bytes);
         // One lock: stripes are few and large, and each part must hold the largest.
@@ -51,7 +52,7 @@ impl StripeCache {
             .shards(1)
             .weight_capacity(capacity_bytes)
             .estimated_items_capacity((STRIPE_CACHE_BYTES_MAX / STRIPE_BYTES_GUESS) as usize)
-            // Stripes are read once, in order: newest first, no long memory of old ones.
+            // Stripes are read once, in order: newest first, without a long memory of old ones.
             .hot_allocation(0.5)
             .build()
             .expect("both capacities are set");
@@ -65,7 +66,7 @@ impl StripeCache {
         }
     }
 
-    /// Changes its size to that beside so large a cache of records.
+    /// Adapts its size to a cache of records of this size.
     pub fn resize(&self, records_bytes: u64) {
         let capacity_bytes = capacity_bytes(records_bytes);
         if self.inner.capacity() != capacity_bytes {
@@ -73,7 +74,7 @@ impl StripeCache {
         }
     }
 
-    /// The stripe, decoded by `decode` unless it is here; those who ask meanwhile wait for it.
+    /// The stripe, decoded by `decode` unless it is cached; concurrent callers wait for it.
     pub async fn get_or_decode<E>(
         &self,
         key: &StripeKey,
@@ -82,9 +83,9 @@ impl StripeCache {
         self.inner.get_or_insert_async(key, decode).await
     }
 
-    /// Whether the stripe is here or being decoded right now.
+    /// Whether the stripe is cached or being decoded.
     pub fn is_near(&self, key: &StripeKey) -> bool {
-        // A guard means that nobody decodes it; dropped at once, it lets others do so.
+        // A guard means that no task decodes it; dropped at once, it lets others do so.
         let found = self.inner.get_value_or_guard(key, Some(Duration::ZERO));
         !matches!(found, GuardResult::Guard(_))
     }

@@ -1,15 +1,15 @@
-//! The summary of a segment: which part of what each of its records is.
+//! The summary of a segment: the owner of each of its records.
 //!
-//! Owns: what is in a summary, how much room it takes, writing it when a segment is sealed, reading it back.
-//! Must not know: its bytes (`cairn_formats::summary`), what an object is, which records are still in use.
+//! Owns: the contents of a summary, its room, writing it when a segment is sealed, reading it back. Must not know: its
+//! bytes (`cairn_formats::summary`), what an object is, which records are still in use.
 //!
-//! Whoever empties a segment has to find out who refers to its records. An index from records back to their
-//! owners would cost every write; a look at everything that might refer to them costs more the more there is.
-//! A summary costs some 20 bytes for each record and one small stripe when the segment is sealed. It says who
-//! referred to a record when it was written: the reader checks each entry against what is true now.
+//! Emptying a segment requires the references to its records. An index from records back to their owners would cost
+//! every write. A search through everything that might refer to them grows with the volume. A summary costs some 20
+//! bytes for each record and one small stripe when the segment is sealed. It names the owner of a record at the time of
+//! its write: the reader checks each entry against the present metadata.
 //!
-//! It lies in the segment as its last stripe, so that it survives what the data survives, and is scrubbed, moved
-//! and rebuilt with it. The footers say where, with its checksums. Layout: `docs/reference/formats/segment.md`.
+//! It is the last stripe of the segment, so that it has the protection of the data, and is scrubbed, moved and rebuilt
+//! with it. The footers hold its place and its checksums. Layout: `docs/reference/formats/segment.md`.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::life::{OpenSegment, Segment};
 use crate::record::{Compression, EncodedRecord, encode_record};
 use crate::store::SegmentStore;
 
-/// Blocks of each data shard that the summary of so many records takes at most.
+/// Limit of the blocks of each data shard that the summary of this many records takes.
 pub(crate) fn summary_blocks(data_shards: u8, entries: usize) -> u32 {
     let whole = entries / RECORD_ENTRIES_MAX;
     let rest_bytes = entries % RECORD_ENTRIES_MAX * ENTRY_LEN_BYTES;
@@ -39,7 +39,7 @@ pub(crate) fn summary_blocks(data_shards: u8, entries: usize) -> u32 {
     blocks.div_ceil(usize::from(data_shards)) as u32
 }
 
-/// Bytes of a shard beside its data for the summary, if records are of a usual size. Without them the last of the large
+/// Bytes of a shard for the summary beside its data, for records of usual size. Without them the last of the large
 /// records that a segment was sized for would find no room.
 pub(crate) fn summary_slack_bytes(shard_len_bytes: u64) -> u64 {
     let usual_record_bytes = 64 << 10;
@@ -47,7 +47,7 @@ pub(crate) fn summary_slack_bytes(shard_len_bytes: u64) -> u64 {
     summary_bytes.next_multiple_of(u64::from(BLOCK_BYTES))
 }
 
-/// The records that hold a summary. Sorted, so that who reads it finds what lies together in an object together.
+/// The records that hold a summary. Sorted, so that a reader finds neighbours in an object together.
 fn encode_records(mut entries: Vec<SummaryEntry>) -> Vec<EncodedRecord> {
     entries.sort_unstable();
     if planted::is(Bug::SummaryEntryLost) {
@@ -62,8 +62,8 @@ fn encode_records(mut entries: Vec<SummaryEntry>) -> Vec<EncodedRecord> {
 }
 
 impl SegmentStore {
-    /// Writes the summary of a segment that is being sealed behind its data, durably, and returns what the footers are
-    /// to say of it: nothing if it has none. The caller holds the gate alone.
+    /// Writes the summary of a segment that is being sealed behind its data, durably. Returns its place for the
+    /// footers: empty if it has none. The caller holds the gate exclusively.
     pub(crate) async fn write_summary(
         self: &Arc<Self>,
         segment: &Segment,
@@ -83,7 +83,7 @@ impl SegmentStore {
         let (buffers, written) = build_stripes(segment.code, &stripes, &records);
         open.stripes.extend(written);
         let mut writes = shard_writes(&stripes, buffers).into_iter();
-        // As with all other data: it is durable before any footer vouches for it.
+        // Like all other data, it is durable before any footer vouches for it.
         self.on_good_shards(segment, open, |index, disk| {
             let writes = writes.next().unwrap_or_default();
             disk.append(segment.epoch, segment.shard_name(index as u8), writes)
@@ -96,9 +96,8 @@ impl SegmentStore {
         encode_summary_place(&pointers)
     }
 
-    /// Which part of what each record of a sealed segment is, sorted. `None` if nothing says so: a crash came before
-    /// its footers, its summary is damaged or was left unfinished by an owner that was fenced, or some record in it
-    /// has no owner.
+    /// The owner of each record of a sealed segment, sorted. `None` without a summary: a crash came before the footers,
+    /// the summary is corrupt or was left unfinished by a fenced owner, or some record has no owner.
     ///
     /// Fails with `Gone` if the segment is removed.
     pub async fn summary(
@@ -113,7 +112,7 @@ impl SegmentStore {
         let place = match &found.remote {
             Some(remote) => match self.remote_summary_place(&found, remote).await {
                 Ok(place) => place,
-                // An object that is lost or damaged keeps no other segment where it is.
+                // A lost or corrupt object must not block other segments.
                 Err(error) if error.kind() == ErrorKind::Damaged => {
                     tracing::warn!(%volume, %segment, %error, "the summary of a segment cannot be read");
                     None
@@ -149,12 +148,12 @@ impl SegmentStore {
         pointer: &RecordPointer,
     ) -> Result<Bytes> {
         let parts = self.read_summary(volume, pointer).await?;
-        // Nobody will ask for it soon again.
+        // It will not be read again soon.
         self.cache_forget(volume, pointer);
         Ok(parts.concat().into())
     }
 
-    /// Where the summary is, by the first footer that can be read; disks that answer nothing are asked last.
+    /// Place of the summary, from the first readable footer; unresponsive disks are asked last.
     async fn summary_place(&self, segment: &Segment) -> Option<Vec<RecordPointer>> {
         let is_silent = |index: &u8| {
             let disk = segment.disk_of(*index).and_then(|disk| self.disk(disk));

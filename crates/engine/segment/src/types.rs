@@ -1,6 +1,6 @@
-//! The words of the store: what goes in, what comes out, and how much room there is.
+//! The types of the store's interface: inputs, results, and space.
 //!
-//! Owns: plain values. Must not know: disks' files, how stripes are laid out.
+//! Owns: plain values. Must not know: files of disks, the layout of stripes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,33 +12,32 @@ use cairn_formats::pointer::Location;
 
 use crate::life::Segment;
 
-/// Most streams of large files that have an open segment of their own, unless configured.
+/// Default of [`SegmentSettings::streams_max`].
 pub const STREAMS_MAX_DEFAULT: usize = 16;
-/// Smallest shard made when disks are small or nearly full, unless configured.
+/// Default of [`SegmentSettings::shard_len_bytes_min`].
 pub const SHARD_LEN_BYTES_MIN: u64 = 4 << 20;
 
-/// Numbers people tune.
+/// Settings of the store.
 #[derive(Clone, Debug)]
 pub struct SegmentSettings {
-    /// Size of one shard file; less on small or nearly full disks.
+    /// Size of one shard file; smaller on small or nearly full disks.
     pub shard_len_bytes: u64,
-    /// What shards shrink to when disks are small or nearly full.
+    /// Smallest size of a shard when disks are small or nearly full.
     pub shard_len_bytes_min: u64,
-    /// Memory for records that were read or just written. While disks are away, decoded stripes take a quarter of it, 16 MiB at
-    /// the least and 48 MiB at the most.
+    /// Memory for records that were read or just written. While disks are away, decoded stripes take a quarter of it,
+    /// between 16 MiB and 48 MiB.
     pub cache_bytes: u64,
     /// Open segments per volume; above it the least recently used one is sealed.
     pub open_segments_max: usize,
     /// Streams per volume with an open segment of their own.
     pub streams_max: usize,
-    /// Bytes of appends (data) that may be on their way to disks; above it appends wait.
+    /// Bytes of appends (data) that may be in flight to disks; above it appends wait.
     pub append_bytes_in_flight_max: u64,
-    /// Longer than this no append waits for a disk that answers nothing, if it can do without. One that is busy
-    /// is waited for longer.
+    /// Longest wait of an append for an unresponsive disk that it can do without. A busy disk is waited for longer.
     pub write_deadline: Duration,
     /// Share of each disk kept for garbage collection and rebuild (Rule 5), in permille.
     pub reserve_permille: u16,
-    /// The reserve of a disk is at least this, but never more than a sixteenth of the disk.
+    /// Minimum of a disk's reserve, limited to a sixteenth of the disk.
     pub reserve_bytes_min: u64,
 }
 
@@ -58,34 +57,34 @@ impl Default for SegmentSettings {
     }
 }
 
-/// What the metadata keeps about a segment, and what is needed to read it again after a restart.
+/// The metadata's record of a segment: everything needed to read it after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     pub id: SegmentId,
     pub code: Code,
-    /// The disk of each shard, by shard index; `code.total()` distinct ones, or none if it is in a tier.
+    /// The disk of each shard, by shard index; `code.total()` distinct ones, or none if the segment is in a tier.
     pub disks: Vec<DiskId>,
-    /// What was set aside for data in each shard; after sealing, what it was cut to.
+    /// Length reserved for data in each shard; after sealing, the length that it was cut to.
     pub shard_len_bytes: u64,
-    /// Whether it takes no more appends, and what it takes on disks changes no more.
+    /// Whether it accepts no more appends and its size on disks is final.
     pub sealed: bool,
-    /// If it is in a tier. Then it has no disks.
+    /// Set if it is in a tier. Then it has no disks.
     pub remote: Option<RemoteSegment>,
-    /// The kind of disks that it is to be on, if that matters. It may be elsewhere while those have no room.
+    /// The wanted device class, if any. The segment may be elsewhere while those disks have no room.
     pub media: Option<Media>,
-    /// The protection that it asks for, if not that of its volume. `code` may be less while there are too few disks.
+    /// The wanted protection, if it differs from the volume's. `code` may be less while there are too few disks.
     pub protection: Option<Protection>,
 }
 
 pub use cairn_formats::settings::Protection;
 
-/// What is asked of the place of records.
+/// Requirements for the place of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Placing {
     pub code: Code,
-    /// The kind of disks they are to be on, as long as these have room, and protection does not suffer.
+    /// The device class to use while its disks have room and protection does not suffer.
     pub media: Option<Media>,
-    /// What `code` comes from, if not from the volume's protection.
+    /// Source of `code`, if that is not the volume's protection.
     pub protection: Option<Protection>,
 }
 
@@ -99,32 +98,33 @@ impl From<Code> for Placing {
     }
 }
 
-/// Which records lie together.
+/// Groups records that lie together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
-    /// Whatever comes.
+    /// All other records.
     Mixed,
-    /// One large file that is written in order: it gets an open segment of its own, so that it
-    /// lies contiguously. The number is the caller's name for the file.
+    /// One large file that is written in order: it gets an open segment of its own, so that it is contiguous. The
+    /// number is the caller's name for the file.
     File(u64),
-    /// What garbage collection copies; it may use the reserve.
+    /// Copies made by garbage collection; they may use the reserve.
     Rewrite,
-    /// What is to leave for a tier soon: it shares segments with nothing else, for these are old from their first day.
+    /// Records that will soon go to a tier. They share segments with no others, because these segments count as old
+    /// from their first day.
     Cold,
 }
 
-/// The result of an append: where each record is, in the order given.
+/// Result of an append: the place of each record, in the order given.
 #[derive(Debug)]
 pub struct Appended {
     pub locations: Vec<Location>,
-    /// The segments the records are in, new ones or not. Their entries must be in the metadata in the
-    /// same transaction as the extents.
+    /// The segments of the records, new or not. Their entries must be committed to the metadata in one transaction with
+    /// the extents.
     pub segments: Vec<SegmentInfo>,
-    /// Held until the extents are committed: meanwhile the segments look dead, and are not.
+    /// Held until the extents are committed: meanwhile the segments look dead, but are not.
     pub pin: SegmentPin,
 }
 
-/// Keeps segments from being taken for dead; see [`crate::SegmentStore::is_pinned`].
+/// Keeps segments from counting as dead; see [`crate::SegmentStore::is_pinned`].
 #[derive(Debug, Default)]
 pub struct SegmentPin {
     pub(crate) segments: Vec<Arc<Segment>>,
@@ -152,7 +152,7 @@ impl Drop for SegmentPin {
 pub struct PoolSpace {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Part of the free bytes that only garbage collection and rebuild may use.
+    /// The part of the free bytes that only garbage collection and rebuild may use.
     pub reserve_bytes: u64,
     pub disks: Vec<DiskSpaceStatus>,
 }
@@ -165,28 +165,28 @@ pub struct DiskSpaceStatus {
     pub reserve_bytes: u64,
 }
 
-/// Room for file bytes under one code, the reserve taken off.
+/// Room for file bytes under one code, without the reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsableSpace {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// What garbage collection may fill, in segments that it has open or makes: a part of the reserve, too.
+    /// Room for garbage collection, in its open segments and new ones: includes a part of the reserve.
     pub rewrite_bytes: u64,
 }
 
-/// How a disk is.
+/// State of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DiskState {
     Healthy,
-    /// It has not answered for a moment, and has not proven since that it does again.
+    /// It did not answer recently, and has not proven since that it does.
     Unresponsive,
-    /// Changes of it failed, and it has not proven since that it takes them again.
+    /// Its writes failed, and it has not proven since that they work.
     Failing,
-    /// It works, and lacks some of what was written while it did not.
+    /// It works, and lacks some of the writes from the time when it did not.
     Returning,
-    /// Part of the pool, and not there at the start.
+    /// A member of the pool that was not found at the start.
     Missing,
-    /// Too many errors: no longer written to.
+    /// Too many errors: it gets no more writes.
     Failed,
 }
 
@@ -198,7 +198,7 @@ pub struct DiskStatus {
     pub state: DiskState,
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// Of these, in files that wait for new shards: used space for everybody else.
+    /// The part of these in spare files: used space for everything else.
     pub waiting_bytes: u64,
     pub read_errors: u64,
     pub write_errors: u64,
@@ -222,32 +222,32 @@ pub struct SegmentStats {
     /// Reads that went to disks.
     pub disk_reads: u64,
     pub disk_read_bytes: u64,
-    /// Records, or granules of them, that came with a read for several.
+    /// Records, or granules, that came with a read for several.
     pub merged_reads: u64,
     /// Reads that needed redundancy.
     pub degraded_reads: u64,
     pub checksum_errors: u64,
     /// Reads that failed for good.
     pub damaged_reads: u64,
-    /// Reads that failed because too few disks answered; later ones may be better.
+    /// Reads that failed because too few disks answered; a retry may succeed.
     pub unreachable_reads: u64,
-    /// Runs of bytes written anew onto a shard that had them wrong or unreadable.
+    /// Runs of bytes rewritten on a shard where they were wrong or unreadable.
     pub repairs: u64,
     pub repairs_failed: u64,
-    /// Repairs not started because enough are under way; the next read finds the damage again.
+    /// Repairs not started because enough are in progress; the next read finds the corruption again.
     pub repairs_skipped: u64,
-    /// Shards whose file was gone, made anew from the others.
+    /// Shards whose file was missing, rebuilt from the others.
     pub rebuilds: u64,
     pub rebuilds_failed: u64,
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,
-    /// Reads that the second cache had all of, and those that it had not.
+    /// Reads that the second cache served completely, and reads that it did not.
     pub second_hits: u64,
     pub second_hit_bytes: u64,
     pub second_misses: u64,
     pub second_kept_bytes: u64,
-    /// Pieces of records that it gave wrong.
+    /// Wrong pieces of records from the second cache.
     pub second_wrong: u64,
     /// Segments that were copied to tiers.
     pub copied_out: u64,
@@ -255,16 +255,16 @@ pub struct SegmentStats {
     pub remote_reads: u64,
     pub remote_read_bytes: u64,
     pub open_segments: u64,
-    /// Room for data in them; it counts as free.
+    /// Room for data in open segments; it counts as free.
     pub open_room_bytes: u64,
     pub append_bytes_in_flight: u64,
 }
 
-/// What [`crate::SegmentStore::sweep`] did.
+/// Results of [`crate::SegmentStore::sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Shards of segments nobody knows, removed.
+    /// Shards of unknown segments that were removed.
     pub shards_removed: u64,
-    /// Shards that could not be removed or disks that could not be listed; the next sweep tries again.
+    /// Shards that could not be removed, and disks that could not be listed; the next sweep tries again.
     pub errors: u64,
 }

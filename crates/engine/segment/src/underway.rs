@@ -1,6 +1,6 @@
-//! Counts work in the background, of which there is only so much at a time.
+//! Counts background work of one kind, up to a limit.
 //!
-//! Owns: how much is under way, and waiting for its end. Must not know: what it is.
+//! Owns: the number of running pieces, and waiting for their end. Must not know: the work.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Work of one kind. Who waits for it keeps nobody from beginning more.
+/// Work of one kind. A waiter does not keep new work from beginning.
 pub(crate) struct Underway {
     count_max: usize,
     state: Mutex<State>,
@@ -22,7 +22,7 @@ struct State {
     running: BTreeSet<u64>,
 }
 
-/// One piece of work; it is over when this is dropped.
+/// One piece of work; dropping it ends the piece.
 pub(crate) struct Turn {
     all: Arc<Underway>,
     number: u64,
@@ -37,7 +37,7 @@ impl Underway {
         })
     }
 
-    /// `None` if enough is under way.
+    /// `None` if the limit is reached.
     pub fn begin(self: &Arc<Self>) -> Option<Turn> {
         let mut state = self.state.lock();
         if state.running.len() >= self.count_max {
@@ -52,7 +52,7 @@ impl Underway {
         })
     }
 
-    /// Waits until what has begun before now has ended.
+    /// Waits until all work that began before this call has ended.
     pub async fn ended(&self) {
         let next = self.state.lock().next;
         loop {

@@ -1,6 +1,6 @@
-//! One volume as the process knows it: its segments, and which of them each stream writes to.
+//! One open volume: its segments, and the segment that each stream writes to.
 //!
-//! Owns: the map of segments, the streams. Must not know: what becomes of one segment (`life`), disks' errors.
+//! Owns: the map of segments, the streams. Must not know: the life of one segment (`life`), disk errors.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ use crate::life::Segment;
 use crate::segment_map::SegmentMap;
 use crate::types::{Placing, SegmentInfo, Stream};
 
-/// Makes a new segment id; the metadata sees to it that none is given twice.
+/// Returns a new segment id; the metadata ensures that each is returned once.
 pub(crate) type Allocate = Arc<dyn Fn() -> SegmentId + Send + Sync>;
 
 /// A volume that is served here.
@@ -25,20 +25,20 @@ pub(crate) struct Volume {
     pub id: VolumeId,
     /// The ownership term in which it was opened.
     pub epoch: Epoch,
-    /// Nothing of it is changed on any disk: no repair is made.
+    /// Whether nothing of it may change on any disk, so that no repair is made.
     pub is_read_only: bool,
-    /// What its records are encrypted with, if they are.
+    /// Key of its records, if it is encrypted.
     pub key: Option<Arc<VolumeKey>>,
-    /// A disk has promised this epoch to somebody else: this owner has ended.
+    /// Set once a disk has promised this epoch to another owner: this owner has ended.
     pub fenced: OnceLock<Epoch>,
     pub allocate: Allocate,
     pub segments: RwLock<SegmentMap>,
-    /// Those of them of which nobody has said yet that the metadata knows them.
+    /// Segments that the metadata is not yet known to have.
     pub uncommitted: Mutex<BTreeSet<SegmentId>>,
     pub streams: Mutex<Streams>,
-    /// Held while a segment is created, so that streams that wait do not each make one.
+    /// Held while a segment is created, so that waiting streams do not each create one.
     pub creating: tokio::sync::Mutex<()>,
-    /// Held over a look for segments that crowd a node.
+    /// Held during an examination of the placement of segments.
     pub looks: Mutex<()>,
 }
 
@@ -69,7 +69,7 @@ impl Volume {
         }
     }
 
-    /// The same, to be read alone.
+    /// Makes the volume read-only.
     pub fn read_only(self) -> Self {
         Self {
             is_read_only: true,
@@ -77,7 +77,7 @@ impl Volume {
         }
     }
 
-    /// Fails once somebody else owns the volume.
+    /// Fails once another node owns the volume.
     pub fn require_owned(&self) -> Result<()> {
         match self.fenced.get() {
             None => Ok(()),
@@ -98,7 +98,7 @@ impl Volume {
     }
 }
 
-/// Whether what is free in the segment of a stream may serve others, or garbage collection.
+/// Whether free room in a stream's segment may serve other streams, or garbage collection.
 fn has_room_for_others(stream: Stream, with_rewritten: bool) -> bool {
     match stream {
         Stream::Mixed | Stream::File(_) => true,
@@ -107,11 +107,11 @@ fn has_room_for_others(stream: Stream, with_rewritten: bool) -> bool {
     }
 }
 
-/// Which open segment each stream appends to.
+/// The open segment of each stream.
 #[derive(Default)]
 pub(crate) struct Streams {
     current: FxHashMap<(Placing, Stream), Arc<Segment>>,
-    /// Segments with room that no stream has now; the next stream takes one before a new one is made.
+    /// Segments with room and without a stream; the next stream takes one before it creates a new one.
     idle: Vec<(Placing, Arc<Segment>)>,
 }
 
@@ -120,8 +120,8 @@ impl Streams {
         self.current.get(&(placing, stream))
     }
 
-    /// Gives a stream its segment. A segment that it had before becomes idle; one of what is cold is returned instead, to
-    /// be sealed, for nothing else may come into it.
+    /// Gives a stream its segment. Its previous segment becomes idle. A previous segment of a cold stream is returned
+    /// instead, to be sealed: it must not get other records.
     pub fn set(
         &mut self,
         placing: Placing,
@@ -150,7 +150,7 @@ impl Streams {
         Some(self.idle.swap_remove(index).1)
     }
 
-    /// Any open segment that was made for `code`, on whatever disks: when there is no space for a new one. Garbage
+    /// Any open segment that was made for `code`, on any disks, for when there is no space for a new one. Garbage
     /// collection's only if it `may_rewrite`.
     pub fn borrow_any(
         &self,
@@ -163,8 +163,7 @@ impl Streams {
             .cloned()
     }
 
-    /// The open segments that were made for `code`, with or without those of garbage collection, without those of what is
-    /// cold.
+    /// The open segments made for `code`, with or without those of garbage collection, and without cold ones.
     fn made_for(&self, code: Code, with_rewritten: bool) -> impl Iterator<Item = &Arc<Segment>> {
         let is_wanted = move |stream: &Stream| has_room_for_others(*stream, with_rewritten);
         let current = self
@@ -180,7 +179,7 @@ impl Streams {
         current.chain(idle)
     }
 
-    /// Room in the open segments made for `code` that garbage collection fills, in bytes of data.
+    /// Room in the open segments of garbage collection made for `code`, in bytes of data.
     pub fn rewrite_room_bytes(&self, code: Code) -> u64 {
         let current = self.current.iter();
         let its = current
@@ -193,8 +192,8 @@ impl Streams {
         self.idle.retain(|(_, held)| !Arc::ptr_eq(held, segment));
     }
 
-    /// Takes file streams above `streams_max` their segments away (least recently used first; they
-    /// become idle), and returns the open segments above `open_max`, to be sealed.
+    /// Takes the segments of file streams above `streams_max` away (least recently used first; they become idle).
+    /// Returns the open segments above `open_max`, to be sealed.
     pub fn trim(&mut self, streams_max: usize, open_max: usize) -> Vec<Arc<Segment>> {
         let mut files: Vec<((Placing, Stream), Duration)> = self
             .current
@@ -218,7 +217,7 @@ impl Streams {
             .collect()
     }
 
-    /// All open segments unused since `since`, forgotten here.
+    /// Removes and returns all open segments unused since `since`.
     pub fn take_unused_since(&mut self, since: Duration) -> Vec<Arc<Segment>> {
         let mut taken = Vec::new();
         self.current.retain(|_, segment| {
@@ -252,8 +251,7 @@ impl Streams {
         all.map(|segment| segment.room_bytes()).sum()
     }
 
-    /// Room in open segments made for `code`, in bytes of data; `with_rewritten`: in those that garbage
-    /// collection fills, too.
+    /// Room in open segments made for `code`, in bytes of data; `with_rewritten` includes those of garbage collection.
     pub fn room_bytes(&self, code: Code, with_rewritten: bool) -> u64 {
         let rooms = self
             .made_for(code, with_rewritten)

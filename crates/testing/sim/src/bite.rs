@@ -1,6 +1,6 @@
-//! Proof that the simulator bites: after how many seeds it finds each planted bug.
+//! Proof that the simulator bites: the number of seeds until it finds each planted bug.
 //!
-//! Owns: within how many seeds they have to be found.
+//! Owns: the number of seeds within which it must find them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use cairn_base::planted::Bug;
 /// Seeds, from the first on, within which every planted bug is found.
 pub const SEEDS_MAX: u64 = 1000;
 
-/// One planted bug, and how it was found.
+/// One planted bug, and the search for it.
 #[derive(Clone, Debug)]
 pub struct Bitten {
     pub bug: Bug,
-    /// Seeds run, the one that found it included.
+    /// Seeds run, including the one that found it.
     pub seeds: u64,
     /// The seed that found it, or the last one.
     pub seed: u64,
-    /// What failed; `None`: nothing did.
+    /// The failure; `None`: no seed failed.
     pub failure: Option<String>,
     pub took: Duration,
 }
 
-/// The seeds that found bugs before, by the bug's name: where to look first. Any change of the engine may make them
-/// find nothing, and then the whole search decides.
+/// Seeds that found bugs before, by the bug's name: the search tries them first. Any change of the engine may make them
+/// useless, and then the whole search decides.
 pub type Hints = BTreeMap<String, u64>;
 
 /// Runs a seed.
@@ -78,7 +78,8 @@ pub fn bite_all(
     });
 }
 
-/// How many of so many seeds find a bug, on all processors: what [`bite`] says of it is luck.
+/// Number of seeds out of `seeds` that find a bug, on all processors: the result of [`bite`] for one bug depends on
+/// luck.
 pub fn rate(bug: Bug, from: u64, seeds: u64, try_seed: &TrySeed) -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

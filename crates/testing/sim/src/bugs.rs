@@ -1,8 +1,8 @@
-//! Which planted bugs a simulation is asked to find.
+//! The planted bugs that each simulation must find.
 
 use cairn_base::planted::Bug;
 
-/// Those that the simulation of one server finds.
+/// Bugs that the simulation of one server finds.
 pub const ONE_SERVER: &[Bug] = &[
     Bug::LogWithoutSync,
     Bug::LogFolderWithoutSync,
@@ -95,7 +95,7 @@ pub const ONE_SERVER: &[Bug] = &[
     Bug::AwayDiskCountsAsThere,
 ];
 
-/// Those that the simulation of a cluster finds.
+/// Bugs that the simulation of a cluster finds.
 pub const CLUSTER: &[Bug] = &[
     Bug::EpochIgnoredInRemove,
     Bug::EpochIgnoredInRepair,
@@ -122,8 +122,8 @@ pub const CLUSTER: &[Bug] = &[
     Bug::ForwardStandstillIgnored,
 ];
 
-/// Those that a search of a minute each did not find: something else stands in front of them, or they bite in orders that are seldom.
-/// The tests of the crates that they are in find the first ones of [`Bug`].
+/// Bugs that a search of a minute each did not find: another rule hides them, or they bite in rare orders only. The
+/// tests of their crates find the first ones of [`Bug`].
 pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::LogChangeComparesEpochOnly,
     Bug::LeaseCountedFromReply,
@@ -149,15 +149,16 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::PromiseNotSynced,
     Bug::LogCutBehindTheOwnState,
     Bug::LeaseLastsOverSuspension,
-    // Seed 1103 found both until runs changed on 2026-11-30. Since then one run of 32 aims at these rules and at the queue of a process
-    // that stood still (`aim_at_lone_rules`), and was not searched yet. `tests/model/forward_model.py` shows what breaks without them.
+    // Seed 1103 found both until runs changed on 2026-11-30. Since then one run of 32 aims at these rules and at the
+    // queue of a suspended process (`aim_at_lone_rules`), and was not searched yet. `tests/model/forward_model.py`
+    // shows the failures without them.
     Bug::ForwardOldBytesTaken,
     Bug::ForwardStreamBringsNoNews,
-    // The one seed that failed with it, 1251, failed without it, too, by a mistake of the simulator.
+    // The one seed that failed with it, 1251, also failed without it, by a mistake of the simulator.
     Bug::ForwardTermOfNow,
-    // Eight runs in which a node stands still found nothing.
+    // Eight runs in which a node is suspended found nothing.
     Bug::SuspensionIsNoStandstill,
-    // These and the following ones were not searched for here. Tests of the crates that they are in plant most of them.
+    // This bug and the following ones were not searched for here. Tests of their crates plant most of them.
     Bug::NewsWaitForOlderOnes,
     Bug::ForwardClientNotAwaited,
     Bug::ForwardOwnTermNotShown,
@@ -165,7 +166,7 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::BeatTellsServingOnce,
     Bug::BeatOfOtherProcessTaken,
     Bug::EchoCountsWhenItCame,
-    // Runs of `aim_at_queues` and `aim_at_lone_rules` are about these two.
+    // Runs of `aim_at_queues` and `aim_at_lone_rules` target these two.
     Bug::WaitingConnectionTaken,
     Bug::WaitingConnectionHeardLate,
     Bug::OwnerProcessNotCompared,
@@ -181,10 +182,10 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::StateCopyTakesTheLastRoom,
 ];
 
-/// Rules that are not needed as long as others hold: no run can show that one of them is broken, and `tests/model/forward_model.py`
-/// shows why.
+/// Rules that are unnecessary as long as others hold: no run can show that one of them is broken, and
+/// `tests/model/forward_model.py` shows why.
 pub const CLUSTER_SHADOWED: &[Bug] = &[
-    // What a term that ended has taken and not begun is finished before anything that came with that news (`hold_all` there), and a
-    // connection that ended is read no more (`end`): so it does no harm if it begins.
+    // A term that ended finishes the calls that it read but did not begin before anything that came with that news
+    // (`hold_all` there), and a connection that ended is not read any more (`end`): so a late begin does no harm.
     Bug::ForwardEndedCallsBegin,
 ];

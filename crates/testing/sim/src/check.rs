@@ -1,8 +1,8 @@
-//! The recount: every number that the metadata keeps, counted again from what it is about, and what the
-//! volume says of its space, from the files on its disks.
+//! The recount: counts every number of the metadata again from its records, and compares the volume's space with the
+//! files on its disks.
 //!
-//! Owns: which records must agree with which. Must not know: what clients did.
-//! It counts between two steps of the executor, so that nothing changes meanwhile.
+//! Owns: which records must agree with which. Must not know: the operations of clients. It counts between two steps of
+//! the executor, so that nothing changes meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -23,11 +23,11 @@ use futures_util::future::{Either, select};
 
 use crate::world::VOLUME;
 
-/// The state has no space, if it takes longer than this to hold what was submitted.
+/// If the state takes longer than this to apply the submitted changes, it has no space.
 const APPLIED_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The volume's free space, counted from the files on the disks. Only where each segment takes all
-/// disks is that simple; elsewhere nothing is said.
+/// The volume's free space, counted from the files on the disks. That is simple only if each segment uses all disks;
+/// otherwise there is no result.
 pub fn space(
     disks: &[&MemDisk],
     segments: &SegmentStore,
@@ -36,12 +36,12 @@ pub fn space(
     dirty_bytes: u64,
 ) -> Result<(), String> {
     let status = segments.disk_status();
-    // Not one that has failed, nor one that has not promised yet to refuse earlier owners.
+    // Without disks that failed, and disks that have not promised yet to refuse earlier owners.
     let takes_shards = status.iter().filter(|disk| segments.takes_shards(disk.id));
     if usize::from(code.total()) != disks.len() || takes_shards.count() != disks.len() {
         return Ok(());
     }
-    // Segments of another code are on some of the disks, and their room is not for all data.
+    // Segments of another code are on some of the disks only, and their room does not fit all data.
     let asked = segments.protections(VOLUME);
     if asked.is_none_or(|asked| !asked.is_empty()) {
         return Ok(());
@@ -75,7 +75,7 @@ pub fn space(
     Ok(())
 }
 
-/// After a long silence: no segment is kept for nothing, and no shard that belongs to none.
+/// After a long idle time: no segment is kept without need, and no shard exists without a segment.
 pub fn garbage(
     disks: &[&MemDisk],
     segments: &SegmentStore,
@@ -104,7 +104,7 @@ pub fn garbage(
     Ok(())
 }
 
-/// Counts again; an error says what does not agree. What snapshots hold is counted where the state has it.
+/// Counts again; an error names the disagreement. Snapshots are counted if the state holds them.
 pub async fn recount(env: &Env, meta: &MetaStore) -> Result<(), String> {
     let has_history = is_all_applied(env, meta).await;
     let mut count = Recount {
@@ -129,7 +129,7 @@ pub async fn recount(env: &Env, meta: &MetaStore) -> Result<(), String> {
     count.check_counters()
 }
 
-/// Waits until the state holds all that was submitted, if it does within some time: where it finds no space it may not.
+/// Waits until the state has applied everything submitted. False if that takes too long, as without space.
 async fn is_all_applied(env: &Env, meta: &MetaStore) -> bool {
     let all_applied = std::pin::pin!(async {
         loop {
@@ -153,7 +153,7 @@ struct Recount<'a> {
     has_history: bool,
     inodes: BTreeMap<Ino, InodeRecord>,
     orphans: BTreeSet<Ino>,
-    /// Names of each inode.
+    /// Number of names of each inode.
     links: BTreeMap<Ino, u32>,
     subdirs: BTreeMap<Ino, u32>,
     /// Live bytes and records of each segment.
@@ -161,7 +161,7 @@ struct Recount<'a> {
     file_bytes: u64,
     stored_bytes: u64,
     history_bytes: u64,
-    /// What quotas count.
+    /// Usage for quotas.
     usages: BTreeMap<QuotaKey, UsageRecord>,
 }
 
@@ -385,7 +385,7 @@ impl Recount<'_> {
         })?;
         for (ino, record) in &self.inodes {
             let (used, stored) = used.get(ino).copied().unwrap_or_default();
-            // An orphan's extents go before it does.
+            // The extents of an orphan are removed before the orphan.
             let noted = (record.used_bytes, record.stored_bytes);
             if !self.orphans.contains(ino) && noted != (used, stored) {
                 return Err(format!(
@@ -410,7 +410,7 @@ impl Recount<'_> {
         Ok(())
     }
 
-    /// What quotas count of trees, users and groups.
+    /// Checks the usage of trees, users and groups.
     fn check_usages(&self) -> Result<(), String> {
         let mut counted: BTreeMap<_, _> = self.meta.own_usages().into_iter().collect();
         for (key, want) in &self.usages {
@@ -427,7 +427,8 @@ impl Recount<'_> {
         }
     }
 
-    /// What snapshots hold beside the volume: each version is seen by some, and extents count as those of the volume.
+    /// Checks the data that only snapshots hold: each version is seen by some snapshot, and extents count as those of
+    /// the volume.
     fn check_history(&mut self) -> Result<(), String> {
         if !self.has_history {
             return Ok(());

@@ -1,11 +1,11 @@
-//! Clients: what they ask, and what they make of the answers.
+//! Clients: their requests, and their checks of the answers.
 //!
-//! Owns: the choice of operations, the moment at which the model follows, which errors are excusable.
-//! Must not know: when the power goes.
+//! Owns: the choice of operations, the moment at which the model follows, which errors are excusable. Must not know:
+//! when the power goes.
 //!
-//! An operation takes effect in one poll of its future: when the log got a batch (changes of names and
-//! attributes), or when the file's change time moved (writes). The model follows in that very poll, so
-//! its order is the engine's, however many clients there are.
+//! An operation takes effect in one poll of its future: when the log got a batch (changes of names and attributes), or
+//! when the file's change time moved (writes). The model follows in that poll, so its order is the engine's, with any
+//! number of clients.
 
 mod luns;
 mod objects;
@@ -34,17 +34,17 @@ use crate::snapshots::Snapshots;
 use crate::tree::{Change, Kind, NodeId};
 use crate::world::{ROOT_INO, WHO};
 
-/// Names that clients use in each directory; few, so that they meet.
+/// Names that clients use in each directory; few, so that clients collide.
 const NAME_COUNT: u64 = 6;
 const DIR_COUNT_MAX: usize = 5;
-/// One in so many operations is followed by a hole.
+/// One in this many operations is followed by a hole.
 const HOLE_EVERY: u64 = 8;
-/// And one in so many by a write that depends on what is there, where clients do that.
+/// One in this many is followed by a write that depends on present contents, if clients do that.
 const COMPARE_EVERY: u64 = 4;
-/// And one in so many by an object that is put, where clients do that.
+/// One in this many is followed by putting an object, if clients do that.
 const PUT_EVERY: u64 = 6;
 
-/// What the clients of one life share with whoever runs them.
+/// State that the clients of one life share with its driver.
 pub struct Life {
     pub model: Arc<Mutex<Model>>,
     pub(crate) snapshots: Arc<Mutex<Snapshots>>,
@@ -57,21 +57,21 @@ pub struct Life {
     pub changes_refused: AtomicU64,
     pub clients_left: AtomicU32,
     pub waiting: Mutex<Option<Waker>>,
-    /// Who waits for clients to begin so many operations.
+    /// Tasks that wait until clients have begun a number of operations.
     pub op_waiting: Mutex<Option<Waker>>,
     /// The object store that cold data goes to.
     pub(crate) store: Option<Arc<LifeStore>>,
-    /// In a cluster: whose answers these are.
+    /// In a cluster: the owner that answers.
     pub term: Option<Arc<dyn Term>>,
 }
 
 /// One owner of the volume, as its clients see it.
 pub trait Term: Send + Sync + 'static {
-    /// Whether clients are told what was only looked up, or is in memory; checked when the answer is ready.
+    /// Whether clients may get answers from lookups or from memory; checked when the answer is ready.
     fn may_answer(&self) -> bool;
-    /// A change, a stable write or a commit was answered as done, and the model has it.
+    /// Notes that a change, a stable write or a commit was answered as done, and the model has it.
     fn answered(&self);
-    /// No operation begins any more.
+    /// Whether operations may not begin any more.
     fn is_over(&self) -> bool;
 }
 
@@ -103,7 +103,7 @@ impl Life {
         .await;
     }
 
-    /// Resolves when clients have begun so many operations, or are done.
+    /// Resolves when clients have begun `wanted` operations, or are done.
     pub async fn ops_begun(&self, wanted: u32) {
         poll_fn(|context| {
             let are_done = self.clients_left.load(Ordering::Relaxed) == 0;
@@ -123,13 +123,13 @@ impl Life {
         }
     }
 
-    /// The volume is being opened again: what it answers meanwhile is "come again later".
+    /// Whether the volume is being reopened: meanwhile it answers "come again later".
     pub(crate) fn is_reopening(&self) -> bool {
         self.serving.is_reopening()
     }
 
-    /// Whether an error may be what it is: an operation that took effect and then failed, or one that
-    /// was refused without a reason in the model.
+    /// Whether an error is allowed for an operation that took effect and then failed, or that was refused without a
+    /// reason in the model.
     pub(crate) fn is_excused(&self, fs: &Fs, error: &FsError, took_effect: bool) -> bool {
         let shape = &self.shape;
         let is_small = shape.disk_mib < 512;
@@ -147,14 +147,14 @@ impl Life {
             FsError::Io(_) | FsError::Unreachable(_) | FsError::Fenced => match shape.trouble {
                 Trouble::Crashes | Trouble::Full => false,
                 Trouble::Errors | Trouble::Beyond => true,
-                // The disk that the metadata's state is on may be the bad one; nothing is served then.
+                // The disk of the metadata's state may be the bad one; then nothing is served.
                 Trouble::BadDisks => has_stopped(fs),
             },
             _ => false,
         }
     }
 
-    /// Whether this is an error of an object store that may have such now.
+    /// Whether this is an error of an object store that may have errors now.
     pub(crate) fn is_tier_away(&self, text: &str) -> bool {
         self.may_tier_fail() && text.contains("tier")
     }
@@ -191,11 +191,11 @@ impl Life {
 /// One client.
 pub struct Client {
     pub life: Arc<Life>,
-    /// What the operation that is under way goes to.
+    /// The opening that the current operation uses.
     pub fs: Fs,
     pub env: Env,
     pub rng: Rng,
-    /// For what was added later, so that seeds keep the rest of what they do.
+    /// Random numbers for additions, so that seeds keep their other behaviour.
     pub more: Rng,
 }
 
@@ -289,7 +289,7 @@ impl Client {
         self.pick(|kind| matches!(kind, Kind::Dir(_)))
     }
 
-    /// A directory, picked by the numbers for what was added later.
+    /// A directory, picked by the random numbers for additions.
     fn pick_any_dir(&mut self) -> Option<(NodeId, Ino)> {
         let model = self.life.model.lock();
         let known = model.known(|kind| matches!(kind, Kind::Dir(_)));
@@ -361,10 +361,10 @@ impl Client {
             (Err(want), Err(error)) if want == error => {}
             (_, Err(error)) if self.is_excused(&error, effect.is_some()) => {
                 life.ops_refused.fetch_add(1, Ordering::Relaxed);
-                // A log that forgets its starts does not tell what became of a change.
+                // A log that forgets its starts does not tell the outcome of a change.
                 let is_told = error == FsError::Fenced && !life.shape.forgets_starts;
                 if let Some(seq) = effect.filter(|_| is_told && self.is_reopening()) {
-                    // The call comes again: what it asked for must not have happened.
+                    // The call is repeated, so the change must not have happened.
                     life.model.lock().change_is_refused(seq);
                     life.changes_refused.fetch_add(1, Ordering::Relaxed);
                 }
@@ -686,7 +686,7 @@ impl Client {
             (Ok(_), None) => life.fail("a write succeeded without effect"),
             (Err(error), effect) => {
                 let is_gone = error == FsError::Stale && self.is_gone(node);
-                // A write that took effect stays in memory when it cannot be made stable.
+                // A write that took effect stays in memory if it cannot be made stable.
                 let is_full = error == FsError::NoSpace && self.is_excused(&error, false);
                 if is_gone || is_full || self.is_excused(&error, effect.is_some()) {
                     life.ops_refused.fetch_add(1, Ordering::Relaxed);
@@ -701,14 +701,14 @@ impl Client {
         self.life.shape.dedupes != Dedupes::Off && self.more.coin()
     }
 
-    /// Whole records that other files may have at the same place, with the same bytes.
+    /// Whole records that other files may have at this place, with equal bytes.
     fn pick_block(&mut self, node: NodeId) -> (u64, u64, Tag) {
         let record_bytes = match self.life.shape.small_records {
             true => 16 << 10,
             false => 128 << 10,
         };
         let record_words = record_bytes / WORD_BYTES;
-        // Near the beginning, where files meet.
+        // Near the beginning, where files overlap.
         let first = self.more.below(3) * record_words;
         let count = (1 + self.more.below(3)) * record_words;
         let pick = self.more.below(1 << 16);
@@ -716,7 +716,7 @@ impl Client {
         (first, count, tag)
     }
 
-    /// Where to write: mostly small and near what is there, sometimes large.
+    /// The range of a write: mostly small and near existing data, sometimes large.
     fn pick_words(&mut self, node: NodeId) -> (u64, u64) {
         let words = self.life.model.lock().size_bytes(node) / WORD_BYTES;
         let words_max = FILE_LEN_BYTES_MAX / WORD_BYTES;
@@ -812,7 +812,7 @@ impl Client {
         }
     }
 
-    /// A whole directory in one page.
+    /// Lists a whole directory in one page.
     async fn list(&mut self) {
         let Some((dir, ino)) = self.pick_dir() else {
             return;
@@ -847,7 +847,7 @@ impl Client {
         }
     }
 
-    /// Looks a name up, or at attributes.
+    /// Looks up a name, or reads attributes.
     async fn look(&mut self) {
         let Some((dir, ino)) = self.pick_dir() else {
             return;
@@ -897,12 +897,12 @@ impl Client {
     }
 }
 
-/// The metadata gave up: nothing is served until the next start, and what memory holds means nothing.
+/// The metadata gave up: nothing is served until the next start, and memory contents are meaningless.
 fn has_stopped(fs: &Fs) -> bool {
     fs.meta().live().get(&Key::inode(ROOT_INO)).is_err()
 }
 
-/// The change time of an inode now, as a number; 0 when it is not there.
+/// The change time of an inode now, as a number; 0 if it does not exist.
 fn change_time(fs: &Fs, ino: Ino) -> u128 {
     match fs.attr_under_way(ino) {
         Ok(attr) => (attr.ctime.seconds as u64 as u128) << 32 | u128::from(attr.ctime.nanos),

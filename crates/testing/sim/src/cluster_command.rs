@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 
 use crate::sweep::{Sweep, Swept, threads};
 
-/// In so many seeds, and more, each kind of thing happens.
+/// Number of seeds from which on each kind of event must occur.
 const KINDS_SEEDS_MIN: u64 = 500;
 
 #[derive(Subcommand)]
@@ -21,7 +21,7 @@ pub enum ClusterWhat {
     Show { seed: u64 },
     /// How long a takeover takes after the loss of the owner, in simulated time, by the number of nodes.
     Takeover(Takeover),
-    /// Show that bugs that are planted in what clusters need are found, and after how many seeds.
+    /// Show that bugs planted in the cluster code are found, and after how many seeds.
     Bite(crate::Bite),
 }
 
@@ -30,13 +30,13 @@ pub struct ClusterRun {
     /// Run this seed only, twice: the trace must be the same.
     #[arg(long, conflicts_with_all = ["seeds", "scenario"])]
     seed: Option<u64>,
-    /// Run so many seeds.
+    /// Run this many seeds.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// Begin no seed after so many seconds.
+    /// Begin no seed after this many seconds.
     #[arg(long)]
     seconds: Option<u64>,
-    /// The first seed; by default one that nobody chose.
+    /// The first seed; by default the present time.
     #[arg(long)]
     from: Option<u64>,
     /// Run the scenario in this file (JSON).
@@ -64,7 +64,7 @@ pub struct ClusterRun {
 
 #[derive(Args)]
 pub struct Takeover {
-    /// Clusters of so many nodes, with one disk each.
+    /// Numbers of nodes of the clusters, with one disk each.
     #[arg(long, value_delimiter = ',', default_value = "3,6,12")]
     nodes: Vec<usize>,
     /// Runs of each.
@@ -151,7 +151,7 @@ fn one(scenario: &ClusterScenario, args: &ClusterRun) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints all that is needed to see a failure again.
+/// Prints everything needed to reproduce a failure.
 fn explain(scenario: &ClusterScenario, report: &Report, args: &ClusterRun) -> anyhow::Result<()> {
     let (mut scenario, mut verdict) = (scenario.clone(), report.verdict.clone());
     if args.shrink {

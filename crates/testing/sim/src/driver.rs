@@ -1,7 +1,6 @@
-//! Leads through one life from within: start, look at what survived, let clients work, look again, stop.
+//! Drives one life from within: start, check the surviving data, let clients work, check again, stop.
 //!
-//! Owns: the order of a life, what is looked at in it.
-//! Must not know: when the power goes, other lives.
+//! Owns: the order of a life, and its checks. Must not know: when the power goes, other lives.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,22 +28,22 @@ use crate::tiers::{self, Tierer};
 use crate::work::{self, Worker};
 use crate::world::{SimHost, VOLUME, World};
 
-/// Scrubs until nothing was left unrepaired, and once more, at most.
+/// Limit of the scrubs until nothing is left unrepaired, plus one.
 const SCRUBS_MAX: u32 = 20;
-/// Longer than the operations of disks take that a read makes, one after the other.
+/// Longer than the consecutive disk operations of a read take.
 const READ_TIME_MAX: Duration = Duration::from_secs(400);
-/// What the volume says of its space must be right in one of so many looks, so far apart.
+/// The volume's space must be right in one of this many checks, at this interval.
 const SPACE_LOOKS_MAX: u32 = 5;
 const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
-/// Work in the background is waited for so long, and looked at so often.
+/// Longest wait for background work, and the interval of its checks.
 const WORK_WAIT_MAX: Duration = Duration::from_secs(600);
 const WORK_LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// How often it is looked whether the metadata failed.
+/// Interval of the check whether the metadata failed.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// After so much time without clients everything that is garbage is gone.
+/// After this time without clients all garbage is gone.
 const IDLE_SECONDS_ENOUGH: u64 = 130;
 
-/// How far the task that drives a life has come.
+/// Progress of the task that drives a life.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub has_started: AtomicBool,
@@ -58,13 +57,13 @@ pub(crate) struct Progress {
     pub fs: Mutex<Option<World>>,
     pub work: Arc<work::Done>,
     pub is_work_done: AtomicBool,
-    /// Times that the volume was opened again while clients worked.
+    /// Times that the volume was reopened while clients worked.
     pub reopened: AtomicU64,
     pub objects_missed: AtomicU64,
 }
 
 impl Progress {
-    /// Whether the metadata has changes that a crash could take away.
+    /// Whether the metadata has changes that a crash could lose.
     pub fn has_undurable_changes(&self) -> bool {
         let world = self.fs.lock();
         world.as_ref().is_some_and(|world| {
@@ -74,14 +73,14 @@ impl Progress {
     }
 }
 
-/// The task that leads through one life.
+/// The task that drives one life.
 pub(crate) struct Driver {
     pub env: Env,
     pub disks: Disks,
     pub lost: BTreeSet<usize>,
     pub is_burdened: bool,
     pub job: Option<Job>,
-    /// Another disk that is to be removed by force.
+    /// Another disk that will be removed by force.
     pub forced: Option<usize>,
     pub spare: Option<Arc<MemDisk>>,
     pub had: Vec<Arc<MemDisk>>,
@@ -91,15 +90,15 @@ pub(crate) struct Driver {
     pub progress: Arc<Progress>,
     pub judge: Arc<Judge>,
     pub is_first: bool,
-    /// Whether this life or an earlier one had work in the background.
+    /// Whether this life or an earlier one had background work.
     pub has_worked: bool,
     pub rng: Rng,
     pub clock: ManualClock,
-    /// No other life comes after this.
+    /// No other life follows.
     pub is_last: bool,
-    /// Then the volume is deleted at the end.
+    /// The volume is deleted at the end.
     pub ends_volume: bool,
-    /// For what was added later, so that seeds keep the rest of what they do.
+    /// Seed for additions, so that seeds keep their other behaviour.
     pub seed: u64,
 }
 
@@ -136,7 +135,7 @@ impl Driver {
         }
         *self.progress.fs.lock() = Some(world.clone());
         if !self.is_first {
-            // First: what is read and is not there is made anew.
+            // First: reads of missing shards cause rebuilds.
             self.check_shards_are_there(&fs).await?;
             self.judge.verify(&fs).await?;
         }
@@ -218,7 +217,7 @@ impl Driver {
             Err(error) if !self.judge.has_stopped(&fs) => return Err(error),
             _ => {}
         }
-        // While disks come and leave their room is not what counts.
+        // While disks come and leave, their room does not count.
         if !self.judge.is_trouble_excused() && !had_work {
             self.check_space(&fs).await?;
         }
@@ -246,12 +245,14 @@ impl Driver {
         Ok(())
     }
 
-    /// How often a snapshot is taken, deleted or read in this life, and how often a quota is changed: about as long as clients work.
+    /// How often a snapshot is taken, deleted or read in this life, and how often a quota is changed: about as long as
+    /// clients work.
     fn snapshot_steps(&self) -> u64 {
         u64::from(self.life.op_count) / 3
     }
 
-    /// In the last life the volume is restored from one, and back, and all are deleted: what they held is free.
+    /// In the last life the volume is restored from a snapshot, and back, and all snapshots are deleted: their space is
+    /// free.
     async fn end_snapshots(&self, fs: Fs) -> Result<Fs, String> {
         if self.shared.shape.trouble != Trouble::Crashes {
             return Ok(fs);
@@ -271,7 +272,7 @@ impl Driver {
         Ok(world.fs)
     }
 
-    /// Now and then the object store is away when the machine begins.
+    /// Sometimes the object store is away when the machine starts.
     fn shut_store(&self) {
         if let Some(store) = &self.shared.store
             && !self.is_first
@@ -281,7 +282,7 @@ impl Driver {
         }
     }
 
-    /// What is in the object store when clients are done, and what is missing there.
+    /// Checks the contents of the object store when clients are done, and the missing objects.
     async fn check_store(&self) -> Result<(), String> {
         let world = self.progress.fs.lock().clone();
         let (Some(world), Some(store)) = (world, &self.shared.store) else {
@@ -294,7 +295,8 @@ impl Driver {
         Ok(())
     }
 
-    /// In the last life all comes back from the object store, or the volume goes: nothing is left there. Returns whether it went.
+    /// In the last life all data comes back from the object store, or the volume is deleted: nothing is left there.
+    /// Returns whether it was deleted.
     async fn end_store(&self) -> Result<bool, String> {
         let shape = &self.shared.shape;
         let world = self.progress.fs.lock().clone();
@@ -320,7 +322,7 @@ impl Driver {
         world.as_ref().map(World::file).unwrap_or_default()
     }
 
-    /// Where disks fail, a volume whose metadata fails is opened again on others, as a server does it.
+    /// If disks fail, a volume whose metadata fails is reopened on other disks, as on a server.
     fn watch_metadata(&self) {
         let is_due = matches!(
             self.shared.shape.trouble,
@@ -343,7 +345,7 @@ impl Driver {
         self.env.spawner.spawn("reopen", Box::pin(task));
     }
 
-    /// Starts what this life brings, and goes on with what earlier ones left.
+    /// Starts the work of this life, and continues that of earlier ones.
     fn start_work(&mut self) {
         self.progress
             .is_work_done
@@ -382,8 +384,8 @@ impl Driver {
         }
     }
 
-    /// In the last life what can be moved is, and a draining disk has left: unless so many others are lost that what
-    /// it had cannot have all its copies.
+    /// In the last life every movable shard has moved, and a draining disk has left, unless so many other disks are
+    /// lost that its shards cannot have all their copies.
     fn check_work(&self) -> Result<(), String> {
         let shape = &self.shared.shape;
         let is_due = self.life.op_count == 0 && shape.trouble == Trouble::Crashes;
@@ -401,7 +403,7 @@ impl Driver {
         }
     }
 
-    /// The pool knows what directories ask for, and keeps what that takes.
+    /// The pool knows the protections of directories, and keeps the disks that they need.
     fn check_directories(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
         let Some(world) = self.progress.fs.lock().clone() else {
             return Ok(());
@@ -420,7 +422,7 @@ impl Driver {
         }
     }
 
-    /// What was written while disks were missing has its full protection when they are back.
+    /// Data that was written while disks were missing has its full protection when they are back.
     fn check_narrow(&self, file: &PoolFile) -> Result<(), String> {
         let tolerated = self.shared.shape.tolerated();
         let world = self.progress.fs.lock().clone();
@@ -430,7 +432,7 @@ impl Driver {
             return Ok(());
         };
         let is_done = self.progress.is_work_done.load(Ordering::Relaxed);
-        // For want of room, or of time.
+        // For lack of room, or of time.
         if !is_done || !world.pool.rebuild_status().problems.is_empty() {
             return Ok(());
         }
@@ -440,7 +442,7 @@ impl Driver {
         }
     }
 
-    /// What the pool says of its disks is so.
+    /// The pool's report of its disks is right.
     fn check_members(&self) -> Result<(), String> {
         let world = self.progress.fs.lock().clone();
         let Some(world) = world.filter(|world| !self.judge.has_stopped(&world.fs)) else {
@@ -483,7 +485,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What the volume says of its space is what its disks say, and nothing is left lying around.
+    /// The volume's report of its space matches its disks, and no garbage is left.
     async fn check_space(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
         let (segments, code) = match &*self.progress.fs.lock() {
             Some(world) => (world.segments.clone(), world.code()),
@@ -502,12 +504,12 @@ impl Driver {
             let dirty_bytes = fs.stats().dirty_bytes;
             match check::space(&disks, &segments, code, space, dirty_bytes) {
                 Err(error) if look == SPACE_LOOKS_MAX => return Err(error),
-                // A shard that is deleted just now has another name already, and is not known to be free.
+                // A shard that is just being deleted has another name already, and does not count as free yet.
                 Err(_) => self.env.clock.sleep(SPACE_LOOK_PAUSE).await,
                 Ok(()) => break,
             }
         }
-        // Long enough for whatever was open to be sealed, and collected.
+        // Long enough for open segments to be sealed, and collected.
         let is_quiet = self.life.idle_seconds >= IDLE_SECONDS_ENOUGH;
         if is_quiet && self.shared.shape.trouble == Trouble::Crashes {
             check::garbage(&disks, &segments, fs.gc_backlog())?;
@@ -515,7 +517,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What damage the records have is repaired by reading them, and stays repaired.
+    /// Reading corrupt records repairs them, and they stay repaired.
     async fn check_repairs(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
         if self.shared.shape.trouble != Trouble::BadDisks || self.judge.has_stopped(fs) {
             return Ok(());
@@ -534,7 +536,7 @@ impl Driver {
         let mut is_all_repaired = false;
         for _ in 0..SCRUBS_MAX {
             if segments.stats().checksum_errors > 0 {
-                // A reader or garbage collection may have read before the repair, and tell of it late.
+                // A reader or garbage collection may have read before the repair, and report late.
                 self.env.clock.sleep(READ_TIME_MAX).await;
             }
             let before = segments.stats();
@@ -564,7 +566,7 @@ impl Driver {
         self.check_shards(&segments).await
     }
 
-    /// Where nothing but crashes happened, a start finds every shard of what is needed where the metadata says.
+    /// If only crashes happened, a start finds every needed shard where the metadata says.
     async fn check_shards_are_there(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
         let world = self.progress.fs.lock().clone();
         let is_due = self.shared.shape.trouble == Trouble::Crashes;
@@ -573,7 +575,7 @@ impl Driver {
         };
         for (id, record) in fs.meta().segments() {
             for (index, disk) in (0..).zip(&record.disks) {
-                // One that is lost has what it has.
+                // A lost disk still has its shards.
                 let Some(disk) = world.pool.table().disk(*disk).cloned() else {
                     continue;
                 };
@@ -583,7 +585,7 @@ impl Driver {
                     index,
                 };
                 let opened = disk.open_shard(name).await;
-                // Garbage may be collected meanwhile, and have been when the power went.
+                // Garbage may be collected meanwhile, and may have been when the power went.
                 let now = fs.meta().segment(id);
                 let is_needed = now.is_some_and(|now| now.live_bytes > 0 && now == record);
                 if let Err(error) = opened
@@ -599,7 +601,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Where nothing but crashes happened, every shard is where it should be, as it should be.
+    /// If only crashes happened, every shard is in its place, with its right contents.
     async fn check_protection(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
         if self.shared.shape.trouble != Trouble::Crashes || !self.lost.is_empty() {
             return Ok(());
@@ -622,7 +624,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What a scrub of shards has repaired is right when it is looked at again.
+    /// Shards repaired by a scrub are right in the next one.
     async fn check_shards(&self, segments: &Arc<SegmentStore>) -> Result<(), String> {
         let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
         let mut ids = segments.segment_ids(VOLUME).unwrap_or_default();

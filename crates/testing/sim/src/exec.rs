@@ -1,7 +1,6 @@
 //! The executor: one thread, one seed, one order of all steps.
 //!
-//! Owns: tasks, which of those that are ready goes next, the passing of time, the trace.
-//! Must not know: what the tasks do.
+//! Owns: tasks, the choice of the next ready one, the passing of time, the trace. Must not know: the work of the tasks.
 //!
 //! Time stands still while any task is ready, and jumps to the next timer when none is.
 
@@ -15,14 +14,14 @@ use cairn_base::env::{BoxFuture, Clock, Env, Spawner};
 use cairn_testkit::{ManualClock, Rng, SeededEntropy};
 use parking_lot::Mutex;
 
-/// How the next task is picked among those that are ready.
+/// How the next ready task is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Picking {
-    /// Each with the same chance.
+    /// Each with equal chance.
     Uniform,
-    /// By a random priority that each task got; now and then one is changed. Finds orders in which
-    /// one task starves for long (Burckhardt et al., 2010).
+    /// By a random priority of each task; sometimes one priority changes. Finds orders in which one task starves for
+    /// long (Burckhardt et al., 2010).
     Priority,
 }
 
@@ -31,7 +30,7 @@ pub enum Picking {
 pub enum Stopped {
     /// The condition holds.
     Done,
-    /// So many steps were made.
+    /// The limit of steps is reached.
     StepLimit,
     /// No task is ready and no timer is set, or the time allowed has passed.
     Stuck,
@@ -69,7 +68,7 @@ impl Trace {
     }
 }
 
-/// Tasks that stop, go on and end together, as those of one process do. Those of no process have group 0.
+/// Tasks that stop, resume and end together, as those of one process do. Tasks without a process have group 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group(u32);
 
@@ -87,15 +86,15 @@ struct Queue {
     next: u64,
     group_last: u32,
     paused: BTreeSet<Group>,
-    /// Those that pause after so many of their steps.
+    /// Groups that pause after a number of their steps.
     pausing: BTreeMap<Group, u64>,
-    /// For good. What they spawn is dropped.
+    /// Groups that ended. Tasks that they spawn are dropped.
     ended: BTreeSet<Group>,
-    /// Those of them whose tasks are still there.
+    /// Ended groups whose tasks still exist.
     to_drop: Vec<Group>,
 }
 
-/// Makes groups, and decides whether theirs run. The tasks of a group that ends are dropped before the next step.
+/// Makes groups, and decides whether their tasks run. The tasks of a group that ends are dropped before the next step.
 #[derive(Clone)]
 pub struct Groups {
     queue: Arc<Mutex<Queue>>,
@@ -103,7 +102,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// A new group, and what its tasks get: a clock and randomness of their own.
+    /// A new group, and the environment of its tasks: a clock and randomness of their own.
     pub fn add(&self, clock: Arc<dyn Clock>, seed: u64) -> (Group, Env) {
         let group = {
             let mut queue = self.queue.lock();
@@ -122,7 +121,7 @@ impl Groups {
         (group, env)
     }
 
-    /// Lets the tasks of a group make so many steps more, all of them together, and none after that.
+    /// Pauses a group after `steps` more steps of all its tasks together.
     pub fn pause_after(&self, group: Group, steps: u64) {
         let mut queue = self.queue.lock();
         if steps == 0 {
@@ -207,8 +206,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// `has_threads`: whether tasks are told that they may block, which takes other ways through the
-    /// engine; disks in memory do not block.
+    /// `has_threads`: whether tasks are told that they may block, which uses other code paths of the engine; disks in
+    /// memory do not block.
     pub fn new(seed: u64, picking: Picking, has_threads: bool, trace: Trace) -> Self {
         let queue = Arc::new(Mutex::new(Queue::default()));
         let mut rng = Rng::new(seed);
@@ -242,8 +241,8 @@ impl Executor {
         }
     }
 
-    /// Runs until `done` (asked before each step, with their number so far), or until `steps_max` steps were made since the start, or until the clock
-    /// shows `time_max`.
+    /// Runs until `done` (asked before each step, with their number so far), or until `steps_max` steps were made since
+    /// the start, or until the clock shows `time_max`.
     pub fn run(
         &mut self,
         steps_max: u64,
@@ -299,7 +298,7 @@ impl Executor {
             let is_alive = |task: &Spawned| !queue.ended.contains(&task.group);
             spawned.into_iter().partition(is_alive)
         };
-        // Outside of the lock: what is dropped may spawn.
+        // Outside of the lock: dropped tasks may spawn.
         drop(refused);
         for spawned in spawned {
             let Spawned {
@@ -347,7 +346,7 @@ impl Executor {
             {
                 task.priority = self.rng.u64();
             }
-            // Whoever yields again and again must not keep all others away.
+            // A task that yields again and again must not starve all others.
             if self.rng.below(8) != 0 {
                 let (tasks, paused) = (&self.tasks, &queue.paused);
                 let runs = |id: &&u64| paused.is_empty() || !paused.contains(&tasks[*id].group);
@@ -397,7 +396,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // What is dropped may spawn; none of that runs any more.
+        // Dropped tasks may spawn; the new ones do not run any more.
         self.tasks.clear();
         loop {
             let spawned = std::mem::take(&mut self.queue.lock().spawned);

@@ -1,7 +1,7 @@
-//! Faults of disks, as data, and how they are played.
+//! Faults of disks, as data, and their execution.
 //!
-//! Owns: which rule or event of a simulated disk a fault becomes.
-//! Must not know: which faults a scenario may have (`scenario`), what the engine makes of them.
+//! Owns: the rule or event of a simulated disk for each fault. Must not know: the faults that a scenario may have
+//! (`scenario`), the reaction of the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::exec::Trace;
 
-/// What happens once, or for a while, to one disk in one life.
+/// An event or a period of trouble on one disk in one life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     pub disk: usize,
-    /// After so many operations of the disk (those that it can strike) in this life.
+    /// It strikes after this many operations of the disk (of the kinds that it can strike) in this life.
     pub after: u64,
     /// Decides details: which bit, where.
     pub pick: u64,
@@ -34,7 +34,7 @@ pub enum FaultKind {
     ReadFails {
         times: u64,
     },
-    /// As [`FaultKind::ReadFails`], of shards, counted from when work in the background begins.
+    /// As [`FaultKind::ReadFails`], on shards, counted from the start of background work.
     WorkReadFails {
         times: u64,
     },
@@ -43,16 +43,16 @@ pub enum FaultKind {
     },
     /// Fails after a part was written.
     WriteTorn,
-    /// The dirty bytes are gone, and the next sync says that all is well.
+    /// The dirty bytes are dropped, and the next sync succeeds.
     SyncFails {
         times: u64,
     },
-    /// One bit, on its way from the disk.
+    /// One bit, in a read.
     FlipRead,
-    /// One bit, where it lies.
+    /// One bit, at rest.
     FlipAtRest,
     MisdirectRead,
-    /// Reads give what was there some time ago.
+    /// Reads return older contents.
     StaleRead {
         times: u64,
     },
@@ -69,23 +69,23 @@ pub enum FaultKind {
     Hang {
         ms: u64,
     },
-    /// Nothing can be made.
+    /// No file can be created.
     Full {
         times: u64,
     },
-    /// Nothing can be written any more, wherever it is to go.
+    /// No write has space, anywhere.
     FullWrites {
         times: u64,
     },
-    /// One bit, on its way to the disk.
+    /// One bit, in a write.
     FlipWrite,
-    /// As [`FaultKind::SyncFails`], of shards only.
+    /// As [`FaultKind::SyncFails`], on shards only.
     ShardSyncFails {
         times: u64,
     },
-    /// As [`FaultKind::FlipAtRest`], in a shard, when work in the background begins.
+    /// As [`FaultKind::FlipAtRest`], in a shard, when background work begins.
     WorkFlipAtRest,
-    /// The names of a folder are not known to be durable.
+    /// A sync of a folder fails.
     FolderSyncFails {
         times: u64,
     },
@@ -148,7 +148,7 @@ impl FaultKind {
     }
 }
 
-/// How often each kind of fault struck.
+/// Number of strikes of each kind of fault.
 #[derive(Clone, Default)]
 pub struct Fired(Arc<Mutex<BTreeMap<&'static str, Arc<AtomicU64>>>>);
 
@@ -166,7 +166,7 @@ impl Fired {
     }
 }
 
-/// Something that happens when the disk has done so many operations.
+/// An event after a number of operations of the disk.
 #[derive(Clone, Copy)]
 enum Event {
     Remember,
@@ -182,7 +182,7 @@ struct PaceState {
     slow: (u64, u64),
 }
 
-/// How long operations of one disk take, and what happens between them.
+/// Durations of one disk's operations, and events between them.
 struct DiskPace {
     index: usize,
     is_paced: bool,
@@ -194,14 +194,14 @@ struct DiskPace {
     state: Mutex<PaceState>,
 }
 
-/// What the faults of one disk in one life are armed with.
+/// Inputs for arming the faults of one disk in one life.
 pub struct Arming {
     pub index: usize,
     /// Silent faults strike shards only, not the metadata.
     pub only_data: bool,
     pub is_paced: bool,
     pub is_uneven: bool,
-    /// Counts shards that are deleted.
+    /// Counts deletions of shards.
     pub removals: Arc<AtomicU64>,
     pub fired: Fired,
     pub seed: u64,
@@ -209,7 +209,7 @@ pub struct Arming {
     pub trace: Trace,
 }
 
-/// A fault that waits for the work in the background.
+/// A fault that waits for background work.
 pub struct AtWork {
     disk: Arc<MemDisk>,
     what: AtWorkWhat,
@@ -234,7 +234,7 @@ impl AtWork {
     }
 }
 
-/// Those of `faults` that are armed when the work in the background begins.
+/// The faults that are armed when background work begins.
 pub fn at_work(disks: &[Arc<MemDisk>], faults: &[Fault], fired: &Fired) -> Vec<AtWork> {
     let waiting = faults.iter().filter_map(|fault| {
         let what = match fault.kind {
@@ -257,7 +257,7 @@ pub fn at_work(disks: &[Arc<MemDisk>], faults: &[Fault], fired: &Fired) -> Vec<A
     waiting.collect()
 }
 
-/// Arms those of `faults` that are this disk's.
+/// Arms the faults of this disk.
 pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
     let Arming {
         index,
@@ -391,7 +391,7 @@ impl DiskPace {
         fired.fetch_add(u64::from(has_struck), Ordering::Relaxed);
     }
 
-    /// How long this moment of an operation takes.
+    /// Duration of this moment of an operation.
     fn delay(&self, state: &mut PaceState) -> Duration {
         let (ms, times) = state.slow;
         if times > 0 {

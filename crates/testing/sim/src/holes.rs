@@ -1,10 +1,10 @@
-//! A start on disks of which each lacks the same record of the log.
+//! A start on disks that all lack one record of the log.
 //!
-//! Owns: where the hole is, what a start may make of it. Must not know: how records look.
+//! Owns: the place of the hole, the allowed results of a start. Must not know: the layout of records.
 //!
-//! Some disks are away, and on all others the same block of an old log file rots. If the record in it is still needed,
-//! the start must refuse: a disk that is away may have it. A start that goes on leaves out a change that was answered
-//! and shows those that came after it.
+//! Some disks are away, and on all others the same block of an old log file is corrupt. If the record in it is still
+//! needed, the start must refuse: a disk that is away may have it. A start that succeeds would lose an acknowledged
+//! change and show later ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::snapshots::Read;
 use crate::tree::FoundTree;
 use crate::world::{SimHost, World};
 
-/// One in so many lives begins with such a check.
+/// One in this many lives begins with such a check.
 const ONE_IN: u64 = 3;
 const BLOCK_BYTES: u64 = 4096;
-/// Records that a life writes are at the beginning of a file; further back there may be old ones.
+/// The records of a life are at the beginning of a file; older ones may follow.
 const BLOCKS_MAX: u64 = 24;
 
-/// What a start on copies of disks came to.
+/// Result of a start on copies of the disks.
 enum Started {
     Refused,
-    /// What could be read.
+    /// The readable contents.
     Served(Result<(FoundTree, Read), String>),
 }
 
@@ -48,8 +48,8 @@ impl Pool {
         for disk in &mut disks.there {
             *disk = MemDisk::from_snapshot(&disk.snapshot());
         }
-        // After this there is a newer term, so that a record of an older one cannot be the end of the log, where a
-        // hole cannot be told from a write that was never answered.
+        // After this there is a newer term, so a record of an older one cannot be the end of the log. There a hole
+        // would look like a write that was never acknowledged.
         let Started::Served(_) = self.start_on(&disks, rng.u64(), false) else {
             return Ok(());
         };
@@ -105,12 +105,12 @@ impl Pool {
     }
 }
 
-/// Flips a bit in the same block of an old log file on all disks that have it; false if there is none.
+/// Flips a bit in one block of an old log file, on all disks that have it; false if there is none.
 fn make_hole(disks: &[Arc<MemDisk>], rng: &mut Rng) -> bool {
     let is_log = |name: &String| name.contains("/log.");
     let names = disks.iter().flat_map(|disk| disk.file_names());
     let names: BTreeSet<String> = names.filter(is_log).collect();
-    // The numbers in the names have leading zeros. The newest is that of the last term.
+    // The numbers in the names have leading zeros. The newest file belongs to the last term.
     let Some(older) = names.len().checked_sub(1).filter(|count| *count > 0) else {
         return false;
     };

@@ -1,7 +1,7 @@
-//! Looks at what a volume has when it is opened, at a start or while clients work.
+//! Checks the contents of a volume when it is opened, at a start or while clients work.
 //!
-//! Owns: the order of that: all operations have ended, everything is read and judged, clients go on.
-//! Must not know: why the volume is opened, what may survive (`model`).
+//! Owns: the order of the check: all operations have ended, everything is read and judged, clients go on. Must not
+//! know: why the volume is opened, which data may survive (`model`).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -28,7 +28,7 @@ pub(crate) struct Judge {
     pub env: Env,
     pub shared: Arc<client::Life>,
     pub progress: Arc<Progress>,
-    /// Of all openings so far.
+    /// Write verifiers of all openings so far.
     pub verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
 }
 
@@ -51,8 +51,8 @@ impl Judge {
         self.shared.has_failed() || self.progress.is_done.load(Ordering::Relaxed)
     }
 
-    /// Does something for which the volume may be opened again, with its clients at work. If it is, what it has then is
-    /// judged as after a start, before they go on.
+    /// Runs a change during which the volume may be reopened, with its clients at work. If it is, its contents are
+    /// judged as after a start, before the clients go on.
     pub async fn while_reopening<T>(&self, change: impl Future<Output = T>) -> T {
         let serving = &self.shared.serving;
         serving.expect_another().await;
@@ -72,7 +72,7 @@ impl Judge {
         let world = match before.again() {
             Ok(world) => world,
             Err(why) if self.is_trouble_excused() => {
-                // As a start that was refused.
+                // Like a refused start.
                 *self.progress.refused_start.lock() = Some(why);
                 self.progress.is_done.store(true, Ordering::Relaxed);
                 return Ok(());
@@ -103,7 +103,7 @@ impl Judge {
         )
     }
 
-    /// Whether what a file holds may be out of reach in this life.
+    /// Whether the contents of a file may be unreadable in this life.
     pub fn is_unreadable_allowed(&self) -> bool {
         let reads_fail = |fault: &Fault| {
             matches!(
@@ -119,7 +119,7 @@ impl Judge {
         }
     }
 
-    /// Reads everything, judges it, and makes it what the model knows.
+    /// Reads everything, judges it, and updates the model with it.
     pub async fn verify(&self, fs: &Fs) -> Result<(), String> {
         let is_unreadable_allowed = self.is_unreadable_allowed();
         let read = async {
@@ -129,7 +129,7 @@ impl Judge {
         let (found, of_snapshots) = match read.await {
             Ok(read) => read,
             Err(_) if self.has_stopped(fs) => {
-                // As a start that was refused: nothing is served.
+                // Like a refused start: nothing is served.
                 *self.progress.refused_start.lock() = None;
                 self.progress.is_done.store(true, Ordering::Relaxed);
                 return Ok(());
@@ -155,7 +155,7 @@ impl Judge {
         Ok(())
     }
 
-    /// The metadata gave up, and that is allowed.
+    /// Whether the metadata gave up, if that is allowed.
     pub fn has_stopped(&self, fs: &Fs) -> bool {
         let key = Key::inode(ROOT_INO);
         self.is_trouble_excused() && fs.meta().live().get(&key).is_err()

@@ -1,8 +1,8 @@
 //! The simulator: the real engine, from the file service down, on simulated disks, clock and randomness.
 //!
-//! Owns: schedules, faults, the work of clients, the model that judges what survives.
-//! Must not know: how the engine and the pool do their work; it sees what a protocol sees, the metadata's keys for the
-//! recount, disks, and what the pool does next.
+//! Owns: schedules, faults, the work of clients, the model that judges the surviving data. Must not know: how the
+//! engine and the pool work. It has the view of a protocol, and sees the metadata's keys for the recount, the disks,
+//! and the pool's next steps.
 //!
 //! A [`Scenario`] is plain data and follows from a seed; running it twice gives the same trace. It is
 //! one thread: every task of the engine and every client is polled by [`exec::Executor`], which picks

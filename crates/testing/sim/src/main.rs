@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::cluster_command::ClusterWhat;
 use crate::sweep::{Sweep, Swept, threads};
 
-/// In so many seeds, and more, each kind of fault strikes.
+/// Number of seeds from which on each kind of fault must strike.
 const FAULTS_SEEDS_MIN: u64 = 1000;
 
 /// Simulates the engine with crashes and failing disks, by seed.
@@ -49,13 +49,13 @@ struct Run {
     /// Run this seed only.
     #[arg(long, conflicts_with_all = ["seeds", "hours", "scenario"])]
     seed: Option<u64>,
-    /// Run so many seeds.
+    /// Run this many seeds.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// The first seed; by default one that nobody chose.
+    /// The first seed; by default the present time.
     #[arg(long)]
     from: Option<u64>,
-    /// Run seeds for so long instead.
+    /// Run seeds for this many hours instead.
     #[arg(long)]
     hours: Option<f64>,
     /// Run the scenario in this file (JSON).
@@ -92,7 +92,8 @@ struct Bite {
     /// Run all the seeds, and say how many of them find each bug.
     #[arg(long)]
     rate: bool,
-    /// Try the seeds of this file (JSON) first; those that found the bugs are written there if one finds nothing any more.
+    /// Try the seeds of this file (JSON) first. If they find nothing any more, write the seeds that found the bugs
+    /// there.
     #[arg(long)]
     hints: Option<std::path::PathBuf>,
 }
@@ -114,18 +115,18 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// A seed that nobody chose: the time.
+/// An arbitrary seed: the time.
 fn fresh_seed() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(1, |since| since.as_nanos() as u64 & 0xffff_ffff_ffff)
 }
 
-/// What the engine logs is printed, or nothing but what fails.
+/// Prints the engine's log, or only failures.
 fn log_or_be_quiet(is_logged: bool) {
     if is_logged {
         tracing_subscriber::fmt()
             .with_max_level(match std::env::var_os("SIM_TRACE") {
-                // Each step and each operation of a disk: to find where two runs of one seed part.
+                // Each step and each operation of a disk: shows where two runs of one seed diverge.
                 Some(_) => tracing::Level::TRACE,
                 None => tracing::Level::DEBUG,
             })
@@ -133,7 +134,7 @@ fn log_or_be_quiet(is_logged: bool) {
             .without_time()
             .init();
     } else {
-        // What panics is reported with its seed.
+        // Panics are reported with their seed.
         std::panic::set_hook(Box::new(|_| {}));
     }
 }
@@ -164,7 +165,7 @@ fn one(scenario: &Scenario, args: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints all that is needed to see a failure again.
+/// Prints everything needed to reproduce a failure.
 fn explain(scenario: &Scenario, report: &Report, args: &Run) -> anyhow::Result<()> {
     let (mut scenario, mut verdict) = (scenario.clone(), report.verdict.clone());
     if args.shrink {

@@ -1,16 +1,16 @@
-//! What the volume should hold, and what it may hold after a crash.
+//! The expected contents of the volume, and the allowed contents after a crash.
 //!
-//! Owns: the order of all changes and writes as the engine took them, which of them are known to be
-//! durable, and the judgement over what a restart finds.
-//! Must not know: how clients choose what to do, how the engine stores anything.
+//! Owns: the order of all changes and writes as the engine took them, which of them are known to be durable, and the
+//! judgement of the contents after a restart. Must not know: how clients choose operations, how the engine stores
+//! anything.
 //!
-//! Changes of names and attributes, and writes, get numbers in the order in which they take effect.
-//! What survives of the changes is a prefix that contains all that was answered. What survives of the
-//! writes is any set that contains all that were answered as stable or committed, nothing from behind
-//! the prefix, and each write as a whole, unless a later write or cut reached into it.
+//! Changes of names and attributes, and writes, get numbers in the order in which they take effect. The surviving
+//! changes are a prefix that contains all acknowledged ones. The surviving writes are any set with all those that were
+//! acknowledged as stable or committed, and with none after the prefix. Each write survives as a whole, unless a later
+//! write or cut overlaps it.
 //!
-//! A file is words of 8 bytes; each says which write it comes from (its tag) and where it belongs, so
-//! that one word alone shows a wrong byte, an old one, and one from elsewhere.
+//! A file is words of 8 bytes. Each word names its write (its tag) and its place, so that one word alone shows a wrong
+//! byte, an outdated one, and one from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -23,10 +23,10 @@ pub const WORD_BYTES: u64 = 8;
 /// Files stay below this size, in bytes.
 pub const FILE_LEN_BYTES_MAX: u64 = 1 << 20;
 const ROOT_INO: u64 = 1;
-/// Few, so that files meet.
+/// Few, so that files share contents.
 const REPEATABLE_MAX: usize = 4;
 
-/// The place of an event in the order of all.
+/// The place of an event in the order of all events.
 pub type Seq = u64;
 /// Names a write; 0 is a hole.
 pub type Tag = u32;
@@ -46,7 +46,7 @@ pub fn content(tag: Tag, first: u64, count: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Which write the bytes at word `index` come from.
+/// The write that the bytes at word `index` come from.
 fn tag_of(bytes: &[u8], index: u64) -> Result<Tag, String> {
     let word: [u8; 8] = bytes
         .try_into()
@@ -107,7 +107,7 @@ enum What {
 struct Event {
     seq: Seq,
     what: What,
-    /// Of a write: it is durable for sure, and was answered as that before the event of this number.
+    /// Of a write: it is known to be durable, and was acknowledged before the event of this number.
     answered: Option<Seq>,
 }
 
@@ -120,8 +120,8 @@ impl What {
     }
 }
 
-/// How many words a read of `len_max` words from word `first` may give, if there were `len` when it began and the file
-/// was changed by `newer` since.
+/// The numbers of words that a read of `len_max` words from word `first` may return, if the file had `len` words when
+/// it began and was changed by `newer` since.
 fn read_lens(first: u64, len_max: u64, len: u64, newer: &[What]) -> Vec<u64> {
     let within = |end: u64| end.saturating_sub(first).min(len_max);
     let grown = newer.iter().scan(len, |len, what| {
@@ -136,17 +136,17 @@ fn read_lens(first: u64, len_max: u64, len: u64, newer: &[What]) -> Vec<u64> {
 
 #[derive(Clone, Debug, Default)]
 struct History {
-    /// What this life began with, all of it durable.
+    /// Contents at the start of this life, all durable.
     base: Words,
     events: Vec<Event>,
     live: Words,
-    /// It could not be read after a crash (where that is allowed): which of the events survived is not
-    /// known, and `live` is a guess.
+    /// It was unreadable after a crash (where that is allowed): which events survived is unknown, and `live` is a
+    /// guess.
     is_unsure: bool,
 }
 
 impl History {
-    /// This history, with events that were answered after `before` counted as not answered.
+    /// This history, with events acknowledged after `before` counted as not acknowledged.
     fn as_answered(&self, before: Seq) -> Self {
         let mut history = self.clone();
         for event in &mut history.events {
@@ -174,26 +174,26 @@ pub struct Model {
     seq_next: Seq,
     node_next: u32,
     tag_next: Tag,
-    /// Tags of writes that may be repeated, the newest last, each with the files that have it.
+    /// Tags of writes that may be repeated, the newest last, each with its files.
     repeatable: Vec<(Tag, BTreeSet<NodeId>)>,
     /// All changes below are durable.
     floor: Seq,
     /// Changes that were answered with "come again later" after they had taken effect: they must not survive.
     refused: Vec<Seq>,
-    /// Where this life begins: of files that could not be read events of earlier ones are kept.
+    /// First event of this life: unreadable files keep earlier events.
     life_first: Seq,
-    /// What is judged is not what a crash leaves, but what was there at one moment, after this event.
+    /// Set if the judgement concerns the contents at one moment after this event, and not those after a crash.
     moment_since: Option<Seq>,
 }
 
-/// A moment, and what was known to be durable then.
+/// A moment, and the changes known to be durable by then.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     floor: Seq,
     at: Seq,
 }
 
-/// What the judgement found; see [`Model::rebase`].
+/// Results of the judgement; see [`Model::rebase`].
 pub struct Judged {
     tree: Tree,
     inos: BTreeMap<NodeId, u64>,
@@ -216,7 +216,7 @@ impl Model {
         }
     }
 
-    /// One whose words are told from those of other models.
+    /// A model whose words differ from those of other models.
     pub fn with_tags_from(first: Tag) -> Self {
         Self {
             tag_next: first,
@@ -236,9 +236,9 @@ impl Model {
         tag
     }
 
-    /// A tag that a file was not written with, and others were, so that the same words hold the same bytes there; `pick`
-    /// chooses. Else a new one, which may be repeated. One file never has it twice: the words would not tell which write was
-    /// the later.
+    /// A tag that other files were written with, and this one was not, so that equal words hold equal bytes there;
+    /// `pick` chooses. Otherwise a new one, which may be repeated. One file never has a tag twice: the words would not
+    /// show which write was later.
     pub fn repeated_tag(&mut self, node: NodeId, pick: u64) -> Tag {
         let fresh = |(_, nodes): &&mut (Tag, BTreeSet<NodeId>)| !nodes.contains(&node);
         let count = self.repeatable.iter_mut().filter(fresh).count() as u64;
@@ -261,7 +261,7 @@ impl Model {
         self.inos.get(&node).copied()
     }
 
-    /// Nodes of one kind that the engine has named.
+    /// Nodes of one kind whose inode number is known.
     pub fn known(&self, wanted: impl Fn(&Kind) -> bool) -> Vec<NodeId> {
         let nodes = self.tree.nodes.iter();
         nodes
@@ -270,7 +270,7 @@ impl Model {
             .collect()
     }
 
-    /// The engine named what it made.
+    /// Notes the inode number of a node that the engine made.
     pub fn learn_ino(&mut self, node: NodeId, ino: u64) -> Result<(), String> {
         if self.inos.get(&node) == Some(&ino) {
             return Ok(());
@@ -288,7 +288,7 @@ impl Model {
             .map_or(0, |file| file.live.size_bytes())
     }
 
-    /// Whether it is known what the file holds now.
+    /// Whether the present contents of the file are known.
     pub fn is_sure(&self, node: NodeId) -> bool {
         self.files.get(&node).is_none_or(|file| !file.is_unsure)
     }
@@ -303,7 +303,7 @@ impl Model {
         self.seq_next
     }
 
-    /// A change takes effect now. An error: it should have been refused.
+    /// Applies a change now. An error: the engine should have refused it.
     pub fn apply(&mut self, change: &Change) -> Result<Seq, FsError> {
         self.tree.apply(change)?;
         let seq = self.next_seq();
@@ -311,7 +311,7 @@ impl Model {
             Change::Create { node, .. } => {
                 self.files.insert(*node, History::default());
             }
-            // Its bytes come with its name: they are there if the change is.
+            // Its bytes come with its name: they exist if the change does.
             Change::Put {
                 node, words, tag, ..
             } => {
@@ -344,7 +344,7 @@ impl Model {
         Ok(seq)
     }
 
-    /// A write takes effect now.
+    /// Applies a write now.
     pub fn write(&mut self, node: NodeId, first: u64, count: u64, tag: Tag) -> Seq {
         let seq = self.next_seq();
         let file = self.files.entry(node).or_default();
@@ -357,24 +357,25 @@ impl Model {
         seq
     }
 
-    /// A hole is made now, of what the file has of these words: as if zeros were written there. Nothing where it has none.
+    /// Punches a hole now, in the existing part of these words, like a write of zeros. No effect where the file has
+    /// none.
     pub fn punch(&mut self, node: NodeId, first: u64, count: u64) -> Option<Seq> {
         let words = self.size_bytes(node) / WORD_BYTES;
         let count = words.checked_sub(first)?.min(count);
         (count > 0).then(|| self.write(node, first, count, 0))
     }
 
-    /// The change was answered.
+    /// Notes that the change was acknowledged.
     pub fn change_is_durable(&mut self, seq: Seq) {
         self.floor = self.floor.max(seq + 1);
     }
 
-    /// The change was answered with "come again later".
+    /// Notes that the change was answered with "come again later".
     pub fn change_is_refused(&mut self, seq: Seq) {
         self.refused.push(seq);
     }
 
-    /// The write was answered as stable.
+    /// Notes that the write was acknowledged as stable.
     pub fn write_is_durable(&mut self, node: NodeId, seq: Seq) {
         let Some(file) = self.files.get_mut(&node) else {
             return;
@@ -382,11 +383,11 @@ impl Model {
         for event in file.events.iter_mut().filter(|event| event.seq == seq) {
             event.answered.get_or_insert(self.seq_next);
         }
-        // What was submitted before it is in the log before it.
+        // Earlier submissions precede it in the log.
         self.floor = self.floor.max(seq);
     }
 
-    /// A commit that began at `begun` was answered.
+    /// Notes that a commit that began at `begun` was acknowledged.
     pub fn committed(&mut self, node: NodeId, begun: Seq) {
         let Some(file) = self.files.get_mut(&node) else {
             return;
@@ -404,7 +405,7 @@ impl Model {
         }
     }
 
-    /// The volume was closed without an error: all that took effect is durable.
+    /// The volume was closed without an error: everything that took effect is durable.
     pub fn everything_is_durable(&mut self) {
         self.floor = self.seq_next;
         for event in self.files.values_mut().flat_map(|file| &mut file.events) {
@@ -414,8 +415,8 @@ impl Model {
         }
     }
 
-    /// Checks what a read of `len` bytes returned: the bytes as of `begun`, or newer ones where a write came since, and
-    /// as many as there were at some moment since.
+    /// Checks the result of a read of `len` bytes: the bytes as of `begun`, or newer ones from later writes, and a
+    /// length that the file had at some moment since.
     pub fn check_read(
         &self,
         node: NodeId,
@@ -450,7 +451,7 @@ impl Model {
                 expected.len() as u64 * WORD_BYTES
             ));
         }
-        // What the file grew by meanwhile is a hole, unless it was written.
+        // The part by which the file grew meanwhile is a hole, unless it was written.
         let expected = expected.iter().copied().chain(std::iter::repeat(0));
         for ((index, got), want) in (first..).zip(bytes.chunks(8)).zip(expected) {
             let tag = tag_of(got, index)
@@ -471,7 +472,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a write or a cut reached one of these words since then.
+    /// Whether a write or a cut overlaps one of these words since then.
     pub fn has_changed(&self, node: NodeId, words: Range<u64>, since: Seq) -> bool {
         let events = self
             .files
@@ -482,7 +483,7 @@ impl Model {
         newer.any(|event| words.clone().any(|index| event.what.covers(index)))
     }
 
-    /// The tags that a read should give now.
+    /// The tags that a read should return now.
     pub fn expected_read(&self, node: NodeId, offset: u64, len: u64) -> Vec<Tag> {
         let Some(file) = self.files.get(&node) else {
             return Vec::new();
@@ -493,7 +494,7 @@ impl Model {
         file.live.tags[first as usize..end as usize].to_vec()
     }
 
-    /// This moment, and what is known to be durable by now.
+    /// This moment, and the changes known to be durable by now.
     pub fn mark(&mut self) -> Mark {
         Mark {
             floor: self.floor,
@@ -501,8 +502,8 @@ impl Model {
         }
     }
 
-    /// These changes and writes, to be judged as what was there at one moment since the mark: all that was answered
-    /// before the mark is in it, and all that was answered before a change that is in it.
+    /// These changes and writes, to be judged as the contents at one moment since the mark: they include everything
+    /// acknowledged before the mark, and everything acknowledged before an included change.
     pub fn since(&self, mark: Mark) -> Self {
         Self {
             floor: mark.floor,
@@ -511,13 +512,13 @@ impl Model {
         }
     }
 
-    /// Whether `found` is what a restart may find; says why not.
+    /// Whether a restart may find `found`; the error says why not.
     pub fn judge(&self, found: &FoundTree) -> Result<Judged, String> {
         let mut tree = self.base_tree.clone();
         let mut rest = self.log.iter().peekable();
         let mut reasons = Vec::new();
         loop {
-            // All that is known to be durable, then one more change each time.
+            // Everything known to be durable, then one more change each time.
             while let Some(logged) = rest.next_if(|logged| logged.seq < self.floor) {
                 tree.apply(&logged.change)
                     .map_err(|error| format!("the model refuses its own change: {error}"))?;
@@ -567,7 +568,7 @@ impl Model {
             let history = self.files.get(node).unwrap_or(&none);
             let history = &history.as_answered(answered_before);
             let Some(bytes) = bytes else {
-                // It could not be read, and that was allowed: nothing is known of it any more.
+                // It was unreadable, and that was allowed: its contents are unknown.
                 continue;
             };
             let at = |error| format!("inode {ino} (node {}): {error}", node.0);
@@ -595,7 +596,7 @@ impl Model {
         })
     }
 
-    /// A life begins with what was found.
+    /// Begins a life with the contents that were found.
     pub fn rebase(&mut self, judged: Judged) {
         let mut files = BTreeMap::new();
         for (node, words) in judged.words {
@@ -608,7 +609,7 @@ impl Model {
                 },
             );
         }
-        // Of those that could not be read what is known stays as it was.
+        // Unreadable files keep their history.
         for (node, mut history) in std::mem::take(&mut self.files) {
             if judged.tree.nodes.contains_key(&node) {
                 history.events.retain(|event| event.seq < judged.bound);
@@ -642,10 +643,9 @@ fn read_words(bytes: &[u8]) -> Result<Words, String> {
     Ok(Words { tags: tags? })
 }
 
-/// Whether a file may hold `read` when the changes below `bound` survived and no later one. Returns how
-/// many writes are lost.
+/// Whether a file may hold `read` if exactly the changes below `bound` survived. Returns the number of lost writes.
 fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, String> {
-    // In order; what comes after the first lost change is lost, too.
+    // In order; everything after the first lost change is lost, too.
     let events: Vec<&Event> = history
         .events
         .iter()
@@ -664,7 +664,7 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
     check_size(history, &events, read, is_definite)?;
     for index in 0..read.tags.len() as u64 {
         let tag = read.get(index);
-        // Where the word may come from: the last of these.
+        // Possible origins of the word: the last of these.
         let from = events.iter().rposition(|event| match event.what {
             What::Write { tag: other, .. } => other == tag && event.what.covers(index),
             What::Cut { .. } => tag == 0 && event.what.covers(index),
@@ -704,8 +704,7 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
         if event.answered.is_some() && there < own.len() {
             return Err(format!("write {tag} was answered and is not there"));
         }
-        // What a later write cut apart may be flushed in parts.
-        // Of a hole nobody can tell whether it was one before.
+        // A write that a later one cut apart may be flushed in parts. Earlier holes look like this one.
         let is_whole = own.len() as u64 == count && tag != 0;
         if is_whole && there != 0 && there != own.len() {
             return Err(format!(
@@ -743,8 +742,8 @@ fn check_size(
         if is_definite(event) {
             least = least.max(end);
         }
-        // The file ends where what survived of the write does: at its end, or where a later one began
-        // that cut it apart. The last word must be there, or one that came later.
+        // The file ends where the surviving part of the write does: at its end, or where a later write cut it apart.
+        // The last word must exist, or a later one.
         let is_cut_at = |later: &&Event| match later.what {
             What::Write { first, .. } => first == size,
             What::Cut { .. } => false,
@@ -793,7 +792,7 @@ mod tests {
             count,
             tag: 7,
         };
-        // Of words 4 to 12, of a file of 10 words when the read began.
+        // Words 4 to 12 of a file that had 10 words when the read began.
         let cases: &[(&str, &[What], &[u64])] = &[
             ("nothing happened", &[], &[6]),
             ("cut before it", &[cut(2)], &[6, 0]),

@@ -1,10 +1,11 @@
-//! An object store that is not to be trusted, which outlives the machine.
+//! An untrusted object store, which outlives the machine.
 //!
-//! Owns: which objects are there, what goes wrong with requests, what comes late. Must not know: what is in an object, when
-//! it is read, who needs it.
+//! Owns: the existing objects, faults of requests, late results. Must not know: the contents of an object, when it is
+//! read, who needs it.
 //!
-//! What a request loses or garbles on its way to the store is wrong for ever. What is lost later, though the store had taken it
-//! and given it back, is put aside: so that the judge can look at what is missing, and then at all the rest.
+//! An object that a request loses or corrupts on its way to the store stays wrong. An object that is lost later, after
+//! the store had accepted and returned it, is put aside: so the judge can check the missing objects, and then all the
+//! others.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -26,21 +27,21 @@ use tokio::sync::Notify;
 use crate::exec::Trace;
 use crate::scenario::TierTrouble;
 
-/// What was on its way when nobody waited for it any more comes within this time, or never. A server takes three minutes
-/// for the most.
+/// A request in flight that its sender gave up takes effect within this time, or never. A server takes three minutes at
+/// most.
 const LATE_MAX: Duration = Duration::from_secs(150);
-/// What was given up longer ago when the power went never comes.
+/// A request that was given up longer before a power cut never takes effect.
 const GIVEN_UP_MAX: Duration = Duration::from_secs(60);
-/// A list may lack what was written so short a time ago.
+/// A list may lack objects that are newer than this.
 const LIST_LAG: Duration = Duration::from_secs(100);
-/// How long an outage is, at most,
+/// Longest outage.
 const OUTAGE_MAX: Duration = Duration::from_secs(40);
-/// what is slow takes, longer than anybody waits,
+/// Longest duration of a slow request, which exceeds all timeouts.
 const SLOW_MAX: Duration = Duration::from_secs(45);
-/// and what takes longer than other requests where nothing is wrong.
+/// Longest duration of a slower request without a fault.
 const SLOWER: Duration = Duration::from_secs(8);
 
-/// What it does wrong in any thousand seeds, by name. Losses of what is just being written are seldom.
+/// Its faults in any thousand seeds, by name. Losses of an object that is just being written are rare.
 pub const FAULTS: [&str; 6] = [
     "tier_outage",
     "tier_fails",
@@ -53,42 +54,42 @@ pub const FAULTS: [&str; 6] = [
 #[derive(Default)]
 struct StoreState {
     objects: BTreeMap<ObjectId, (Bytes, Option<Duration>)>,
-    /// Lost, after they were taken and given back.
+    /// Objects that were lost after they had been accepted and returned.
     lost: BTreeMap<ObjectId, Bytes>,
-    /// Objects that come though nobody waits for them any more.
+    /// Objects that will appear although no sender waits any more.
     late: BTreeMap<ObjectId, (Bytes, Duration)>,
-    /// How often each was begun.
+    /// Number of writes that began, by object.
     written: BTreeMap<ObjectId, u32>,
     away_until: Option<Duration>,
-    /// Whether it can be opened at all.
+    /// Whether it cannot be opened.
     is_shut: bool,
     is_armed: bool,
     fired: BTreeMap<&'static str, u64>,
 }
 
-/// All that is in the store. Clones are the same one.
+/// All contents of the store. Clones share them.
 #[derive(Clone)]
 pub struct SimStore {
     pub trouble: TierTrouble,
     inner: Arc<Mutex<StoreState>>,
 }
 
-/// What may go wrong with one request.
+/// Faults of one request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// It is not done, and that is said,
+    /// The request is not done, and fails.
     Away,
-    /// or not even that.
+    /// The request is not done, and gets no answer.
     Silent,
-    /// It is done, and the answer says that it failed.
+    /// The request is done, and its answer says that it failed.
     AnswerLost,
-    /// It is said to have failed, and is done some time later.
+    /// The request fails, and is done some time later.
     Late,
-    /// A byte changes on its way.
+    /// A byte changes in transit.
     Garbles,
-    /// Less comes than was sent.
+    /// Less data comes than was sent.
     Truncates,
-    /// It is said to be done, and is not.
+    /// The request is answered as done, and is not.
     Loses,
 }
 
@@ -100,7 +101,7 @@ impl SimStore {
         }
     }
 
-    /// What another machine would find that begins now with the same disks; what it does there counts for nobody.
+    /// A copy for another machine that starts now with these disks; its changes do not count.
     pub fn copy(&self) -> Self {
         let inner = self.inner.lock();
         let there = inner.objects.iter().map(|(id, (bytes, _))| (id, bytes));
@@ -112,7 +113,7 @@ impl SimStore {
         copy
     }
 
-    /// The machine is gone, and what it had begun comes yet or never.
+    /// Ends the machine: the requests in flight take effect later or never.
     pub fn power_off(&self, now: Duration, rng: &mut Rng) {
         let mut inner = self.inner.lock();
         inner.is_armed = false;
@@ -127,7 +128,7 @@ impl SimStore {
         }
     }
 
-    /// It is as a machine sees it that begins now.
+    /// The store as a machine sees it that starts now.
     pub fn power_on(&self, env: &Env, trace: &Trace, seed: u64) -> Arc<LifeStore> {
         let seen = self.seen(env, env.clock.clone(), trace, seed);
         let late: Vec<ObjectId> = self.inner.lock().late.keys().copied().collect();
@@ -138,7 +139,7 @@ impl SimStore {
         seen
     }
 
-    /// It is as one of several machines sees it. `clock` is the same for all.
+    /// The store as one of several machines sees it. All share `clock`.
     pub fn seen(
         &self,
         env: &Env,
@@ -156,7 +157,7 @@ impl SimStore {
         })
     }
 
-    /// What was lost is there again. False if nothing was.
+    /// Restores the lost objects. False if there were none.
     pub fn put_back(&self) -> bool {
         let mut inner = self.inner.lock();
         let lost = std::mem::take(&mut inner.lost);
@@ -178,14 +179,14 @@ impl SimStore {
         self.inner.lock().is_armed
     }
 
-    /// All objects; what is still to come is none.
+    /// All present objects, without late ones.
     pub fn objects(&self) -> Vec<ObjectId> {
         let inner = self.inner.lock();
         let all = inner.objects.keys().chain(inner.lost.keys());
         all.copied().collect()
     }
 
-    /// The most often that one key was written.
+    /// The largest number of writes of one key.
     pub fn written_max(&self) -> u32 {
         let inner = self.inner.lock();
         inner.written.values().copied().max().unwrap_or(0)
@@ -196,25 +197,25 @@ impl SimStore {
     }
 }
 
-/// The store as it is in one life.
+/// The store in one life.
 pub struct LifeStore {
     pub store: SimStore,
     env: Env,
-    /// By which it is noted when something was sent.
+    /// The clock for the times of requests.
     clock: Arc<dyn Clock>,
     trace: Trace,
     rng: Mutex<Rng>,
-    /// It does nothing wrong from now on, and what hangs has failed.
+    /// Notified when faults end: hanging requests have then failed.
     honest: Notify,
 }
 
 impl LifeStore {
-    /// From now on it does what it likes.
+    /// Enables faults from now on.
     pub fn arm(&self) {
         self.store.inner.lock().is_armed = self.store.trouble.misbehaves();
     }
 
-    /// Nothing goes wrong any more; what is lost stays so.
+    /// Disables faults; lost objects stay lost.
     pub fn disarm(&self) {
         let mut inner = self.store.inner.lock();
         inner.is_armed = false;
@@ -224,13 +225,13 @@ impl LifeStore {
         self.honest.notify_waiters();
     }
 
-    /// It cannot be opened until it is told to be honest.
+    /// Keeps it from being opened until faults are disabled.
     pub fn shut(&self) {
         self.store.inner.lock().is_shut = true;
     }
 
-    /// A machine is gone: of what was on its way some comes yet, and the rest never. What others still send is not less sent for
-    /// that.
+    /// A machine is gone: some of its requests in flight take effect later, and the rest never. Requests of other
+    /// machines are not affected.
     pub fn machine_is_gone(self: &Arc<Self>) {
         let now = self.clock.monotonic();
         let late: Vec<(ObjectId, Duration)> = {
@@ -255,7 +256,7 @@ impl LifeStore {
         *self.store.inner.lock().fired.entry(name).or_default() += 1;
     }
 
-    /// One of the objects that were taken is lost, now and then.
+    /// Sometimes loses one of the accepted objects.
     fn lose_some(&self) {
         if self.store.trouble != TierTrouble::Loses || self.below(12) != 0 {
             return;
@@ -275,7 +276,7 @@ impl LifeStore {
         }
     }
 
-    /// What happens to a request, of those things that can happen to such a one.
+    /// The fault of a request, drawn from the possible ones.
     fn fault(&self, choices: &[Fault]) -> Option<Fault> {
         let now = self.clock.monotonic();
         {
@@ -310,7 +311,7 @@ impl LifeStore {
         Some(fault)
     }
 
-    /// A request takes its time.
+    /// Waits for the duration of a request.
     async fn takes(&self) {
         let is_slow = self.below(24) == 0;
         let micros = match is_slow {
@@ -322,7 +323,7 @@ impl LifeStore {
         select(sleep, pin!(self.honest.notified())).await;
     }
 
-    /// Never answers; whoever still waits when all is well again is told that it failed.
+    /// Never answers; waiters fail when faults end.
     async fn hang(&self) {
         self.honest.notified().await;
     }
@@ -341,7 +342,7 @@ impl LifeStore {
         inner.objects.insert(id, (bytes, Some(now)));
     }
 
-    /// What was sent and given up comes at some time.
+    /// A request that was sent and given up takes effect at some time.
     fn come_later(self: &Arc<Self>, id: ObjectId) {
         let after = Duration::from_micros(self.below(LATE_MAX.as_micros() as u64));
         let seen = Arc::clone(self);
@@ -373,7 +374,7 @@ fn away<T>() -> Result<T, TierError> {
     Err(TierError::Failed("connection refused".to_owned()))
 }
 
-/// The store as the engine has it.
+/// The store as the engine uses it.
 pub struct Tier(pub Arc<LifeStore>);
 
 impl HostTier for Tier {
@@ -430,7 +431,7 @@ impl TierUpload for Upload {
         Box::pin(async move {
             let Upload { seen, id, parts } = *self;
             let bytes = Bytes::from(parts.concat());
-            // From here on the store has it: whoever does not wait may find it there later.
+            // From here on the store has the object: a sender that gave up may find it later.
             let now = seen.clock.monotonic();
             let late = (bytes.clone(), now);
             seen.store.inner.lock().late.insert(id, late);
@@ -474,7 +475,7 @@ impl TierUpload for Upload {
 }
 
 impl TierStore for Tier {
-    /// It is always the same place: what is away for the moment is drawn with the requests that matter.
+    /// The place is always right: outages are drawn with the requests that matter.
     fn check(&self) -> BoxFuture<'_, Result<(), TierError>> {
         Box::pin(ready(Ok(())))
     }
@@ -562,7 +563,7 @@ impl TierStore for Tier {
                 return away();
             }
             let now = seen.clock.monotonic();
-            // Even a store that does nothing else wrong may list late.
+            // Even a store without other faults may list late.
             let is_lagging = seen.store.trouble.misbehaves() && seen.below(2) == 0;
             let mut inner = seen.store.inner.lock();
             let before = inner.objects.len();

@@ -1,7 +1,7 @@
-//! Policies of directories that come and go beside the clients of a volume, and data that is converted to them meanwhile. What
-//! clients are told of their files must not depend on it, and space is counted again with everything else (`check`).
+//! Policies of directories that change beside the clients of a volume, and conversions of data to them. The answers to
+//! clients must not depend on them, and space is counted again with everything else (`check`).
 //!
-//! Owns: when policies are set and conversions begin and end. Must not know: what clients do.
+//! Owns: when policies are set and conversions begin and end. Must not know: the operations of clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::client;
 use crate::walk::some_directory;
 use crate::world::VOLUME;
 
-/// At a time.
+/// Limit of policies at a time.
 const COUNT_MAX: usize = 6;
-/// Between two steps, at most.
+/// Longest pause between two steps.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 
-/// Sets and clears policies and has data converted in one life, as a client does what it does.
+/// Sets and clears policies and starts conversions in one life, like a client.
 pub(crate) struct Policer {
     pub life: Arc<client::Life>,
     pub pool: Arc<Pool>,
@@ -67,7 +67,7 @@ impl Policer {
         }
     }
 
-    /// Most files are in directories that say nothing.
+    /// Most files are in directories without a policy.
     fn change_volume(&mut self, fs: &Fs) -> Result<(), FsError> {
         use cairn_segment::Compression::{Auto, Lz4, None, Zstd};
         let compressions = [None, Lz4, Zstd(1), Auto];
@@ -102,7 +102,7 @@ impl Policer {
         Media::of_number(number).map(MediaChoice::from)
     }
 
-    /// None below that of the volume: what may be lost is reckoned by that.
+    /// Never below the volume's: that determines the allowed losses.
     fn some_protection(&mut self) -> Option<Protection> {
         let tolerated = self.life.shape.tolerated() as u8;
         match self.rng.below(4) {
@@ -113,7 +113,8 @@ impl Policer {
         }
     }
 
-    /// A policy that the pool takes: without its protection if there are too few disks for that, or they are in trouble.
+    /// A policy that the pool accepts: without its protection if there are too few disks for that, or if they have
+    /// trouble.
     async fn allowed(&self, mut policy: PolicyRecord) -> Result<PolicyRecord, FsError> {
         let Some(protection) = policy.protection else {
             return Ok(policy);

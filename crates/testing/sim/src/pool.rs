@@ -1,7 +1,7 @@
 //! The pool's disks as the judge sees them.
 //!
-//! Owns: the numbers of disks, which disks may be taken away without a loss.
-//! Must not know: how the pool comes to its decisions; it is asked for its members.
+//! Owns: the numbers of disks, the disks that may be taken away without a loss. Must not know: the pool's decisions; it
+//! asks the pool for its members.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use cairn_testkit::{MemDisk, Rng};
 
 use crate::scenario::{Shape, Trouble, Work, WorkKind};
 
-/// A disk of the pool. Its number is that of its label, and is never used again.
+/// A disk of the pool. Its number is that of its label, and is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     pub index: usize,
     pub id: DiskId,
-    /// Everything on it has to go.
+    /// The disk is draining.
     pub is_draining: bool,
-    /// It takes no data.
+    /// The disk takes no data.
     pub is_journal: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct PoolFile {
 }
 
 impl PoolFile {
-    /// As the pool has it saved.
+    /// The members as the pool has saved them.
     pub fn of(state: &PoolState) -> Self {
         let members = state.disks.iter().filter_map(|disk| {
             Some(Member {
@@ -66,7 +66,7 @@ impl PoolFile {
         self.members.len() - self.draining().count()
     }
 
-    /// Those that stay and take data.
+    /// Number of disks that stay and take data.
     pub fn data_count(&self) -> usize {
         let takes_data = |member: &&Member| !member.is_draining && !member.is_journal;
         self.members.iter().filter(takes_data).count()
@@ -80,7 +80,7 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// `disks` by number; `gone` are not there.
+    /// `disks` by number; those in `gone` are missing.
     pub fn new(disks: &[Arc<MemDisk>], gone: &BTreeSet<usize>) -> Self {
         let there = disks.iter().enumerate();
         let there = there.filter(|(index, _)| !gone.contains(index));
@@ -90,7 +90,7 @@ impl Disks {
     }
 }
 
-/// Work with the disks that it is about.
+/// Work with its disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     pub kind: WorkKind,
@@ -98,8 +98,8 @@ pub struct Job {
     pub disk: Option<usize>,
 }
 
-/// What work becomes in this pool: the disk that it picks, and whether it needs a spare. `None` if the pool is not one
-/// that it can be done in.
+/// The work as it applies to this pool: its disk, and whether it needs a spare. `None` if it is impossible in this
+/// pool.
 pub fn job_of(
     work: &Work,
     shape: &Shape,
@@ -117,12 +117,12 @@ pub fn job_of(
         let place = (work.pick % from.len().max(1) as u64) as usize;
         from.get(place).copied()
     };
-    // With fewer disks less would be promised.
+    // With fewer disks the promised protection would be lower.
     let fewer = file.data_count().saturating_sub(1);
     let is_enough = shape.tolerated_of(fewer) >= shape.tolerated() && fewer > shape.tolerated();
     match work.kind {
         WorkKind::Drain { has_spare } => Some(Job {
-            // Often the first, which mostly has the metadata's state: the volume is opened again then.
+            // Often the first, which usually has the metadata's state: the volume is then reopened.
             disk: Some(match (work.pick >> 61) & 1 {
                 1 => *staying.first()?,
                 _ => pick(&staying)?,
@@ -141,7 +141,7 @@ pub fn job_of(
                 gone.len() <= shape.tolerated()
             };
             let mut may_go: Vec<usize> = staying.into_iter().filter(may_go).collect();
-            // Mostly one that has no trouble, so that those which have it are what it is made anew from.
+            // Usually one without trouble, so that the disks with trouble are the sources of its rebuild.
             let is_sound = |it: &usize| !shape.bad_disks.contains(it);
             if (work.pick >> 62) != 0 && may_go.iter().any(is_sound) {
                 may_go.retain(is_sound);
@@ -161,9 +161,8 @@ pub fn job_of(
     }
 }
 
-/// Disks that count among those that may be lost, members or not, as long as it is not known that nothing depends on
-/// the others for them: `lost` are not there, `burdened` were lost, or had the trouble, since everything was known to
-/// have its full protection.
+/// Disks that count as lost, members or not, until everything is known to have its full protection again: `lost` ones
+/// are missing, `burdened` ones were missing, or had the trouble, since that was known last.
 fn held(
     shape: &Shape,
     file: &PoolFile,
@@ -171,7 +170,7 @@ fn held(
     burdened: &BTreeSet<usize>,
 ) -> BTreeSet<usize> {
     let is_bad = |index: &usize| match shape.trouble {
-        // Nothing is promised of them, but that the metadata is there.
+        // Nothing is promised for them, except that the metadata exists.
         Trouble::Beyond => false,
         _ => shape.bad_disks.contains(index),
     };
@@ -208,7 +207,7 @@ pub fn all_gone_sets(
     whole.take(sets_max).collect()
 }
 
-/// M disks that may be taken away: those that must be, then those of `wanted`, then any. `None` if none may.
+/// M disks that may be taken away: the mandatory ones, then those of `wanted`, then any. `None` if none may.
 pub fn gone_set(
     shape: &Shape,
     file: &PoolFile,
@@ -340,7 +339,7 @@ mod tests {
         assert_eq!(disk_of(&beyond, rebuild), Some(1));
     }
 
-    /// With three disks of `+2n` none can leave without another in its place.
+    /// With three disks of `+2n` none can leave without a replacement.
     #[test]
     fn a_spare_is_drawn_where_the_others_are_too_few() {
         let mut shape = shape(Trouble::Crashes, &[]);

@@ -1,7 +1,7 @@
-//! Quotas that come and go beside the clients of a volume: so large that nothing is refused for them. What they count is
-//! counted again with everything else (`check`).
+//! Quotas that change beside the clients of a volume, large enough to refuse nothing. Usage is counted again with
+//! everything else (`check`).
 //!
-//! Owns: when quotas are set and removed. Must not know: what clients do.
+//! Owns: when quotas are set and removed. Must not know: the operations of clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use cairn_testkit::Rng;
 use crate::client;
 use crate::walk::some_directory;
 
-/// At a time.
+/// Limit of quotas at a time.
 const COUNT_MAX: usize = 6;
-/// Between two steps, at most.
+/// Longest pause between two steps.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
-/// Users of files are from below.
+/// Users of files are below this.
 const UID_MAX: u64 = 3;
 
-/// Sets and removes quotas in one life, as a client does what it does.
+/// Sets and removes quotas in one life, like a client.
 pub(crate) struct Quoter {
     pub life: Arc<client::Life>,
     pub env: Env,

@@ -1,4 +1,4 @@
-//! A read cache that forgets, and damages what it has.
+//! A read cache that loses and corrupts its entries.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl ReadCache for FlakyCache {
                 }
                 wrong.freeze()
             }),
-            // Another piece's.
+            // The bytes of another piece.
             2 => known.values().next().cloned(),
             _ => known.get(&place).cloned(),
         };

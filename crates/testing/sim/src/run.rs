@@ -1,7 +1,7 @@
 //! Runs a scenario: life after life, and the judgement between them.
 //!
-//! Owns: what disks a life has, when the power goes, what counts as a failure.
-//! Must not know: what happens in a life, how clients choose, what may survive.
+//! Owns: the disks of a life, when the power goes, what counts as a failure. Must not know: events in a life, how
+//! clients choose, which data may survive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use crate::snapshots::{Read, Snapshots};
 use crate::tree::FoundTree;
 use crate::world::{SimHost, World};
 
-/// Steps of one life; more is a loop without end.
+/// Limit of the steps of one life; more is an endless loop.
 pub(crate) const STEPS_MAX: u64 = 3_000_000;
-/// Time that a life takes beside its pauses, at most.
+/// Longest time of a life beside its pauses.
 pub(crate) const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
-/// Sets of disks that are taken away after the last life, at most.
+/// Limit of the sets of disks that are taken away after the last life.
 const SETS_MAX: usize = 15;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
-    /// Something acknowledged is lost, or something is wrong; the text says what, and in which life.
+    /// Acknowledged data is lost, or something is wrong; the text says what, and in which life.
     Failed(String),
 }
 
@@ -46,36 +46,36 @@ impl Verdict {
     }
 }
 
-/// What a run saw.
+/// Counters of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub steps: u64,
     pub ops: u64,
     pub ops_refused: u64,
     pub crashes: u64,
-    /// Starts that were refused, where that is allowed.
+    /// Refused starts, where that is allowed.
     pub refused_starts: u64,
     /// Checks of everything after a start, with all disks and with some taken away.
     pub checks: u64,
     pub checks_without_disks: u64,
-    /// Those of them that were of all sets of disks, one after the other.
+    /// The part of these that covered all sets of disks, one after the other.
     pub checks_of_all_sets: u64,
-    /// Checks with a damaged record in all copies of the log that were there, and how many of those starts were refused.
+    /// Checks with a corrupt record in all present copies of the log, and how many of those starts were refused.
     pub checks_with_holes: u64,
     pub holes_refused: u64,
     pub verified_bytes: u64,
-    /// Changes and writes that were not answered and did not survive.
+    /// Changes and writes that were not acknowledged and did not survive.
     pub lost_changes: u64,
     pub lost_writes: u64,
     pub silent_faults: u64,
-    /// Times that each kind of fault struck.
+    /// Number of strikes of each kind of fault.
     pub faults_fired: BTreeMap<&'static str, u64>,
     pub gc_segments_removed: u64,
     pub gc_rewritten_bytes: u64,
     pub deduplicated_bytes: u64,
     pub repairs: u64,
-    /// Work in the background: shards that got to another disk, segments written anew because theirs could not,
-    /// disks that left the pool, segments scrubbed.
+    /// Background work: shards moved to another disk, segments rewritten because theirs could not be moved, disks that
+    /// left the pool, segments scrubbed.
     pub shards_moved: u64,
     pub shards_spread: u64,
     pub segments_rewritten: u64,
@@ -84,17 +84,17 @@ pub struct Counts {
     /// Work that began, and crashes just after a step of it.
     pub work_begun: BTreeMap<&'static str, u64>,
     pub crashes_at_work: u64,
-    /// Times that the volume was opened again while clients worked, and changes that it refused meanwhile.
+    /// Times that the volume was reopened while clients worked, and changes that it refused meanwhile.
     pub reopened: u64,
     pub refused_changes: u64,
-    /// Snapshots of which what they hold was judged, and how often one was compared with what it held before.
+    /// Snapshots whose contents were judged, and comparisons of one with its earlier contents.
     pub snapshots_judged: u64,
     pub snapshots_compared: u64,
     /// Segments that went to the object store.
     pub segments_sent: u64,
-    /// Bytes that were parted from others to go there, because they are of certain files.
+    /// Bytes that were separated from others to go there, because they belong to certain files.
     pub gathered_bytes: u64,
-    /// Objects that were missing when the volume was looked at without them.
+    /// Objects that were missing when the volume was checked without them.
     pub objects_missed: u64,
 }
 
@@ -143,23 +143,23 @@ impl Counts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub verdict: Verdict,
-    /// Hash of every step and every operation of a disk, in order.
+    /// Hash of every step and every disk operation, in order.
     pub trace: u64,
     pub counts: Counts,
 }
 
-/// What outlives a life.
+/// State that outlives a life.
 pub(crate) struct Pool {
     pub(crate) shape: Shape,
-    /// All that ever were, by number.
+    /// All disks that ever existed, by number.
     pub(crate) disks: Vec<Arc<MemDisk>>,
     /// The members, as of the last life.
     file: PoolFile,
     /// Members that are gone.
     pub(crate) lost: BTreeSet<usize>,
-    /// Those that were, or had the trouble, since everything was known to have its full protection.
+    /// Members that were gone, or had the trouble, since everything was known to have its full protection.
     burdened: BTreeSet<usize>,
-    /// Whether any life had work in the background.
+    /// Whether any life had background work.
     has_worked: bool,
     pub(crate) model: Arc<Mutex<Model>>,
     pub(crate) snapshots: Arc<Mutex<Snapshots>>,
@@ -260,11 +260,12 @@ enum Start {
 }
 
 impl Pool {
-    /// Fails with what is wrong. The last one has no clients: after it everything is looked at once more.
+    /// Runs one life. Fails with a description of the first error. The last life has no clients: after it everything is
+    /// checked once more.
     fn live(&mut self, index: usize, life: &Life, is_last: bool) -> Result<Start, String> {
         let is_first = index == 0;
         let seed = self.rng.u64();
-        // After the last crash, too.
+        // Also after the last crash.
         let is_wanted = !life.without.is_empty() || (is_last && self.shape.promises_losses());
         if !is_first
             && is_wanted
@@ -331,7 +332,7 @@ impl Pool {
             lost: self.lost.clone(),
             is_burdened: !self.burdened.is_empty() && life_has_work,
             job,
-            // The newest one is blank, if there is one that is no member yet.
+            // The newest disk is blank, if there is one that is no member yet.
             forced,
             spare: job
                 .filter(|_| has_spare)
@@ -351,7 +352,7 @@ impl Pool {
             seed,
         };
         exec.env.spawner.spawn("driver", Box::pin(driver.run()));
-        // A scrub moves nothing; what earlier lives have left goes on.
+        // A scrub moves nothing; work of earlier lives goes on.
         let moves = match job {
             Some(job) => !matches!(job.kind, WorkKind::Scrub | WorkKind::Journal),
             None => self.file.draining().next().is_some() || !self.lost.is_empty(),
@@ -370,7 +371,7 @@ impl Pool {
         let failure = shared.failure.lock().clone();
         self.note(&exec, &shared, &progress);
         let was_closed = progress.was_closed.load(Ordering::Relaxed);
-        // First the power, then the tasks: nothing that runs when they are dropped reaches a disk.
+        // The power first, then the tasks: code that runs when they are dropped must not reach a disk.
         let mode = match life.end {
             End::Crash { keep, .. } => keep.mode(),
             End::Close => Crash::LoseUnsynced,
@@ -425,13 +426,13 @@ impl Pool {
         Ok(Start::Served)
     }
 
-    /// The object store as another machine has it that is on copies of the disks: what it does there counts for nobody.
+    /// The object store for another machine on copies of the disks: its changes do not count.
     pub(crate) fn store_of_another(&self, exec: &Executor, seed: u64) -> Option<Arc<LifeStore>> {
         let copy = self.store.as_ref()?.copy();
         Some(copy.power_on(&exec.env, &self.trace, seed))
     }
 
-    /// Copies of the disks that are lost and had no trouble.
+    /// Copies of the lost disks without trouble.
     fn had(&self) -> Vec<Arc<MemDisk>> {
         let sound = |index: &&usize| !self.shape.bad_disks.contains(index);
         let lost = self.lost.iter().filter(sound);
@@ -446,7 +447,7 @@ impl Pool {
         pool::gone_set(&self.shape, &self.file, lost, burdened, wanted, &mut rng)
     }
 
-    /// What is to be done beside the clients of a life: a disk may be gone for it, another one be new.
+    /// Work beside the clients of a life: it may take a disk away, and add a new one.
     fn begin_job(&mut self, life: &Life, is_first: bool) -> Option<Job> {
         let work = life.work.as_ref()?;
         // The pool is made with all its disks.
@@ -464,7 +465,7 @@ impl Pool {
                 self.lost.insert(disk);
                 self.burdened.insert(disk);
             }
-            // What was written while others were missing may move from it to one of those.
+            // Data that was written while other disks were missing may move from it to one of those.
             (WorkKind::Drain { .. }, Some(disk)) if !self.burdened.is_empty() => {
                 self.burdened.insert(disk);
             }
@@ -478,7 +479,7 @@ impl Pool {
         Some(job)
     }
 
-    /// What work becomes in this pool; in the first life all disks of it are members.
+    /// The work as it applies to this pool; in the first life all its disks are members.
     fn job_of(&self, work: &Work, is_first: bool) -> Option<Job> {
         let first: Vec<Member> = (0..self.shape.disk_count)
             .map(|index| Member {
@@ -495,7 +496,7 @@ impl Pool {
         pool::job_of(work, &self.shape, file, &self.lost, &self.burdened)
     }
 
-    /// While a disk is lost, now and then an operator wants another one to go at once.
+    /// While a disk is lost, an operator sometimes removes another one at once.
     fn forced(&self, job: Option<Job>, life: &Life) -> Option<usize> {
         let (job, work) = (job?, life.work?);
         let is_lost = matches!(job.kind, WorkKind::Rebuild { .. });
@@ -507,7 +508,7 @@ impl Pool {
                 ..
             }
         );
-        // More often while nobody knows whether it comes back: it must not count as if it were there.
+        // More often while the disk may come back: it must not count as present.
         let one_in = if comes_back { 2 } else { 4 };
         if !is_lost || !may_be_lost || (work.pick >> 59) % one_in != 0 {
             return None;
@@ -519,7 +520,7 @@ impl Pool {
         others.get(place as usize).copied()
     }
 
-    /// Returns the count of shards that are deleted.
+    /// Returns the counter of deleted shards.
     fn arm(&mut self, life: &Life, exec: &Executor) -> Arc<AtomicU64> {
         let only_data = self.shape.trouble == Trouble::Beyond;
         let removals = Arc::new(AtomicU64::new(0));
@@ -578,20 +579,20 @@ impl Pool {
         }
     }
 
-    /// A start that failed: only where a disk fails just then, or more is wrong than the engine promises
-    /// to survive.
+    /// Allows a failed start only if a disk fails just then, or if there is more trouble than the engine promises to
+    /// survive.
     fn allow_refused_start(&mut self, why: &str, life: &Life) -> Result<(), String> {
         self.counts.refused_starts += 1;
         match self.shape.trouble {
             Trouble::Beyond => Ok(()),
             Trouble::Errors | Trouble::BadDisks if !life.faults.is_empty() => Ok(()),
-            // Disks that are full keep no pool from starting; those that only say so may.
+            // Full disks keep no pool from starting; disks that falsely report to be full may.
             Trouble::Full if !life.faults.is_empty() && why.contains("no space") => Ok(()),
             _ => Err(format!("the start was refused: {why}")),
         }
     }
 
-    /// What is there without any M of the disks that may be lost.
+    /// Checks the data without any M of the disks that may be lost.
     fn check_all_sets(&mut self) -> Result<(), String> {
         let (lost, burdened) = (&self.lost, &self.burdened);
         let sets = pool::all_gone_sets(&self.shape, &self.file, lost, burdened, SETS_MAX);
@@ -603,7 +604,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What is there without some of the disks, on copies of the others.
+    /// Checks the data without some of the disks, on copies of the others.
     fn check_without(&mut self, without: &BTreeSet<usize>, seed: u64) -> Result<(), String> {
         let without_all = without.union(&self.lost).copied().collect();
         let mut disks = Disks::new(&self.disks, &without_all);
@@ -657,7 +658,7 @@ impl Pool {
     }
 }
 
-/// When the power goes.
+/// The time of the power cut.
 struct PowerOff {
     end: End,
     is_first: bool,
@@ -665,17 +666,17 @@ struct PowerOff {
     removals: Arc<AtomicU64>,
     /// The work of this life moves shards.
     moves: bool,
-    /// After so many steps of moves and deletions of shards since work began, whatever clients do.
+    /// After this many steps of moves and deletions of shards since work began, independent of clients.
     after_move_steps: Option<u32>,
 }
 
-/// How many steps after the deletion of a shard the power goes, where it is to go then: while a file is renamed, or when
-/// others of its segment are gone, too.
+/// Number of steps from the deletion of a shard to the power cut that follows it: while a file is renamed, or when
+/// other shards of its segment are gone, too.
 fn steps_later(then_steps: u64) -> u64 {
     [0, 0, 1, 3, 8, 24][(then_steps % 6) as usize]
 }
 
-/// Runs until the driver is done, the power goes, or something is wrong.
+/// Runs until the driver is done, the power goes, or a check fails.
 fn run_to_end(
     exec: &mut Executor,
     at: &PowerOff,
@@ -707,7 +708,7 @@ fn run_to_end(
         let may_crash = is_at_work || (may_crash && begun >= after_ops);
         let removals_now = at.removals.load(Ordering::Relaxed);
         let is_removal = std::mem::replace(&mut removals_seen, removals_now) != removals_now;
-        // Other deletions are garbage collection's.
+        // Other deletions belong to garbage collection.
         let acts_now = progress.work.begins_and_ends.load(Ordering::Relaxed);
         let was_acting =
             acts_now % 2 == 1 || std::mem::replace(&mut acts_seen, acts_now) != acts_now;
@@ -715,7 +716,7 @@ fn run_to_end(
         removals += u64::from(is_removal);
         let is_open = power_off_at.is_none() && may_crash;
         if !is_open {
-            // The moment is known, or not yet there.
+            // The moment is known, or not yet reached.
         } else if let Some(wanted) = at.after_move_steps {
             let move_steps = progress.work.steps.load(Ordering::Relaxed) + removals;
             if move_steps >= u64::from(wanted) {

@@ -1,7 +1,7 @@
-//! Scenarios: everything a run depends on, as plain data that follows from a seed.
+//! Scenarios: everything that a run depends on, as plain data that follows from a seed.
 //!
-//! Owns: what is drawn, with which chances, and that it stays within what the engine promises to
-//! survive. Must not know: the engine beyond its settings, how faults are played.
+//! Owns: the draws, their chances, and staying within the failures that the engine promises to survive. Must not know:
+//! the engine beyond its settings, the execution of faults.
 
 pub use cairn_formats::settings::Protection;
 use cairn_testkit::{Crash, Rng};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::exec::Picking;
 use crate::faults::{Fault, FaultKind};
 
-/// One run: a pool, and what happens to it.
+/// One run: a pool, and its events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -19,24 +19,24 @@ pub struct Scenario {
     pub lives: Vec<Life>,
 }
 
-/// What kind of trouble a scenario has. It decides what the engine owes.
+/// The kind of trouble in a scenario. It determines the guarantees of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
-    /// Crashes only: every operation succeeds, every byte is there with M disks gone.
+    /// Crashes only: every operation succeeds, every byte survives with M disks gone.
     Crashes,
     /// Also disks that run full: operations may be refused for that.
     Full,
     /// Also up to M disks that fail and lie in any way: nothing is lost, reads succeed.
     BadDisks,
-    /// Errors of up to M disks, or of the only one, none of them silent: operations may fail, what was
-    /// answered is there.
+    /// Errors of up to M disks, or of the only one, none of them silent: operations may fail, acknowledged data
+    /// survives.
     Errors,
-    /// More than M disks with damaged data: reads may fail, and never give other bytes.
+    /// More than M disks with corrupt data: reads may fail, and never return other bytes.
     Beyond,
 }
 
-/// The pool, the volume and how busy they are.
+/// The pool, the volume, and the load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
@@ -56,11 +56,11 @@ pub struct Shape {
     pub has_threads: bool,
     /// Clients mostly write and commit, and mostly to one file.
     pub is_data_heavy: bool,
-    /// Whether operations of disks take time.
+    /// Whether disk operations take time.
     pub is_paced: bool,
-    /// Disks that have the trouble.
+    /// Disks with the trouble.
     pub bad_disks: Vec<usize>,
-    /// Now and then an operation of a disk takes very much longer than others.
+    /// Sometimes a disk operation takes very much longer than others.
     #[serde(default)]
     pub is_uneven: bool,
     /// Clients change owners, too.
@@ -69,7 +69,7 @@ pub struct Shape {
     /// Each start has the log forget the earlier ones.
     #[serde(default)]
     pub forgets_starts: bool,
-    /// A lost disk is waited for so long before what it had is made anew.
+    /// Time to wait for a lost disk before its shards are rebuilt.
     #[serde(default)]
     pub rebuild_delay_ms: u64,
     #[serde(default)]
@@ -79,7 +79,7 @@ pub struct Shape {
     /// Directories get and lose policies, and data is converted to them.
     #[serde(default)]
     pub sets_policies: bool,
-    /// Clients write what depends on what is there, too.
+    /// Clients also write depending on present contents.
     #[serde(default)]
     pub compares: bool,
     /// Clients put objects, too.
@@ -88,45 +88,45 @@ pub struct Shape {
     /// The volume is encrypted.
     #[serde(default)]
     pub is_encrypted: bool,
-    /// Clients write many files that are so small that the metadata has their bytes.
+    /// Clients write many files so small that the metadata holds their bytes.
     #[serde(default)]
     pub has_tiny_files: bool,
-    /// Records are looked for in a read cache, which is not to be trusted.
+    /// Reads use a read cache, which is untrusted.
     #[serde(default)]
     pub has_read_cache: bool,
-    /// Bytes that are in a record are not written again, and clients write the same bytes again.
+    /// Bytes that are in a record are not written again, and clients write equal bytes repeatedly.
     #[serde(default)]
     pub dedupes: Dedupes,
     /// Cold data goes to an object store, and comes back.
     #[serde(default)]
     pub tiers: Tiers,
-    /// Scenarios written down before there was this play as they did.
+    /// Scenarios from before this field play as before.
     #[serde(default)]
     pub space: Space,
 }
 
-/// The object store that cold data goes to.
+/// The object store for cold data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tiers {
     pub trouble: TierTrouble,
-    /// The volume looks so often what goes there.
+    /// Interval at which the volume looks for cold data.
     pub interval_ms: u64,
 }
 
-/// What the object store does wrong.
+/// Faults of the object store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TierTrouble {
-    /// There is none.
+    /// There is no store.
     #[default]
     None,
-    /// Nothing, but it is slow now and then.
+    /// No faults, but sometimes slow.
     Sound,
-    /// It is away, silent or slow, loses answers, garbles and loses what it is sent, garbles what it sends, and lists late:
+    /// It is away, silent or slow, loses answers, corrupts and loses uploads, corrupts downloads, and lists late:
     /// nothing is lost, and reads may fail.
     Flaky,
-    /// It also loses what it had taken and given back: reads of that fail, and of nothing else.
+    /// It also loses objects that it had accepted and returned: reads of those fail, and no others.
     Loses,
 }
 
@@ -135,7 +135,7 @@ impl TierTrouble {
         matches!(self, Self::Flaky | Self::Loses)
     }
 
-    /// One in so many requests goes wrong.
+    /// One in this many requests fails.
     pub fn one_in(self) -> u64 {
         match self {
             Self::None | Self::Sound => u64::MAX,
@@ -160,14 +160,14 @@ pub enum Dedupes {
 pub struct Space {
     /// Size of a shard.
     pub shard_kib: u64,
-    /// Files of deleted shards that are kept for new ones.
+    /// Number of files of deleted shards that are kept for new ones.
     pub recycled_files_max: usize,
     pub gc_interval_ms: u64,
     pub gc_garbage_percent: u64,
-    /// As a server has it: a fourth of the reserve may be garbage.
+    /// As on a server: a fourth of the reserve may be garbage.
     pub gc_is_lazy: bool,
     pub gc_seal_idle_ms: u64,
-    /// Clients write over what is there, and read it meanwhile.
+    /// Clients overwrite present data, and read it meanwhile.
     pub is_overwriting: bool,
 }
 
@@ -177,30 +177,30 @@ pub struct Space {
 pub struct Life {
     /// Operations of each client.
     pub op_count: u32,
-    /// Between one operation and the next of a client, at most.
+    /// Longest pause between two operations of a client.
     pub pause_ms_max: u64,
     pub faults: Vec<Fault>,
     /// Time without clients at the end, if there is no crash before.
     pub idle_seconds: u64,
     pub end: End,
-    /// Check also what is readable without these disks, before it begins.
+    /// Before it begins, also check which data is readable without these disks.
     pub without: Vec<usize>,
-    /// Work in the background, beside what earlier lives have left to do.
+    /// Background work, in addition to the unfinished work of earlier lives.
     #[serde(default)]
     pub work: Option<Work>,
 }
 
-/// What is done to the pool's disks while clients work.
+/// Work on the pool's disks while clients work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
     pub kind: WorkKind,
-    /// Decides which disk, among those that the promises allow.
+    /// Decides the disk, among those that the promises allow.
     pub pick: u64,
-    /// The power goes just after so many steps of moves and deletions of shards since the work began, instead of after
-    /// operations of clients.
+    /// The power goes just after this many steps of moves and deletions of shards since the work began, instead of
+    /// after operations of clients.
     pub power_off_after: Option<u32>,
-    /// It begins when clients have begun so many operations: what they have written by then is what moves.
+    /// It begins when clients have begun this many operations: the data written by then moves.
     #[serde(default)]
     pub after_ops: u32,
 }
@@ -208,13 +208,12 @@ pub struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
-    /// Everything is moved off a disk, which then leaves; a new one takes its place, or none if the others are
-    /// enough.
+    /// A disk is drained and removed; a new one takes its place, or none if the others are enough.
     Drain { has_spare: bool },
-    /// A disk is gone from the start on: what it had is made anew from the others.
+    /// A disk is missing from the start on: its shards are rebuilt from the others.
     Rebuild {
         has_spare: bool,
-        /// Nobody said that it is gone for good, and the next life has it again, as it was.
+        /// The disk was not declared lost for good, and the next life has it again, unchanged.
         comes_back: bool,
     },
     /// All shards and all records are checked and repaired.
@@ -226,21 +225,20 @@ pub enum WorkKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// So many steps of the executor after the clients began so many operations; at the end of the
-    /// idle time if there are not so many. With 0 operations the start itself is cut off.
+    /// This many steps of the executor after the clients began this many operations; at the end of the idle time if
+    /// there are fewer. With 0 operations the start itself is cut off.
     Crash {
         after_ops: u32,
         then_steps: u64,
         keep: Keep,
-        /// Not at once, but where it hurts most: when a shard is deleted while some change of the metadata
-        /// is not durable yet.
+        /// Later, at the worst moment: when a shard is deleted while some change of the metadata is not durable yet.
         #[serde(default)]
         at_removal: bool,
     },
     Close,
 }
 
-/// What a crash leaves of what was not synced; see [`Crash`].
+/// The unsynced data that a crash leaves; see [`Crash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
@@ -260,12 +258,12 @@ impl Keep {
 }
 
 impl Shape {
-    /// How many disks may be lost.
+    /// Number of disks that may be lost.
     pub fn tolerated(&self) -> usize {
         self.tolerated_of(self.disk_count)
     }
 
-    /// How many disks may be lost without loss of data that is written when the pool has so many disks.
+    /// Number of disks that may be lost without loss of data that is written while the pool has `disk_count` disks.
     pub fn tolerated_of(&self, disk_count: usize) -> usize {
         match self.protection {
             Protection::Default => match disk_count {
@@ -279,7 +277,7 @@ impl Shape {
         }
     }
 
-    /// Copies of the metadata in a pool of so many disks: as a server keeps them.
+    /// Copies of the metadata in a pool of `disk_count` disks, as a server keeps them.
     pub fn metadata_copies(&self, disk_count: usize) -> usize {
         let of_pool = match disk_count {
             0 | 1 => 0,
@@ -289,8 +287,7 @@ impl Shape {
         1 + self.tolerated_of(disk_count).max(of_pool)
     }
 
-    /// Whether everything that was answered is there without any set of so many disks that has those with the
-    /// trouble.
+    /// Whether all acknowledged data survives without any set of M disks that includes those with the trouble.
     pub fn promises_losses(&self) -> bool {
         let is_promised = matches!(
             self.trouble,
@@ -308,7 +305,7 @@ impl Scenario {
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x005e_ed0f_ca12_2026);
         let mut shape = draw_shape(&mut rng);
-        // Numbers of their own, so that a seed keeps the rest of what it always was.
+        // Random numbers of their own, so that a seed keeps its other draws.
         shape.space = draw_space(&mut Rng::new(seed ^ 0x9a7b_a9e5), &shape);
         shape.compares = Rng::new(seed ^ 0x6c75_6e73).below(4) == 0;
         shape.puts = Rng::new(seed ^ 0x7075_7473).below(3) == 0;
@@ -340,7 +337,7 @@ impl Scenario {
             for (index, life) in lives.iter_mut().enumerate() {
                 life.work = draw_work(&mut work, &shape);
                 let Some(drawn) = &mut life.work else {
-                    // It goes on with what the life before has left.
+                    // It continues the work of the previous life.
                     if let End::Crash { at_removal, .. } = &mut life.end {
                         *at_removal = begins.coin();
                     }
@@ -350,7 +347,7 @@ impl Scenario {
                 let drawn = *drawn;
                 life.faults
                     .extend(draw_beside(&mut work, &shape, drawn.kind));
-                // What is written anew is deleted where it was: that is where it hurts most.
+                // After a rewrite the old segment is deleted: that is the worst moment.
                 if let End::Crash { at_removal, .. } = &mut life.end
                     && drawn.power_off_after.is_none()
                 {
@@ -381,7 +378,7 @@ impl Scenario {
         shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
         shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
         shape.sets_quotas = Rng::new(seed ^ 0x90a7_a5e7).coin();
-        // None of the seeds that find the planted bugs which are hard to find: they stay as they were.
+        // No seed that finds a hard planted bug: those seeds keep their runs.
         shape.sets_policies = Rng::new(seed ^ 0x7086_bacb).below(3) == 0;
         shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
         // Again none of those seeds.
@@ -406,7 +403,7 @@ impl Scenario {
     }
 }
 
-/// None of the seeds that find the planted bugs which are hard to find have tiers: they stay as they were.
+/// No seed that finds a hard planted bug has tiers: those seeds keep their runs.
 const TIERS_PICK: u64 = 0x7473_c0cf;
 
 /// One in four has an object store. Then segments are small, and sealed early, so that some are cold.
@@ -434,7 +431,7 @@ fn aim_at_tiers(rng: &mut Rng, shape: &mut Shape) {
     }
 }
 
-/// The power goes while the journal of the life before is written into the log anew.
+/// The power goes while the journal of the previous life is rewritten into the log.
 fn aim_at_starts(rng: &mut Rng, lives: &mut [Life]) {
     for life in lives.iter_mut().skip(1) {
         let is_chosen = rng.coin() && life.work.is_none();
@@ -515,7 +512,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         shape.disk_mib = 128;
     }
     let bad_count = match shape.trouble {
-        // The log has fewer copies while a disk has no space for it: the full ones are those to lose.
+        // The log has fewer copies while a disk has no space for it: the full disks are the ones to lose.
         Trouble::Errors | Trouble::Full => shape.tolerated().max(1),
         Trouble::BadDisks => 1 + rng.below(shape.tolerated() as u64) as usize,
         Trouble::Beyond => (shape.tolerated() + 1).min(disk_count),
@@ -526,7 +523,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
 }
 
 impl Default for Space {
-    /// As on a server, but for the size of the disks.
+    /// As on a server, except for the size of the disks.
     fn default() -> Self {
         Self {
             shard_kib: 4096,
@@ -615,7 +612,7 @@ fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
     if rng.below(3) == 0 {
         return None;
     }
-    // Without one what has a shard on every disk is rewritten.
+    // Without a spare, segments with a shard on every disk are rewritten.
     let has_spare = rng.coin();
     let kind = match rng.below(8) {
         0..3 => WorkKind::Drain { has_spare },
@@ -628,7 +625,7 @@ fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
     };
     let pick = rng.u64();
     let kind = match kind {
-        // So that all that is drawn after it stays as it was without this kind.
+        // Keeps all later draws as they were without this kind.
         WorkKind::Scrub if pick & 1 == 1 => WorkKind::Journal,
         kind => kind,
     };
@@ -643,18 +640,18 @@ fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
     })
 }
 
-/// Work in the background needs data on the disks, in segments that are full.
+/// Background work needs data on the disks, in full segments.
 fn aim_at_work(rng: &mut Rng, shape: &mut Shape) {
     if rng.below(3) == 0 {
         return;
     }
     shape.is_data_heavy = true;
     shape.client_count = shape.client_count.max(2);
-    // Disks that take no time let the power go between one step and the next, where nothing is under way elsewhere.
+    // Disks without delays let the power go between one step and the next, where no other work is in progress.
     if rng.coin() {
         (shape.is_paced, shape.is_uneven) = (false, false);
     }
-    // With as few disks as the protection needs, less is had while one is lost.
+    // With as few disks as the protection needs, protection is lower while one is lost.
     if shape.trouble == Trouble::Crashes && rng.below(4) == 0 {
         (shape.disk_count, shape.protection) = one_of(
             rng,
@@ -672,7 +669,7 @@ fn aim_at_work(rng: &mut Rng, shape: &mut Shape) {
     }
 }
 
-/// After how many operations of clients work begins: in a new pool, when something is in it.
+/// Number of client operations after which work begins: in a new pool, when it has some data.
 fn draw_begin(rng: &mut Rng, op_count: u32, shape: &Shape, is_first: bool) -> u32 {
     let all_ops = u64::from(op_count) * shape.client_count as u64;
     match is_first || rng.coin() {
@@ -681,7 +678,7 @@ fn draw_begin(rng: &mut Rng, op_count: u32, shape: &Shape, is_first: bool) -> u3
     }
 }
 
-/// The only disk fails to sync what clients wrote: that is all that can be lost for it.
+/// The only disk fails to sync data of clients: nothing else can be lost by that.
 fn aim_at_syncs(rng: &mut Rng, shape: &Shape, life: &mut Life) {
     if shape.trouble != Trouble::Errors || shape.tolerated() > 0 || rng.coin() {
         return;
@@ -697,7 +694,7 @@ fn aim_at_syncs(rng: &mut Rng, shape: &Shape, life: &mut Life) {
     });
 }
 
-/// A scrub meets damage, mostly nothing but what lay there when it began: then it has to leave none.
+/// A scrub meets corruption, usually only such that existed when it began: then it has to leave none.
 fn aim_at_scrubs(rng: &mut Rng, shape: &Shape, life: &mut Life) {
     let is_aimed = matches!(shape.trouble, Trouble::BadDisks | Trouble::Beyond);
     if !is_aimed || life.work.is_none() || rng.below(3) != 0 {
@@ -763,7 +760,7 @@ fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
     faults
 }
 
-/// Reads that fail while shards are made anew from others. What no others have would be given up.
+/// Reads that fail while shards are rebuilt from others. Bytes that no others have would be given up.
 fn draw_beside(rng: &mut Rng, shape: &Shape, kind: WorkKind) -> Option<Fault> {
     let is_bad = matches!(shape.trouble, Trouble::BadDisks | Trouble::Errors);
     let is_bad = is_bad && shape.tolerated() > 0;
@@ -786,8 +783,8 @@ fn draw_beside(rng: &mut Rng, shape: &Shape, kind: WorkKind) -> Option<Fault> {
     })
 }
 
-/// One disk with trouble among those that may be lost, so that another one may go while it fails; and many
-/// shards to make anew.
+/// One disk with trouble among those that may be lost, so that another one may be lost while it fails; and many shards
+/// to rebuild.
 fn aim_at_rebuild(rng: &mut Rng, shape: &mut Shape) {
     shape.trouble = Trouble::BadDisks;
     shape.bad_disks = draw_disks(rng, shape.disk_count, 1, &[]);
@@ -804,7 +801,7 @@ fn run_to_its_end(shape: &Shape, life: &mut Life) {
     life.idle_seconds = life.idle_seconds.max(5);
 }
 
-/// A rebuild some of whose sources cannot be read. By chance alone that is drawn in one of some hundred seeds.
+/// A rebuild some of whose sources are unreadable. By chance alone that is drawn in one of some hundred seeds.
 fn draw_rebuild_past_errors(rng: &mut Rng, shape: &Shape, life: &mut Life) {
     let kind = WorkKind::Rebuild {
         has_spare: true,
@@ -822,7 +819,7 @@ fn draw_rebuild_past_errors(rng: &mut Rng, shape: &Shape, life: &mut Life) {
     life.faults.extend(faults);
 }
 
-/// Kinds that were added later, so that seeds keep the faults that they had.
+/// Kinds that were added later, so that seeds keep their earlier faults.
 fn draw_newer(rng: &mut Rng, shape: &Shape) -> Option<Fault> {
     if rng.below(3) != 0 || shape.bad_disks.is_empty() {
         return None;

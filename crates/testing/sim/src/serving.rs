@@ -1,10 +1,10 @@
-//! The volume as clients reach it, also while the pool opens it again.
+//! The volume as clients reach it, even while the pool reopens it.
 //!
-//! Owns: when a client may begin an operation, and which opening of the volume it goes to.
-//! Must not know: why the volume is opened again, what should be in it.
+//! Owns: when a client may begin an operation, and which opening of the volume it uses. Must not know: why the volume
+//! is reopened, its expected contents.
 //!
-//! While it is opened again operations go on, until one is told to come again later: from then on none begins. The next
-//! opening is served when all have ended and somebody has looked at what it has.
+//! While it is reopened, operations go on until one is told to come again later: from then on none begins. The next
+//! opening is served when all operations have ended and its contents were checked.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -27,20 +27,20 @@ struct ServingState {
 }
 
 impl Serving {
-    /// From now on this is what clients reach.
+    /// Sets the opening that clients reach from now on.
     pub fn put(&self, fs: Fs) {
         self.change(|inner| {
             (inner.fs, inner.is_reopening, inner.is_held) = (Some(fs), false, false);
         });
     }
 
-    /// The volume may end and come back. Resolves when nothing else is under way for which it may.
+    /// Allows the volume to end and come back. Resolves when no other task has that permission.
     pub async fn expect_another(&self) {
         self.wait_for(|inner| (!std::mem::replace(&mut inner.is_reopening, true)).then_some(()))
             .await;
     }
 
-    /// It does not come back in this life: operations fail as they do.
+    /// It does not come back in this life: operations fail.
     pub fn give_up(&self) {
         self.change(|inner| (inner.is_reopening, inner.is_held) = (false, false));
     }
@@ -49,19 +49,19 @@ impl Serving {
         self.0.lock().is_reopening
     }
 
-    /// A client was told to come again later.
+    /// Notes that a client was told to come again later.
     pub fn come_later(&self) {
         self.change(|inner| inner.is_held |= inner.is_reopening);
     }
 
-    /// Resolves when no operation is under way; none begins from now on.
+    /// Resolves when no operation is in progress; none begins from now on.
     pub async fn idle(&self) {
         self.change(|inner| inner.is_held = true);
         self.wait_for(|inner| (inner.under_way == 0).then_some(()))
             .await;
     }
 
-    /// Begins an operation on what is returned, as soon as that may be.
+    /// Begins an operation on the returned opening, as soon as that is allowed.
     pub async fn begin(&self) -> Fs {
         self.wait_for(|inner| {
             let fs = inner.fs.clone().filter(|_| !inner.is_held)?;

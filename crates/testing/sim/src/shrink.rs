@@ -1,6 +1,6 @@
 //! Makes a failing scenario smaller.
 //!
-//! Owns: what is tried, in which order. Must not know: why it fails; any failure counts.
+//! Owns: the tries and their order. Must not know: the cause of the failure; any failure counts.
 
 use crate::scenario::{End, Scenario};
 use crate::{Verdict, run};

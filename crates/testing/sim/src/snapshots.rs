@@ -1,11 +1,10 @@
-//! Snapshots of the volume beside its clients: each has what the volume had at one moment while it was taken, and keeps it.
+//! Snapshots of the volume beside its clients: each has the contents at one moment while it was taken, and keeps them.
 //!
-//! Owns: when snapshots are taken and deleted, what each may hold, that it stays the same over restarts, moves and the
-//! deletion of others.
-//! Must not know: how versions are kept, when the power goes.
+//! Owns: when snapshots are taken and deleted, the allowed contents of each, and that they are unchanged after
+//! restarts, moves and deletions of others. Must not know: how versions are kept, when the power goes.
 //!
-//! A snapshot is judged as what a crash leaves is: some prefix of all changes, with all that was answered before the call
-//! that took it. What it holds then, it holds to the end.
+//! A snapshot is judged like the contents after a crash: some prefix of all changes, with everything acknowledged
+//! before the call that took it. Its contents then never change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,25 +21,25 @@ use crate::model::{Mark, Model};
 use crate::tree::{FoundKind, FoundNode, FoundTree};
 use crate::world::{VOLUME, World, read_everything};
 
-/// At a time.
+/// Limit of snapshots at a time.
 const COUNT_MAX: usize = 4;
-/// Changes asked for at a time.
+/// Changes requested at a time.
 const DIFF_PAGE: usize = 5;
-/// Between two steps, at most.
+/// Longest pause between two steps.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
-/// How long other nodes take for a step, at most.
+/// Longest time of other nodes for a step.
 const OTHERS_MAX: Duration = Duration::from_millis(30);
-/// How long what a deleted snapshot held may stay, and how often it is looked at.
+/// Limit of the checks until the space of a deleted snapshot is free, and their interval.
 const FREED_LOOKS_MAX: u32 = 600;
 const FREED_LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is known of a snapshot.
+/// Knowledge about a snapshot.
 #[derive(Clone, Debug)]
 enum KnownSnapshot {
-    /// Whether it was taken is not known yet, nor what it has: a moment since the mark.
+    /// It may or may not exist, and its contents are unknown: a moment since the mark.
     MayBeThere(Mark),
     Has(FoundTree),
-    /// Whether it was deleted is not known yet.
+    /// It may or may not be deleted.
     MayBeGone(FoundTree),
 }
 
@@ -49,12 +48,12 @@ enum KnownSnapshot {
 pub(crate) struct Snapshots {
     known: BTreeMap<Vec<u8>, KnownSnapshot>,
     named: u32,
-    /// Those of which what they hold was judged, and how often one was compared with what it held.
+    /// Snapshots whose contents were judged, and comparisons of one with its earlier contents.
     pub judged: u64,
     pub compared: u64,
 }
 
-/// What the snapshots of a volume hold; none where it could not be read.
+/// The contents of a volume's snapshots; none for unreadable ones.
 pub(crate) type Read = BTreeMap<Vec<u8>, FoundTree>;
 
 /// Reads all of them.
@@ -72,7 +71,7 @@ pub(crate) async fn read_all(fs: &Fs, is_unreadable_allowed: bool) -> Result<Rea
 }
 
 impl Snapshots {
-    /// Whether a restart may find these; says why not. Returns what is known of them then.
+    /// Whether a restart may find these; the error says why not. Returns the knowledge about them after that.
     pub fn judge(&self, model: &Model, read: &Read) -> Result<Self, String> {
         if let Some(name) = read.keys().find(|name| !self.known.contains_key(*name)) {
             return Err(format!(
@@ -116,7 +115,7 @@ impl Snapshots {
         format!("s{}", self.named).into_bytes()
     }
 
-    /// The names of those that are there for sure.
+    /// The names of those that certainly exist.
     fn names(&self) -> Vec<Vec<u8>> {
         let is_there =
             |(_, known): &(&Vec<u8>, &KnownSnapshot)| matches!(known, KnownSnapshot::Has(_));
@@ -129,7 +128,7 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// That a snapshot has what it had before, where both could be read.
+/// Checks that a snapshot has its earlier contents, where both were readable.
 fn same(had: &FoundTree, has: &FoundTree) -> Result<(), String> {
     let names = |found: &FoundTree| found.nodes.keys().copied().collect::<Vec<u64>>();
     if names(had) != names(has) {
@@ -144,7 +143,7 @@ fn same(had: &FoundTree, has: &FoundTree) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes and deletes snapshots in one life, as a client does what it does.
+/// Takes and deletes snapshots in one life, like a client.
 pub(crate) struct Snapshotter {
     pub life: Arc<client::Life>,
     pub judge: Arc<Judge>,
@@ -169,7 +168,7 @@ impl Snapshotter {
     }
 
     async fn step(&mut self, fs: &Fs) -> Result<(), String> {
-        // Of groups that broke off with an earlier life.
+        // Groups that an earlier life left unfinished.
         if let Err(error) = give_up_groups(fs).await {
             return self.refused(fs, "giving up", b"of a group", &error);
         }
@@ -207,7 +206,8 @@ impl Snapshotter {
         }
     }
 
-    /// As the node of one of several volumes does it: clients wait for answers meanwhile. Returns whether the group is whole.
+    /// Like the node of one of several volumes: clients wait for answers meanwhile. Returns whether the group is
+    /// complete.
     async fn take_with_group(&mut self, fs: &Fs, name: &[u8]) -> Result<bool, SnapshotFailure> {
         let group = self.rng.u64().max(1);
         let of_one = |(_, error)| error;
@@ -251,7 +251,7 @@ impl Snapshotter {
         }
     }
 
-    /// Reads one that is there, and judges it.
+    /// Reads an existing snapshot, and judges it.
     async fn look(&self, fs: &Fs, name: &[u8]) -> Result<(), String> {
         let (life, judge) = (&self.life, &self.judge);
         let at = |error| format!("snapshot {}: {error}", shown(name));
@@ -310,7 +310,7 @@ impl Snapshotter {
     }
 }
 
-/// Deletes what is there of groups of which nobody knows any more.
+/// Deletes the snapshots of unknown groups.
 async fn give_up_groups(fs: &Fs) -> Result<(), SnapshotFailure> {
     for group in fs.undecided_groups() {
         fs.decide_group(group, false).await?;
@@ -318,8 +318,8 @@ async fn give_up_groups(fs: &Fs) -> Result<(), SnapshotFailure> {
     Ok(())
 }
 
-/// Restores the volume from one of them, and from what it was before that again. Each time it is what the snapshot has, all
-/// others stay as they are, and what is told to have changed between any two of them has.
+/// Restores the volume from one of them, and then from its contents before that. Each time it has the contents of the
+/// snapshot, all others are unchanged, and the reported changes between any two of them are right.
 pub(crate) async fn there_and_back(
     env: &Env,
     world: World,
@@ -330,7 +330,7 @@ pub(crate) async fn there_and_back(
     let Some(name) = names.get(rng.below(names.len().max(1) as u64) as usize) else {
         return Ok(world);
     };
-    // A crash may have cut an earlier time short, after it was taken.
+    // A crash may have interrupted an earlier run after it took the snapshot.
     let mut kept = (0..).map(|number| format!("before{number}").into_bytes());
     let is_new = |kept: &Vec<u8>| !snapshots.lock().known.contains_key(kept);
     let kept = &kept.find(is_new).unwrap_or_default();
@@ -360,12 +360,12 @@ async fn restored(
     if let Some(KnownSnapshot::Has(had)) = known {
         same(&had, &has).map_err(at)?;
     }
-    // None of them is one whose state is open.
+    // None of them is in an unknown state.
     snapshots.lock().judge(&Model::new(), &read).map_err(at)?;
     Ok(world)
 }
 
-/// That what is told of any two snapshots is what is different.
+/// Checks that the reported differences of any two snapshots are right.
 async fn check_diffs(fs: &Fs, known: &BTreeMap<Vec<u8>, KnownSnapshot>) -> Result<(), String> {
     let all = fs.snapshots();
     for (at, earlier) in all.iter().enumerate() {
@@ -413,7 +413,7 @@ fn check_diff(before: &FoundTree, after: &FoundTree, changes: &[FileChange]) -> 
                 let of = |node: &FoundNode| FoundNode {
                     nlink: 0,
                     kind: match &node.kind {
-                        // Names are told one by one.
+                        // Names are reported one by one.
                         FoundKind::Dir(_) => FoundKind::Dir(BTreeMap::new()),
                         kind => kind.clone(),
                     },
@@ -465,7 +465,7 @@ fn check_diff(before: &FoundTree, after: &FoundTree, changes: &[FileChange]) -> 
     Ok(())
 }
 
-/// Deletes all of them, one after the other; then the volume holds nothing for them any more.
+/// Deletes all of them, one after the other; then the volume holds no space for them.
 pub(crate) async fn delete_all(
     env: &Env,
     fs: &Fs,
@@ -484,7 +484,7 @@ pub(crate) async fn delete_all(
         snapshots.lock().known.remove(name);
         if rng.coin() {
             let read = read_all(fs, false).await?;
-            // None of them is one whose state is open.
+            // None of them is in an unknown state.
             snapshots.lock().judge(&Model::new(), &read)?;
         }
     }

@@ -1,6 +1,6 @@
-//! Runs seeds side by side until there are enough of them, or one fails.
+//! Runs seeds in parallel until there are enough of them, or one fails.
 //!
-//! Owns: which thread runs which seed, and when the threads stop. Must not know: what a seed does.
+//! Owns: which thread runs which seed, and when the threads stop. Must not know: the work of a seed.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub struct Sweep {
     pub keep_going: bool,
 }
 
-/// What a run of seeds has seen up to now.
+/// Results of the seeds up to now.
 pub struct Swept<T, S> {
     pub total: T,
     pub seeds: u64,
@@ -24,16 +24,16 @@ pub struct Swept<T, S> {
     pub failed: Vec<S>,
 }
 
-/// As many threads as were asked for, or as the machine has processors.
+/// As many threads as requested, or as the machine has processors.
 pub fn threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
 impl Sweep {
-    /// Runs seeds on all threads until `is_over` says so of the count of seeds that were begun before.
+    /// Runs seeds on all threads until `is_over` returns true for the number of seeds begun before.
     ///
-    /// `run` runs a seed; `None`: the seed is left out. `note` adds what came of a seed to the total, and returns the scenario if it
-    /// failed.
+    /// `run` runs a seed; `None`: the seed is left out. `note` adds the result of a seed to the total, and returns the
+    /// scenario if it failed.
     pub fn run<R, T: Default + Send, S: Send>(
         &self,
         is_over: impl Fn(u64) -> bool + Sync,

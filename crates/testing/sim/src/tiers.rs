@@ -1,8 +1,8 @@
-//! An object store for cold data, beside the clients of a volume: what goes there and comes back must not be seen in what
-//! clients are told, and all that is there is a segment's or known to be nobody's.
+//! An object store for cold data, beside the clients of a volume. Offload and promote must not change the answers to
+//! clients, and every object belongs to a segment or is known to be unneeded.
 //!
-//! Owns: when policies change and days pass; what has to be in the object store, and what cannot be read without it.
-//! Must not know: which segments go, what the store does wrong (`object_store`).
+//! Owns: when policies change and days pass; the expected objects, and the data that is unreadable without them. Must
+//! not know: which segments go, the faults of the store (`object_store`).
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -27,12 +27,12 @@ use crate::world::{VOLUME, WHO, World};
 
 const TIER_NAME: &str = "cold";
 const VOLUME_NAME: &str = "main";
-/// Between two steps, at most.
+/// Longest pause between two steps.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 const DAY_SECONDS: i64 = 24 * 3600;
-/// After this a store that was away is asked again.
+/// Pause before a store that was away is asked again.
 const AWAY_MAX: Duration = Duration::from_secs(6);
-/// How often it is looked whether nothing is left in the store, and how long that may take.
+/// Interval of the check whether the store is empty, and its longest duration.
 const EMPTY_LOOK_PAUSE: Duration = Duration::from_secs(5);
 const EMPTY_LOOKS_MAX: u32 = 240;
 
@@ -40,7 +40,7 @@ fn name<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text} is no name"))
 }
 
-/// Adds the tier, or opens it where that failed at the start.
+/// Adds the tier, or opens it if that failed at the start.
 pub(crate) async fn begin(world: &World, store: &LifeStore, is_first: bool) -> Result<(), String> {
     store.disarm();
     if !is_first {
@@ -77,7 +77,7 @@ pub(crate) async fn set_policy(
     set.await
 }
 
-/// Changes policies and has days pass in one life, as a client does what it does.
+/// Changes policies and lets days pass in one life, like a client.
 pub(crate) struct Tierer {
     pub life: Arc<client::Life>,
     pub judge: Arc<Judge>,
@@ -119,7 +119,8 @@ impl Tierer {
         }
     }
 
-    /// Half of the time for some files alone: by name, which renames change, by size, or by what nobody changed for days.
+    /// Half of the time for some files only: by name, which renames change, by size, or by files that were unchanged
+    /// for days.
     fn filter(&mut self) -> Result<TierFilter, String> {
         let files = ["any", "n[024]", "n[135]", "*1,?2"];
         let mut filter = TierFilter::default();
@@ -150,7 +151,7 @@ impl Tierer {
         }
     }
 
-    /// Objects are looked at as `cairn tier check` does it.
+    /// Checks objects like `cairn tier check`.
     async fn verify(&self) -> Result<(), String> {
         let Some(fs) = self.judge.fs() else {
             return Ok(());
@@ -165,7 +166,7 @@ impl Tierer {
     }
 }
 
-/// Objects of segments, and those that are noted to be nobody's.
+/// Objects of segments, and those that are noted as unneeded.
 fn known(fs: &Fs) -> Result<(BTreeSet<ObjectId>, BTreeSet<ObjectId>), String> {
     let object = |segment, nonce| ObjectId {
         volume: VOLUME,
@@ -191,7 +192,7 @@ fn known(fs: &Fs) -> Result<(BTreeSet<ObjectId>, BTreeSet<ObjectId>), String> {
 /// A part of a file.
 type Part = (Ino, u64, Vec<u8>);
 
-/// What cannot be read while objects are lost is in these, and nothing else. Returns what could be read.
+/// Exactly the data in lost objects is unreadable. Returns the readable parts.
 async fn check_lost(fs: &Fs, store: &LifeStore) -> Result<Vec<Part>, String> {
     let mut extents = Vec::new();
     let (from, to) = Key::all_extents();
@@ -199,7 +200,7 @@ async fn check_lost(fs: &Fs, store: &LifeStore) -> Result<Vec<Part>, String> {
         if let (Ok(KeyKind::Extent { ino, end_offset }), Ok(extent)) =
             (KeyKind::parse(key), ExtentRecord::decode(value))
         {
-            // What the metadata has itself no lost object takes away.
+            // Data in the metadata itself does not depend on objects.
             let segment = match extent.place {
                 ExtentPlace::Record { record, .. } => Some(record.location.segment),
                 ExtentPlace::Inline(_) => None,
@@ -231,7 +232,7 @@ async fn check_lost(fs: &Fs, store: &LifeStore) -> Result<Vec<Part>, String> {
         match fs.read(&WHO, ino, range.start, len).await {
             Ok(read) => parts.push((ino, range.start, read.parts.concat())),
             Err(FsError::Io(_)) if was_lost || is_lost(segment) => {}
-            // It was deleted, and goes.
+            // It was deleted, and is being removed.
             Err(FsError::Stale | FsError::NotFound) => {}
             Err(error) => {
                 return Err(format!(
@@ -243,7 +244,8 @@ async fn check_lost(fs: &Fs, store: &LifeStore) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// What is in the object store when clients are done; how many objects were lost. It does nothing wrong from then on.
+/// Checks the contents of the object store when clients are done; returns the number of lost objects. The store has no
+/// faults from then on.
 pub(crate) async fn check(
     env: &Env,
     world: &World,
@@ -278,7 +280,7 @@ pub(crate) async fn check(
     Ok(missed)
 }
 
-/// Each object is a segment's, or noted; and what segments say is there is.
+/// Each object belongs to a segment, or is noted; and every object that segments name exists.
 pub(crate) fn check_objects(fs: &Fs, store: &SimStore) -> Result<(), String> {
     let there: BTreeSet<ObjectId> = store.objects().into_iter().collect();
     let (used, noted) = known(fs)?;
@@ -300,7 +302,7 @@ pub(crate) fn check_objects(fs: &Fs, store: &SimStore) -> Result<(), String> {
     }
 }
 
-/// What is in the object store is on no disk, as far as the segment store knows.
+/// According to the segment store, segments in the object store are on no disk.
 fn check_shards(world: &World, fs: &Fs, judge: &Judge) -> Result<(), String> {
     if judge.is_trouble_excused() {
         return Ok(());
@@ -314,7 +316,7 @@ fn check_shards(world: &World, fs: &Fs, judge: &Judge) -> Result<(), String> {
     Ok(())
 }
 
-/// All comes back, or the volume is deleted: nothing is left in the store, and the tier can be removed.
+/// All data comes back, or the volume is deleted: nothing is left in the store, and the tier can be removed.
 pub(crate) async fn end(
     env: &Env,
     world: &World,

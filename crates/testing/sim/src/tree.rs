@@ -1,13 +1,13 @@
-//! The names of a small POSIX file system, as the simulator expects them to be.
+//! The expected names of a small POSIX file system.
 //!
-//! Owns: what each change does to names, links, modes and attributes, and which error refuses it.
-//! Must not know: file bytes, durability, the engine.
+//! Owns: the effect of each change on names, links, modes and attributes, and the error that refuses it. Must not know:
+//! file bytes, durability, the engine.
 
 use std::collections::BTreeMap;
 
 use cairn_fs::FsError;
 
-/// Names an inode of the model; the engine's numbers are not known before it answers.
+/// Names an inode of the model; the engine's number is unknown before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
@@ -33,7 +33,7 @@ pub struct Node {
     pub xattrs: BTreeMap<Name, Vec<u8>>,
 }
 
-/// One change of names or attributes. `node` is what a creation makes.
+/// One change of names or attributes. `node` is the node that a creation makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Create {
@@ -42,12 +42,12 @@ pub enum Change {
         node: NodeId,
         mode: u32,
     },
-    /// A file comes with its bytes and an attribute, in the place of what has the name.
+    /// A file comes with its bytes and an attribute, and replaces the present entry of this name.
     Put {
         dir: NodeId,
         name: Name,
         node: NodeId,
-        /// Nothing may have the name.
+        /// Requires that the name is unused.
         absent: bool,
         words: u64,
         tag: u32,
@@ -88,13 +88,13 @@ pub enum Change {
         node: NodeId,
         mode: u32,
     },
-    /// Only what is given.
+    /// Only the given fields.
     Chown {
         node: NodeId,
         uid: Option<u32>,
         gid: Option<u32>,
     },
-    /// Of a file; what it does to the bytes is not the tree's.
+    /// Truncates a file; its effect on bytes is outside of the tree.
     Cut {
         node: NodeId,
         size_bytes: u64,
@@ -173,11 +173,11 @@ impl Tree {
             .ok_or(FsError::NotFound)
     }
 
-    /// What the engine answers to this change, and whether it changes anything.
+    /// The expected answer of the engine, and whether the change has an effect.
     pub fn expect(&self, change: &Change) -> Result<bool, FsError> {
         let mut after = self.clone();
         after.apply(change)?;
-        // A cut and a change of mode or owner are always written, also to what was there.
+        // A cut and a change of mode or owner are always written, even without a difference.
         let is_attribute = matches!(
             change,
             Change::Chmod { .. } | Change::Chown { .. } | Change::Cut { .. }
@@ -379,7 +379,7 @@ impl Tree {
     }
 
     fn link(&mut self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), FsError> {
-        // A removed inode is refused before anything is said of the directory.
+        // A removed inode is refused before the directory is checked.
         let is_dir = self.get(node)?.is_dir();
         self.get(dir)?;
         if is_dir {
@@ -394,14 +394,14 @@ impl Tree {
     }
 }
 
-/// A whole file system as it was read from the engine.
+/// A whole file system as read from the engine.
 #[derive(Clone, Debug, Default)]
 pub struct FoundTree {
     pub nodes: BTreeMap<u64, FoundNode>,
 }
 
 impl FoundTree {
-    /// Those that could be read, of all files.
+    /// Bytes of all readable files.
     pub fn file_bytes(&self) -> u64 {
         let sizes = self.nodes.values().map(|node| match &node.kind {
             FoundKind::File { bytes, .. } => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
@@ -422,7 +422,7 @@ pub struct FoundNode {
 }
 
 impl FoundNode {
-    /// Whether both are the same, as far as they could be read.
+    /// Whether both are equal, as far as they were readable.
     pub fn is_like(&self, other: &Self) -> bool {
         let mut node = self.clone();
         if let (
@@ -441,7 +441,7 @@ impl FoundNode {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundKind {
-    /// The bytes; `None` where they could not be read, which is allowed sometimes.
+    /// The bytes; `None` if they were unreadable, which is sometimes allowed.
     File {
         size_bytes: u64,
         bytes: Option<Vec<u8>>,
@@ -450,8 +450,8 @@ pub enum FoundKind {
     Symlink(Vec<u8>),
 }
 
-/// Compares names, links, modes and attributes; returns which inode each node is. `known` are the
-/// inodes that the engine named before; others must not be in `used`.
+/// Compares names, links, modes and attributes; returns the inode of each node. `known` are the inodes that the engine
+/// named before; others must not be in `used`.
 pub fn match_tree(
     tree: &Tree,
     found: &FoundTree,

@@ -1,13 +1,13 @@
-//! Walks through a volume, step by step as the seed says.
+//! Random walks through a volume, by the seed.
 
 use cairn_base::Ino;
 use cairn_fs::{Credentials, FileKind, Fs, FsError, ROOT};
 use cairn_testkit::Rng;
 
-/// Names that are looked at of one directory.
+/// Names of one directory that are considered.
 const ENTRIES_MAX: usize = 1000;
 
-/// The root, or what a walk from there comes to.
+/// The root, or the end of a walk from there.
 pub(crate) async fn some_directory(fs: &Fs, rng: &mut Rng) -> Result<Ino, FsError> {
     let mut at = ROOT;
     while rng.below(4) > 0 {

@@ -1,10 +1,10 @@
-//! Work in the background: disks that come and leave, what moves between them, scrubs.
+//! Background work: disks that come and leave, moves between them, scrubs.
 //!
-//! Owns: what an operator does, when the pool does its next step, what must not come of it.
-//! Must not know: what the pool does next and how, which is the pool's; how a shard is moved, which is the engine's.
+//! Owns: the actions of an operator, when the pool does its next step, forbidden results. Must not know: the pool's
+//! choice of steps, and how the engine moves a shard.
 //!
-//! A disk that leaves, or that is lost and given up, loses its shards one by one to disks that have room; what cannot
-//! be moved is rewritten. When nothing needs it any more it is no member.
+//! A disk that is drained, or lost and given up, loses its shards one by one to disks with room; shards that cannot be
+//! moved are rewritten. When nothing needs it any more, it leaves the pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,32 +29,32 @@ use crate::pool::{Job, PoolFile};
 use crate::scenario::{Trouble, WorkKind};
 use crate::world::{VOLUME, World, open_alone, shard_settings};
 
-/// Looks at what there is to do in one life, at most, and between two of which nothing was done.
+/// Limit of the rounds of one life, and the pause after an idle one.
 const ROUNDS_MAX: u32 = 300;
 const ROUND_PAUSE: Duration = Duration::from_millis(400);
 
-/// What came of it.
+/// Results of the work.
 #[derive(Default)]
 pub struct Done {
     /// Steps of moves: a copy made, its place submitted, durable, the old one deleted; segments rewritten.
     pub steps: Arc<AtomicU64>,
     pub shards_moved: AtomicU64,
-    /// Of these, to emptier disks.
+    /// The part of these that went to emptier disks.
     pub shards_spread: AtomicU64,
     pub segments_rewritten: AtomicU64,
     pub disks_left: AtomicU64,
     pub segments_scrubbed: AtomicU64,
-    /// What this life brings, once that has begun.
+    /// The work of this life, once it has begun.
     pub begun: Mutex<Option<&'static str>>,
-    /// How often the moving of a shard, or the rewriting of segments, began or ended: odd while it is under way.
+    /// Number of starts and ends of moving a shard, or of rewriting segments: odd while one is in progress.
     pub begins_and_ends: AtomicU64,
     /// Whether the power goes just after a step of it.
     pub crashes: AtomicU64,
-    /// At some moment all members were there and everything had its full protection.
+    /// At some moment all members were present and everything had its full protection.
     pub is_whole: AtomicBool,
-    /// Disks that were removed by force: what they had is to be made anew from the others.
+    /// Disks that were removed by force: their shards must be rebuilt from the others.
     pub removed: Mutex<Vec<usize>>,
-    /// Disks that drain, and the newest segment when they began to.
+    /// Draining disks, and the newest segment when their drain began.
     pub drains: Mutex<BTreeMap<DiskId, u64>>,
 }
 
@@ -62,7 +62,7 @@ fn add(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// One life's work.
+/// The work of one life.
 pub(crate) struct Worker {
     pub env: Env,
     pub life: Arc<client::Life>,
@@ -70,13 +70,13 @@ pub(crate) struct Worker {
     pub pool: Arc<Pool>,
     pub segments: Arc<SegmentStore>,
     pub job: Option<Job>,
-    /// Another disk that is removed by force, if the pool lets it go.
+    /// Another disk that is removed by force, if the pool allows it.
     pub forced: Option<usize>,
     /// A blank disk.
     pub spare: Option<Arc<MemDisk>>,
-    /// What those of them had that had no trouble, for nobody but the judge.
+    /// Copies of the lost disks without trouble, for the judge only.
     pub had: Vec<Arc<MemDisk>>,
-    /// No disk does anything wrong from when the work begins.
+    /// No disk has faults once the work begins.
     pub is_quiet: bool,
     pub done: Arc<Done>,
 }
@@ -148,7 +148,7 @@ impl Worker {
         }
     }
 
-    /// Says of some disks what kind of device they are, which may be another one than before.
+    /// Sets the device class of some disks, which may change it.
     async fn name_media(&self) -> Result<(), String> {
         let members: Vec<DiskId> = self.file().members.iter().map(|it| it.id).collect();
         for id in members {
@@ -164,7 +164,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does what an operator does: a disk is added, replaced, drained, or removed by force.
+    /// The action of an operator: a disk is added, replaced, drained, or removed by force.
     async fn begin(&self, job: Job) -> Result<(), String> {
         let (has_spare, leaves) = match job.kind {
             WorkKind::Drain { has_spare } => (has_spare, true),
@@ -208,7 +208,7 @@ impl Worker {
         let Some(id) = self.file().id(index) else {
             return;
         };
-        // First: nobody knows what the pool has saved when the power goes.
+        // First: a power cut leaves it open whether the pool has saved this.
         self.done.removed.lock().push(index);
         let id = id.to_string();
         let left = self.pool.leave(&id, Force::Yes);
@@ -221,7 +221,7 @@ impl Worker {
         }
     }
 
-    /// Of every segment enough is on disks that work: the pool let one go for which that was to be so.
+    /// Every segment has enough shards on working disks: the pool checked that before it let a disk go.
     fn check_readable(&self) {
         let table = self.pool.table();
         for info in self.segments.segments(VOLUME) {
@@ -235,7 +235,7 @@ impl Worker {
         }
     }
 
-    /// No data is on a disk that is for logs and metadata alone.
+    /// No data is on a disk for logs and metadata only.
     fn check_journals(&self) {
         let table = self.pool.table();
         for info in self.segments.segments(VOLUME) {
@@ -248,7 +248,7 @@ impl Worker {
         }
     }
 
-    /// Remembers which segments there are, of which draining disks may have some.
+    /// Notes the segments that draining disks may have shards of.
     async fn note_drains(&self) {
         self.segments.placements_done().await;
         let newest = self.judge.disks_in_use().into_keys().max();
@@ -258,7 +258,7 @@ impl Worker {
         }
     }
 
-    /// Does what there is to do now; false if nothing is left.
+    /// Does the work that can be done now; false if nothing is left.
     async fn round(&self) -> Result<bool, String> {
         let planned = self.pool.plan();
         for action in &planned {
@@ -278,13 +278,13 @@ impl Worker {
         }
         let is_whole = self.is_whole(&file).await;
         self.done.is_whole.fetch_or(is_whole, Ordering::Relaxed);
-        // What is away may yet be given up.
+        // A missing disk may still be given up.
         let mut standings = self.pool.standings().into_values();
         let waits = standings.any(|standing| standing == Standing::Away);
         Ok(waits || !planned.is_empty())
     }
 
-    /// Whether a volume may be opened again for this.
+    /// Whether a volume may be reopened for this.
     fn may_reopen(action: &Action) -> bool {
         matches!(
             action,
@@ -352,7 +352,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Segments that can lose fewer shards than is promised: written while disks were missing.
+    /// Segments that survive fewer losses than promised: written while disks were missing.
     fn narrow(&self, is_sealed: bool) -> Vec<SegmentId> {
         narrow(
             &self.segments,
@@ -362,9 +362,9 @@ impl Worker {
         )
     }
 
-    /// Whether all members are there, and nothing has less protection than is promised.
+    /// Whether all members are present, and nothing has less protection than promised.
     async fn is_whole(&self, file: &PoolFile) -> bool {
-        // So few that nothing more is promised: what joins next has nothing yet, and would count.
+        // With so few disks no more is promised: the next one that joins has nothing yet, and would count.
         let shape = &self.life.shape;
         if shape.tolerated_of(file.data_count()) < shape.tolerated() {
             return false;
@@ -378,7 +378,7 @@ impl Worker {
         if in_use.values().flatten().any(|id| !table.works(*id)) {
             return false;
         }
-        // A shard whose segment a crash left without footers was copied as it was, silent damage included.
+        // A shard of a segment that a crash left without footers was copied unchanged, with silent corruption.
         if self.life.shape.trouble != Trouble::BadDisks {
             return true;
         }
@@ -386,7 +386,7 @@ impl Worker {
         unsealed.is_ok_and(|segments| segments.is_empty())
     }
 
-    /// An error where nothing is wrong with any disk.
+    /// An error is allowed only if some disk has trouble.
     fn excuse(&self, what: &str, error: &dyn std::fmt::Display) -> Result<(), String> {
         let text = error.to_string();
         let is_full = text.contains("no space") || text.contains("no room");
@@ -429,7 +429,7 @@ impl Worker {
         }
     }
 
-    /// A shard that was made anew is what it was on the disk that is lost.
+    /// A rebuilt shard equals the one on the lost disk.
     async fn check_rebuilt(&self, segment: SegmentId, index: u8, was_on: Option<DiskId>) {
         let state = self.pool.state();
         let mut old = None;
@@ -461,7 +461,7 @@ impl Worker {
         self.pool.table().disk(id).cloned()
     }
 
-    /// A shard that was moved is sealed if others of its segment are: without its footer it cannot be repaired.
+    /// A moved shard is sealed if others of its segment are: without its footer it cannot be repaired.
     async fn check_footer(&self, segment: SegmentId, index: u8) {
         let Some(info) = self.segments.segment(VOLUME, segment) else {
             return;
@@ -480,7 +480,7 @@ impl Worker {
         }
     }
 
-    /// Whether a shard has its footer; `None` if it is not there, as when its segment is gone meanwhile.
+    /// Whether a shard has its footer; `None` if it does not exist, for example because its segment was removed.
     async fn is_sealed(&self, info: &SegmentInfo, index: u8) -> Option<bool> {
         let disk = self.shard_disk(*info.disks.get(usize::from(index))?)?;
         let name = ShardName {
@@ -492,7 +492,7 @@ impl Worker {
         Some(shard.read_footer().await.ok()?.is_some())
     }
 
-    /// An operator removes a disk that was drained, as soon as the pool lets it go.
+    /// An operator removes a drained disk, as soon as the pool allows it.
     async fn take_out(&self, id: DiskId) {
         if self.is_over() || self.is_closing() {
             return;
@@ -560,7 +560,7 @@ impl Worker {
 
     async fn scrub_records(&self, pace: &Pace) -> Result<(), String> {
         let trouble = self.life.shape.trouble;
-        // Of files that are made meanwhile there may be no end.
+        // There may be no end of files that are made meanwhile.
         let Some(fs) = self.fs() else { return Ok(()) };
         let ino_last = fs.meta().ino_last();
         let mut after: Option<ExtentAt> = None;
@@ -585,7 +585,8 @@ async fn footer(disk: &Arc<ShardDisk>, name: ShardName) -> Option<ShardFooter> {
     shard.read_footer().await.ok()?
 }
 
-/// Segments that can lose fewer shards than `tolerated`, or than their directories ask for if there are disks enough for that.
+/// Segments that survive fewer losses than `tolerated`, or than their directories ask for if there are enough disks for
+/// that.
 pub fn narrow(
     segments: &SegmentStore,
     volume: VolumeId,
@@ -593,7 +594,7 @@ pub fn narrow(
     is_sealed: bool,
 ) -> Vec<SegmentId> {
     let all = segments.segments(volume).into_iter();
-    // What is in an object store is kept by that.
+    // The object store protects its own contents.
     let narrow = all.filter(|info| {
         let asked = info.protection.and_then(|own| segments.code_for(own).ok());
         let asked = asked.map_or(0, |code| usize::from(code.parity()));
@@ -603,7 +604,8 @@ pub fn narrow(
     narrow.map(|info| info.id).collect()
 }
 
-/// Resolves when the work is done; `done` is called then. It begins after so many operations of clients, with `at_work`.
+/// Resolves when the work is done; then calls `done`. The work begins after a number of client operations, with
+/// `at_work`.
 pub(crate) async fn in_background(
     worker: Worker,
     after_ops: u32,

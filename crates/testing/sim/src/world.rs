@@ -1,7 +1,7 @@
-//! The engine on simulated disks: how it is started, and how all of it is read.
+//! The engine on simulated disks: starting it, and reading all of it.
 //!
-//! Owns: the wiring, which is that of a server without its edges: the same pool, opened in the same way.
-//! Must not know: what should be there.
+//! Owns: the wiring, which is that of a server without its edges: an ordinary pool, opened in the ordinary way. Must
+//! not know: the expected contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,17 +37,17 @@ use crate::tree::{FoundKind, FoundNode, FoundTree};
 
 /// The first volume that a pool makes.
 pub const VOLUME: VolumeId = VolumeId(1);
-/// What keys of encrypted volumes are wrapped with.
+/// The master key of encrypted volumes.
 const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 pub static WHO: Credentials = Credentials::ROOT;
 pub const ROOT_INO: Ino = Ino(1);
 /// As few places as an index can have.
 const INDEX_BYTES: u64 = 0;
-/// More than any scenario has, so that what is kept open does not depend on hashes of the host.
+/// More than any scenario has, so that the set of open files does not depend on hashes of the host.
 const OPEN_SHARDS_MAX: usize = 1 << 16;
-/// Entries asked for at a time; small, so that directories come in pages.
+/// Entries requested at a time; small, so that directories come in pages.
 const PAGE_ENTRIES: usize = 7;
-/// A disk that does not open in so long is missing.
+/// A disk that does not open within this time is missing.
 const HANG_AFTER: Duration = Duration::from_secs(30);
 
 /// A pool that is served.
@@ -59,7 +59,7 @@ pub struct World {
     pub segments: Arc<SegmentStore>,
 }
 
-/// `copies` of log and state are kept.
+/// `copies`: number of copies of log and state.
 pub(crate) fn meta_settings(shape: &Shape, copies: usize) -> MetaSettings {
     let mut settings = MetaSettings::new(copies, MetaCache::new(1 << 20));
     settings.log_file_bytes = shape.log_file_kib << 10;
@@ -107,7 +107,7 @@ fn gc_settings(shape: &Shape) -> GcSettings {
 pub(crate) fn volume_settings(shape: &Shape) -> VolumeSettings {
     use cairn_formats::settings;
     let mut of_files = VolumeSettings::default();
-    // Where the volume's settings are changed, its files are written by them from then on.
+    // Some scenarios change the volume's settings; its files follow these from then on.
     if shape.tiers.trouble != TierTrouble::None {
         if shape.small_records {
             of_files.access_pattern = settings::AccessPattern::Random;
@@ -135,7 +135,7 @@ pub fn shard_settings(shape: &Shape) -> ShardSettings {
     }
 }
 
-/// A disk as it is on its own, past the pool.
+/// Opens a disk by itself, without the pool.
 pub async fn open_alone(
     shape: &Shape,
     disk: &Arc<MemDisk>,
@@ -162,7 +162,7 @@ pub(crate) fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
     }
 }
 
-/// What a pool gets that is simulated.
+/// The host of a simulated pool.
 pub struct SimHost {
     pub env: Env,
     pub shape: Shape,
@@ -200,7 +200,7 @@ impl Host for SimHost {
     }
 }
 
-/// Looks at the disks that somebody names who knows the pool: all that it ever had.
+/// Examines the disks that a knowledgeable operator names: all that the pool ever had.
 async fn look_at(disks: &Disks) -> (Vec<FoundFolder>, Vec<Arc<dyn Disk>>) {
     let mut found = Vec::new();
     for disk in &disks.there {
@@ -213,7 +213,7 @@ async fn look_at(disks: &Disks) -> (Vec<FoundFolder>, Vec<Arc<dyn Disk>>) {
     let Some(newest) = newest(&found).cloned() else {
         return (found, disks.collect());
     };
-    // A disk that was to join, and that no pool file names, is not named either.
+    // A disk that was about to join, and that no pool file names, is not named either.
     let is_named = |(folder, _): &(FoundFolder, Arc<dyn Disk>)| {
         let id = match &folder.content {
             Content::Disk { identity, .. } => identity.as_ref().map(|identity| identity.disk),
@@ -232,7 +232,7 @@ fn open_settings(shape: &Shape) -> OpenSettings {
     }
 }
 
-/// Opens the pool that is on these disks, as a server does.
+/// Opens the pool on these disks, as a server does.
 pub(crate) async fn open_pool(
     env: &Env,
     shape: &Shape,
@@ -280,7 +280,7 @@ pub(crate) async fn form_pool(
 }
 
 impl World {
-    /// All that is there, with what each snapshot has; all numbers are counted again.
+    /// All data, with the contents of each snapshot; recounts all numbers.
     pub(crate) async fn read_and_count(&self, env: &Env) -> Result<(FoundTree, Read), String> {
         let found = read_everything(&self.fs, false).await?;
         let of_snapshots = read_all(&self.fs, false).await?;
@@ -288,7 +288,7 @@ impl World {
         Ok((found, of_snapshots))
     }
 
-    /// Starts on the disks of a pool that are there; one that cannot be opened counts as missing.
+    /// Starts on the present disks of a pool; one that cannot be opened counts as missing.
     pub async fn start(host: Arc<SimHost>, disks: &Disks, is_new: bool) -> Result<Self, String> {
         let (env, shape) = (host.env.clone(), host.shape.clone());
         let opened = match is_new {
@@ -340,24 +340,24 @@ impl World {
         }
     }
 
-    /// This pool with the volume as it is served now; says why it is not, if it is not.
+    /// This pool with the volume as it is served now; the error says why it is not.
     pub fn again(&self) -> Result<Self, String> {
         Self::of(self.pool.clone())
     }
 
-    /// The members as the pool has them saved.
+    /// The members as the pool has saved them.
     pub fn file(&self) -> PoolFile {
         PoolFile::of(&self.pool.state())
     }
 
-    /// The code that new data gets.
+    /// The code of new data.
     pub fn code(&self) -> cairn_erasure::Code {
         let protection = self.fs.policy().protection;
         let code = self.segments.code_for(protection);
         code.unwrap_or_else(|_| self.segments.default_code())
     }
 
-    /// Disks that a segment of the volume has a shard on, according to the store and to the metadata.
+    /// Disks with a shard of each segment of the volume, according to the store and to the metadata.
     pub fn disks_in_use(&self) -> BTreeMap<u64, Vec<DiskId>> {
         let known = self.fs.meta().segments().into_iter();
         let mut all: BTreeMap<u64, Vec<DiskId>> =
@@ -368,7 +368,7 @@ impl World {
     }
 }
 
-/// Reads everything that has a name. `is_unreadable_allowed`: bytes that give an I/O error are left out.
+/// Reads everything that has a name. `is_unreadable_allowed`: skips bytes with an I/O error.
 pub async fn read_everything(
     fs: &FsView,
     is_unreadable_allowed: bool,

@@ -1,4 +1,4 @@
-//! Clusters of a fixed set of seeds lose nothing, the same seed is the same run, and scenarios are data.
+//! Clusters of a fixed set of seeds lose nothing, one seed always gives one run, and scenarios are data.
 
 use cairn_sim::Verdict;
 use cairn_sim::cluster::{ClusterScenario, run};

@@ -1,11 +1,11 @@
-//! A fixed set of seeds passes, the same seed is the same run, and scenarios are data.
+//! A fixed set of seeds passes, one seed always gives one run, and scenarios are data.
 
 use cairn_sim::faults::{Fault, FaultKind};
 use cairn_sim::{Scenario, Verdict, run};
 
-/// Seeds that found bugs: a COMMIT that did not wait for bytes that replaced its own, a record left on a
-/// disk that failed while a term of the log began, starts that were cut short, space of files that a crash
-/// had cut short, a disk that failed while a start copied for it.
+/// Seeds that found bugs: a COMMIT that did not wait for bytes that replaced its own, a record left on a disk that
+/// failed while a term of the log began, starts that were cut short, space of files that a crash had truncated, a disk
+/// that failed while a start copied for it.
 const SEEDS_OF_BUGS: &[u64] = &[
     14191550792963,
     14191550791718,
@@ -26,8 +26,8 @@ fn fixed_seeds_pass() {
     assert!(deduplicated_bytes > 0, "no bytes were ever there already");
 }
 
-/// The one disk that has trouble dies at any moment while the volume is made, or soon after: it is made with the others,
-/// or leaves nothing that a start would take for it.
+/// The one disk with trouble dies at any moment while the volume is made, or soon after: the volume is made with the
+/// other disks, or leaves nothing that a start would take for it.
 #[test]
 fn a_disk_may_die_while_a_volume_is_made() {
     const AFTER_MAX: u64 = 100;

@@ -10,7 +10,7 @@ type Page = [u8; PAGE_BYTES as usize];
 
 /// Pages that were never written read as zeros and take no memory; clones share pages.
 ///
-/// Invariant: no page starts at or after `len_bytes`, and what the last page holds after it is zero.
+/// Invariant: no page starts at or after `len_bytes`, and the last page is zero after that offset.
 #[derive(Clone, Default)]
 pub struct Content {
     len_bytes: u64,
@@ -42,7 +42,7 @@ impl Content {
         self.len_bytes = self.len_bytes.max(end);
     }
 
-    /// Fills `out` from `offset`; what is past the end reads as zeros.
+    /// Fills `out` from `offset`; bytes past the end read as zeros.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         let mut at = offset;
         let mut rest = out;
@@ -59,7 +59,7 @@ impl Content {
         }
     }
 
-    /// Where the pages start that were written.
+    /// Start offsets of the written pages.
     pub fn page_offsets(&self) -> Vec<u64> {
         self.pages.keys().map(|index| index * PAGE_BYTES).collect()
     }
@@ -77,7 +77,7 @@ impl Content {
         self.len_bytes = len_bytes;
     }
 
-    /// Shares with `other` those pages of `range` that hold the same bytes there, to save memory.
+    /// Shares with `other` those pages of `range` that hold equal bytes, to save memory.
     pub fn share_pages(&mut self, other: &Content, range: Range<u64>) {
         let pages = range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES);
         for (index, page) in self.pages.range_mut(pages) {

@@ -1,4 +1,4 @@
-//! A world under the test's control: time that moves by hand, randomness from a seed.
+//! A world under the test's control: a clock that the test moves, randomness from a seed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,9 +24,9 @@ pub struct ManualClock {
 #[derive(Default)]
 struct ClockState {
     elapsed: Duration,
-    /// How long the machine was suspended, which `elapsed` does not count.
+    /// How long the machine was suspended; `elapsed` does not count that.
     suspended: Duration,
-    /// How far the wall clock is from where it should be, in seconds.
+    /// Error of the wall clock, in seconds.
     wall_skew_seconds: i64,
     sleepers: Vec<(Duration, Waker)>,
 }
@@ -53,12 +53,12 @@ impl ManualClock {
         self.shared.lock().wall_skew_seconds += seconds;
     }
 
-    /// Suspends the machine: no sleeper's time comes nearer, but the time that counts for leases passes.
+    /// Suspends the machine: deadlines of sleepers come no nearer, but the time that counts for leases passes.
     pub fn suspend(&self, by: Duration) {
         self.shared.lock().suspended += by;
     }
 
-    /// When the next sleeper is due, for tests that jump from timer to timer.
+    /// Deadline of the next sleeper, for tests that jump from timer to timer.
     pub fn next_deadline(&self) -> Option<Duration> {
         let state = self.shared.lock();
         state.sleepers.iter().map(|(deadline, _)| *deadline).min()
@@ -145,7 +145,7 @@ impl Spawner for AmbientSpawner {
         tokio::spawn(task);
     }
 
-    // The disks of tests never block, so the ways that are only for threads are tested too.
+    // The disks of tests never block, so the code paths for threads are tested, too.
     fn has_threads(&self) -> bool {
         true
     }

@@ -1,9 +1,9 @@
 //! Simulated surroundings for the tests of every crate.
 //!
-//! Owns: an in-memory [`MemDisk`] that loses power, tears writes and fails on request, a
-//! [`Recorder`] that rebuilds disks as of any operation, a clock that moves by hand, and seeded
-//! randomness, and free ports. All but the ports follows from seeds: the same calls give the same bytes.
-//! Must not know: segments, metadata, files, protocols. Used as a dev-dependency only.
+//! Owns: an in-memory [`MemDisk`] that loses power, tears writes and fails on request, a [`Recorder`] that rebuilds
+//! disks as of any operation, a clock that the test moves, seeded randomness, and free ports. All but the ports follows
+//! from seeds: equal calls give equal bytes. Must not know: segments, metadata, files, protocols. Used as a
+//! dev-dependency only.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,6 @@
-//! A disk in memory that counts, fails, loses power and is recorded as a test asks.
+//! A disk in memory that counts operations, fails, loses power and is recorded, as a test requests.
 //!
-//! Owns: handles, limits, faults and the order of operations. What survives a crash is decided in
-//! `state`.
+//! Owns: handles, limits, faults and the order of operations. `state` decides which data survives a crash.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,10 +20,10 @@ use crate::state::{
     BLOCK_BYTES, Crash, FileId, Op, SECTOR_BYTES, State, allocated_bytes, folder_of,
 };
 
-/// Longest file that can be made: what `off_t` can say.
+/// Longest possible file: the maximum of `off_t`.
 const FILE_LEN_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Kinds of operations, to pick which shall fail.
+/// Kinds of operations, to select those that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
     /// Opening an existing file.
@@ -41,8 +40,8 @@ pub enum OpKind {
     SetLen,
 }
 
-/// What goes wrong with an operation. One that fails has changed nothing, but a failed sync has dropped
-/// what was dirty, and a torn write has written a part. The others are silent: the operation succeeds.
+/// Faults of an operation. A failed operation has changed nothing, except that a failed sync has dropped the dirty
+/// bytes, and a torn write has written a part. The other faults are silent: the operation succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Io,
@@ -59,22 +58,22 @@ pub enum Fault {
     FlipWrite {
         bit: u64,
     },
-    /// A read returns the bytes that are so many blocks further on, around the end of the file.
+    /// A read returns the bytes that are this many blocks further on, around the end of the file.
     MisdirectRead {
         blocks: u64,
     },
-    /// A read returns what was there when [`MemDisk::remember`] was called.
+    /// A read returns the contents at the time of [`MemDisk::remember`].
     StaleRead,
-    /// A write is answered, and nothing is written.
+    /// A write succeeds, and writes nothing.
     LoseWrite,
-    /// A write goes so many blocks further on, around the end of the file.
+    /// A write goes this many blocks further on, around the end of the file.
     MisdirectWrite {
         blocks: u64,
     },
 }
 
 impl Fault {
-    /// Whether an operation of this kind can go wrong so.
+    /// Whether an operation of this kind can have this fault.
     fn fits(self, kind: OpKind) -> bool {
         match self {
             Fault::Io => true,
@@ -96,16 +95,16 @@ impl Fault {
     }
 }
 
-/// Decides how long operations take: what it returns is awaited before an operation takes effect, and
-/// again before it is answered. `None` goes on at once.
+/// Decides the duration of operations: the returned future is awaited before an operation takes effect, and again
+/// before it is answered. `None` goes on at once.
 pub trait Pace: Send + Sync + 'static {
     fn pause(&self, kind: OpKind, name: &str) -> Option<cairn_base::env::BoxFuture<()>>;
 
-    /// Told of where in a file an operation goes when it is issued, with the bytes of a write.
+    /// Is called when an operation is issued, with its place in the file and the bytes of a write.
     fn touch(&self, _offset: u64, _len_bytes: u64, _written: &[u8]) {}
 }
 
-/// Which operations fail: of those that match, `skip` succeed, then `times` fail.
+/// Selects failing operations: of those that match, `skip` succeed, then `times` fail.
 #[derive(Clone, Debug)]
 pub struct FaultRule {
     /// `None` matches all kinds.
@@ -117,7 +116,7 @@ pub struct FaultRule {
     pub fault: Fault,
 }
 
-/// What was asked of a disk so far; failed operations are not counted.
+/// Operations of a disk so far, without failed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
     pub opens: u64,
@@ -156,20 +155,20 @@ struct DiskCore {
 struct DiskState {
     state: State,
     stats: DiskStats,
-    /// With who counts how often each struck.
+    /// With the counter of strikes of each rule.
     faults: Vec<(FaultRule, Arc<AtomicU64>)>,
-    /// Why nothing works any more, when that is so.
+    /// Reason why all operations fail, if they do.
     dead: Option<&'static str>,
     yields: Option<Yields>,
     pace: Option<Arc<dyn Pace>>,
     recorder: Option<(Arc<Recorder>, usize)>,
-    /// Writes that were asked for and have not taken effect: a power loss may leave a part of each.
+    /// Requested writes that have not taken effect: a power loss may leave a part of each.
     under_way: BTreeMap<u64, Op>,
     under_way_next: u64,
-    /// What stale reads return.
+    /// The contents for stale reads.
     remembered: Option<State>,
     silent_faults: u64,
-    /// What others have on the file system that the disk is a folder of.
+    /// Bytes of other data on the file system of this disk's folder.
     others_bytes: u64,
 }
 
@@ -223,8 +222,8 @@ impl MemDisk {
         })
     }
 
-    /// Cuts the power: this disk and its handles only give errors from now on. Returns the disk as
-    /// the next start finds it.
+    /// Cuts the power: all operations of this disk and its handles fail from now on. Returns the disk as the next start
+    /// finds it.
     pub fn crash(&self, mode: Crash, seed: u64) -> Arc<MemDisk> {
         let mut rng = Rng::new(seed);
         let (state, others_bytes) = {
@@ -255,7 +254,7 @@ impl MemDisk {
         next
     }
 
-    /// From now on others have so many bytes on the file system that this disk is a folder of; a power cut leaves them.
+    /// Sets the size of other data on the file system of this disk's folder; it survives a power cut.
     pub fn fill(&self, others_bytes: u64) {
         self.shared.inner.lock().others_bytes = others_bytes;
     }
@@ -265,7 +264,7 @@ impl MemDisk {
         self.shared.inner.lock().state.used_bytes()
     }
 
-    /// What the disk would hold if it were unplugged cleanly now: nothing is lost.
+    /// The contents if the disk were unplugged cleanly now: nothing is lost.
     pub fn snapshot(&self) -> DiskSnapshot {
         let state = self.shared.inner.lock().state.clone();
         let capacity_bytes = self.shared.capacity_bytes;
@@ -281,7 +280,7 @@ impl MemDisk {
         self.inject_counted(rule, Arc::default());
     }
 
-    /// As [`MemDisk::inject`]; `fired` grows each time that it strikes.
+    /// As [`MemDisk::inject`]; `fired` grows with each strike.
     pub fn inject_counted(&self, rule: FaultRule, fired: Arc<AtomicU64>) {
         self.shared.inner.lock().faults.push((rule, fired));
     }
@@ -297,7 +296,7 @@ impl MemDisk {
         });
     }
 
-    /// From now on everything fails with an I/O error, until [`MemDisk::clear_faults`].
+    /// Fails all operations with an I/O error from now on, until [`MemDisk::clear_faults`].
     pub fn fail_all(&self) {
         self.inject(FaultRule {
             kind: None,
@@ -336,7 +335,7 @@ impl MemDisk {
         state.names().filter_map(size).collect()
     }
 
-    /// The bytes of a file, past all faults and counters.
+    /// The bytes of a file, without faults and counters.
     pub fn file_bytes(&self, name: &str) -> Option<Vec<u8>> {
         let inner = self.shared.inner.lock();
         let content = inner.state.content(inner.state.lookup(name)?)?;
@@ -347,8 +346,8 @@ impl MemDisk {
         self.shared.inner.lock().stats
     }
 
-    /// Lets every operation yield to other tasks up to `count_max` times before it takes effect and
-    /// as often before it is answered, so that operations overlap and overtake one another.
+    /// Lets every operation yield to other tasks up to `count_max` times before it takes effect and as often before it
+    /// is answered, so that operations overlap and overtake one another.
     pub fn yield_at_random(&self, seed: u64, count_max: u64) {
         self.shared.inner.lock().yields = Some(Yields {
             rng: Rng::new(seed),
@@ -361,19 +360,19 @@ impl MemDisk {
         self.shared.inner.lock().pace = Some(pace);
     }
 
-    /// Keeps what the disk holds now for [`Fault::StaleRead`].
+    /// Keeps the present contents for [`Fault::StaleRead`].
     pub fn remember(&self) {
         let mut inner = self.shared.inner.lock();
         inner.remembered = Some(inner.state.clone());
     }
 
-    /// How often a silent fault struck, and what is left of the rules.
+    /// Number of silent faults so far.
     pub fn silent_faults(&self) -> u64 {
         self.shared.inner.lock().silent_faults
     }
 
-    /// Flips one bit in what was written to some file whose name contains `name_part`; `pick` decides
-    /// where. `None` if there is no such byte, else the file and the offset in it.
+    /// Flips one bit in the written bytes of some file whose name contains `name_part`; `pick` decides where. Returns
+    /// the file and the offset in it, or `None` if there is no such byte.
     pub fn flip_some_bit(&self, name_part: &str, pick: u64) -> Option<(String, u64)> {
         let mut rng = Rng::new(pick);
         let mut inner = self.shared.inner.lock();
@@ -431,8 +430,8 @@ impl DiskCore {
         }
     }
 
-    /// Runs one operation: `act` checks and acts at one instant. What is passed to it says how many
-    /// operations were recorded when this one was issued.
+    /// Runs one operation: `act` checks and acts at one instant. Its argument is the number of operations recorded when
+    /// this one was issued.
     async fn run<T>(
         &self,
         kind: OpKind,
@@ -443,7 +442,7 @@ impl DiskCore {
             .await
     }
 
-    /// As `run`; `act` is also told of the silent fault that strikes it.
+    /// As `run`; `act` also gets the silent fault that strikes it.
     async fn run_with<T>(
         &self,
         kind: OpKind,
@@ -495,8 +494,8 @@ impl DiskCore {
         }
     }
 
-    /// Refuses what a dead disk, a bad name or a fault rule refuses; returns the fault that the
-    /// operation has to play itself.
+    /// Refuses an operation for a dead disk, a bad name or a fault rule; returns the fault that the operation has to
+    /// play itself.
     fn admit(
         &self,
         inner: &mut DiskState,
@@ -884,7 +883,7 @@ impl Drop for MemFile {
     }
 }
 
-/// A write that was asked for; forgotten when its caller goes away, as it then never takes effect.
+/// A requested write. Dropped when its caller goes away, because then it never takes effect.
 struct PendingWrite<'a> {
     shared: &'a DiskCore,
     number: u64,

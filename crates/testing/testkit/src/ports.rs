@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The kernel gives ports from 32768 on (`ip_local_port_range`) to whoever asks for any.
+/// The kernel assigns ports from 32768 on (`ip_local_port_range`) to sockets that request any.
 const PORTS: Range<u32> = 20_000..32_000;
 
-/// So many ports of 127.0.0.1 that nobody listens on, none of them given before by this process.
+/// `count` ports of 127.0.0.1 without a listener, none of them returned before by this process.
 ///
 /// They stay free until the program listens, and while it is restarted: the kernel gives them to no other connection.
 /// Panics if there are not enough.

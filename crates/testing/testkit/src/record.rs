@@ -1,4 +1,4 @@
-//! Records what happens to several disks, to rebuild them as of any moment.
+//! Records the operations of several disks, to rebuild the disks as of any moment.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::state::{Crash, Op, State};
 
 /// The mutating operations of a set of disks, in one order, from a known start.
 ///
-/// A crash test runs its workload once, noting [`Recorder::op_count`] whenever something is
-/// acknowledged. Then, for each `index` in `0..=op_count()`, it takes the disks from
-/// [`Recorder::crash_at`], recovers from them, and expects whatever was acknowledged by `index`.
+/// A crash test runs its workload once, and notes [`Recorder::op_count`] at each acknowledgement. Then, for each
+/// `index` in `0..=op_count()`, it takes the disks from [`Recorder::crash_at`], recovers from them, and expects
+/// everything acknowledged by `index`.
 pub struct Recorder {
     disks: Vec<Recorded>,
     log: Mutex<Vec<Entry>>,
@@ -29,7 +29,7 @@ struct Recorded {
 #[derive(Clone)]
 struct Entry {
     disk_index: usize,
-    /// How many operations had taken effect when this one was issued.
+    /// Number of operations that had taken effect when this one was issued.
     issued: usize,
     name: String,
     op: Op,
@@ -41,7 +41,7 @@ struct Replay {
 }
 
 impl Recorder {
-    /// Starts recording `disks` from what they hold now. Each disk can be recorded once.
+    /// Starts recording `disks` from their present contents. Each disk can be recorded once.
     pub fn new(disks: &[Arc<MemDisk>]) -> Arc<Recorder> {
         let recorded = |disk: &Arc<MemDisk>| {
             let (label, capacity_bytes) = disk.label_and_capacity();
@@ -67,12 +67,12 @@ impl Recorder {
         recorder
     }
 
-    /// How many operations have taken effect.
+    /// Number of operations that have taken effect.
     pub fn op_count(&self) -> usize {
         self.log.lock().len()
     }
 
-    /// Says what operation `index` was, for messages.
+    /// Describes operation `index`, for messages.
     pub fn describe(&self, index: usize) -> String {
         let Some(entry) = self.log.lock().get(index).cloned() else {
             return "the end of the recording".to_owned();
@@ -99,9 +99,9 @@ impl Recorder {
         }
     }
 
-    /// The disks as a power loss just before operation `index` leaves them, in the order given to
-    /// [`Recorder::new`]. With [`Crash::Random`] the operations that were under way then (`index`
-    /// itself, and others if the disks yield) may have reached the disks in part.
+    /// The disks after a power loss just before operation `index`, in the order given to [`Recorder::new`]. With
+    /// [`Crash::Random`] the operations that were in progress then (`index` itself, and others if the disks yield) may
+    /// have reached the disks in part.
     ///
     /// Panics if `index` is above [`Recorder::op_count`].
     pub fn crash_at(&self, index: usize, mode: Crash, seed: u64) -> Vec<Arc<MemDisk>> {
@@ -109,7 +109,7 @@ impl Recorder {
         let mut rng = Rng::new(seed);
         if mode == Crash::Random {
             for entry in self.log.lock().iter().skip(index) {
-                // Only what was issued by then, as far as the log is ordered by effect.
+                // Only operations issued by then, as far as the log is ordered by effect.
                 if entry.issued <= index && rng.coin() {
                     states[entry.disk_index].apply_unfinished(&entry.op);
                 }

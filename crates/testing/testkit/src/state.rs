@@ -1,17 +1,15 @@
-//! What a simulated disk holds: what is durable, and what a power loss may take away.
+//! The contents of a simulated disk: the durable part, and the part that a power loss may lose.
 //!
-//! Owns: the model of durability. A plain value without locks or time: operations in, state out, so
-//! that a recording can be replayed to any point.
-//! Must not know: handles, faults, capacity limits, recorders.
+//! Owns: the model of durability. A plain value without locks or time: operations in, state out, so that a recording
+//! can be replayed to any point. Must not know: handles, faults, capacity limits, recorders.
 //!
-//! The model is harsher than any file system, and forgives nothing that POSIX does not promise:
+//! The model is harsher than any file system, and guarantees only what POSIX promises:
 //! - A write is durable after a sync of its file that starts later, or at once if it is a durable
 //!   write. Before that any of its 512-byte sectors may be on the disk after a crash, or not.
 //! - Sectors keep their order: an old write never comes back over a newer one that is durable.
 //! - The length given at creation is durable after a sync of the file or a durable write to it.
-//! - A creation, removal or rename is durable after a sync of each folder it touches; a rename is
-//!   there as a whole or not at all. Folders themselves are always there. No more comes back of what was removed than
-//!   the disk has room for.
+//! - A creation, removal or rename is durable after a sync of each folder it touches; a rename is atomic. Folders
+//!   themselves always exist. Removed files that come back never exceed the room of the disk.
 //! - A sync that failed has dropped the dirty bytes, as Linux does: a later sync does not save them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,17 +19,17 @@ use bytes::Bytes;
 use crate::content::Content;
 use crate::rng::Rng;
 
-/// What a disk writes at once or not at all.
+/// Unit that a disk writes atomically.
 pub const SECTOR_BYTES: u64 = 512;
 /// Files occupy whole blocks of this size.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// What a power loss leaves of the operations that were not synced.
+/// The unsynced operations that a power loss leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// None of them: the slowest disk.
     LoseUnsynced,
-    /// All of them: also what is left when only the process dies.
+    /// All of them: also the result when only the process dies.
     KeepUnsynced,
     /// A seeded random part, torn at sectors.
     Random,
@@ -95,7 +93,7 @@ pub struct State {
 struct File {
     current: Content,
     durable: Content,
-    /// What leads from `durable` to `current`, in order; the first is never marked durable.
+    /// The changes from `durable` to `current`, in order; the first is never marked durable.
     pending: VecDeque<Change>,
     named: bool,
     open_count: u32,
@@ -105,7 +103,7 @@ struct File {
 struct Change {
     edit: Edit,
     durable: bool,
-    /// Dropped by a failed sync: no sync will make it durable any more.
+    /// Dropped by a failed sync: no later sync makes it durable.
     abandoned: bool,
 }
 
@@ -182,8 +180,8 @@ impl State {
         self.sweep();
     }
 
-    /// Applies a change. Ops on files that are not there do nothing: they can only come from a
-    /// recording that is cut before the file was made.
+    /// Applies a change. Operations on missing files do nothing: they occur only in a recording that is cut before the
+    /// file was made.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Create { name, len_bytes } => self.create(name, *len_bytes),
@@ -223,7 +221,7 @@ impl State {
         }
     }
 
-    /// As [`State::apply`], of an operation that the power loss cut off before it was answered.
+    /// As [`State::apply`], for an operation that the power loss cut off before it was answered.
     pub fn apply_unfinished(&mut self, op: &Op) {
         match op {
             Op::Write {
@@ -252,7 +250,7 @@ impl State {
         for change in &self.names_pending {
             if change.unsynced.is_empty() || mode.keeps(rng) {
                 change.edit.apply(&mut names);
-                // Where an earlier rename of the same file was lost, its old name must go too.
+                // If an earlier rename of this file was lost, its old name must go too.
                 if let NameEdit::Rename { to, file, .. } = &change.edit {
                     names.retain(|name, id| id != file || name == to);
                 }
@@ -275,7 +273,7 @@ impl State {
             };
             files.insert(*id, file);
         }
-        // What was given to other files is not there twice: then the removal that freed it is durable, too.
+        // Space that was given to other files is not used twice: then the removal that freed it is durable, too.
         let named: BTreeSet<FileId> = self.names.values().copied().collect();
         let changed = self.names_pending.iter().map(|change| change.edit.file());
         let all: Vec<FileId> = changed.chain(files.keys().copied()).collect();
@@ -299,7 +297,7 @@ impl State {
         }
     }
 
-    /// Changes bytes behind everybody's back, as a failing disk does. False if they are not there.
+    /// Changes bytes silently, as a failing disk does. False if they do not exist.
     pub fn corrupt(&mut self, name: &str, offset: u64, change: impl Fn(&mut u8)) -> bool {
         let Some(file) = self.names.get(name).and_then(|id| self.files.get_mut(id)) else {
             return false;
@@ -409,8 +407,8 @@ impl State {
         }
     }
 
-    /// Forgets files that no crash can bring back. Only a live disk calls this (through `close`):
-    /// a replay does not know which handles are open.
+    /// Forgets files that no crash can bring back. Only a live disk calls this (through `close`): a replay does not
+    /// know which handles are open.
     fn sweep(&mut self) {
         const FREED_COUNT_MAX: usize = 256;
         if self.freed_count < FREED_COUNT_MAX {
@@ -442,7 +440,7 @@ impl File {
     fn edit(&mut self, edit: Edit, durable: bool) {
         edit.apply(&mut self.current);
         if durable {
-            // A durable write also makes the length durable that it relies on.
+            // A durable write also makes the length that it needs durable.
             for change in &mut self.pending {
                 if matches!(change.edit, Edit::SetLen { .. }) && !change.abandoned {
                     change.durable = true;
@@ -469,7 +467,7 @@ impl File {
         self.settle();
     }
 
-    /// Moves into `durable` what is durable and has nothing undecided before it.
+    /// Moves changes into `durable` that are durable and have no undecided change before them.
     fn settle(&mut self) {
         while let Some(change) = self.pending.pop_front() {
             if !change.durable {

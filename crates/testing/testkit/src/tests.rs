@@ -1,4 +1,4 @@
-//! What the simulated disk promises, and what it takes away.
+//! The guarantees of the simulated disk, and its losses.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn files_hold_what_was_written() {
 
 #[test]
 fn crashes_keep_what_was_synced() {
-    // What was done after an empty file "f" became durable; what it holds after each crash.
+    // The steps after an empty file "f" became durable, and its contents after each crash.
     type Step = fn(&Arc<dyn DiskFile>);
     let cases: &[(&str, Step, &[u8], &[u8])] = &[
         ("nothing", |_| {}, b"", b""),
@@ -179,7 +179,7 @@ fn crashes_keep_what_was_synced() {
 
 #[test]
 fn a_crash_brings_back_no_more_than_there_is_room_for() {
-    // Blocks of what comes where `p/b` was, of four; what is there after a crash.
+    // Blocks of `q/c`, which takes the room of `p/b` on a disk of four blocks; the files after a crash.
     let cases: &[(u64, &[&str])] = &[(1, &["p/a", "p/b", "q/c"]), (2, &["p/a", "q/c"])];
     for (blocks, want) in cases {
         let disk = MemDisk::new("small", 4 * 4096);
@@ -272,7 +272,7 @@ fn names_need_their_folders_synced() {
     }
 }
 
-/// A sector of the model: what it may hold after a power loss now, the newest last.
+/// A sector of the model: its possible contents after a power loss now, the newest last.
 type Sector = Vec<u8>;
 
 #[derive(Clone, Debug)]
@@ -309,7 +309,7 @@ proptest! {
         now(disk.sync_folder("")).unwrap();
         let recorder = Recorder::new(std::slice::from_ref(&disk));
         let mut model: Vec<Sector> = vec![vec![0]; SECTOR_COUNT];
-        // Sectors whose last write a failed sync dropped are durable by no later sync.
+        // Sectors whose last write was dropped by a failed sync: no later sync makes them durable.
         let mut abandoned = [false; SECTOR_COUNT];
         for (value, step) in (1u8..).zip(&steps) {
             match step {
@@ -420,7 +420,7 @@ async fn recordings_replay_every_moment() {
             alone[0] > 0 && alone[1] > 0,
             "either disk can be the first: {alone:?}"
         );
-        // Going back gives the same as going there directly.
+        // Going back gives the result of going there directly.
         let names = |disks: Vec<Arc<MemDisk>>| disks[1].file_names();
         assert_eq!(names(recorder.crash_at(0, Crash::KeepUnsynced, 0)), [""; 0]);
     }

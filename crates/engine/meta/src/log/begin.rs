@@ -1,7 +1,7 @@
 //! Beginning a term of the log on the disks of one server.
 //!
-//! Owns: the order in which what was found is copied and the term's first file made.
-//! Must not know: the state, what is in records.
+//! Owns: the order in which found records are copied and the term's first file is made. Must not know: the state, the
+//! contents of records.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::MetaError;
 use crate::settings::MetaSettings;
 use crate::tasks::Tasks;
 
-/// What the disks hold of a log.
+/// A log as found on the disks.
 pub(crate) struct FoundMirror {
     env: Env,
     tasks: Tasks,
@@ -29,7 +29,7 @@ pub(crate) struct FoundMirror {
     recovered: RecoveredLog,
 }
 
-/// The log of a volume that one server had before it was in a cluster.
+/// The log of a volume that one server served before the volume joined a cluster.
 pub(crate) struct Mirrored {
     pub history: History,
     /// Its files: disk and sequence number.
@@ -37,7 +37,7 @@ pub(crate) struct Mirrored {
 }
 
 impl Mirrored {
-    /// `None` if there is none on these disks.
+    /// Returns `None` if these disks hold no log of the volume.
     pub async fn find(disks: &DiskSet) -> Result<Option<Self>, MetaError> {
         let scan = recover::scan(disks).await?;
         if scan.is_empty() {
@@ -48,7 +48,7 @@ impl Mirrored {
         Ok(Some(Self { history, files }))
     }
 
-    /// Removes its files, once another log has all that was in them.
+    /// Removes the files, once another log has all of their records.
     pub fn remove(self, tasks: &Tasks, disks: &DiskSet) {
         let folder = disks.folder();
         for (disk, sequence) in self.files {
@@ -72,7 +72,7 @@ impl FoundMirror {
         Ok(Self::of(env, tasks, settings, disks, recovered))
     }
 
-    /// The log of a new volume: refused where there is one.
+    /// The log of a new volume. Fails if a log of it exists.
     pub async fn none(
         env: &Env,
         tasks: &Tasks,
@@ -120,7 +120,7 @@ impl FoundMirror {
         }
     }
 
-    /// How the log is as it was found.
+    /// Status of the log as found.
     pub fn status(&self) -> LogStatus {
         let recovered = &self.recovered;
         let last = recovered.holders.last().into_iter().flatten();
@@ -132,8 +132,7 @@ impl FoundMirror {
         }
     }
 
-    /// Nothing that is served may depend on a record with less than full protection, so what is on fewer disks than can
-    /// be is copied first.
+    /// Everything that is served must have full protection. So records on fewer disks than possible are copied first.
     async fn begin_term(self, term: Term) -> Result<(MirrorWriter, History), MetaError> {
         let Self {
             env,
@@ -187,7 +186,7 @@ impl FoundMirror {
         let retained = std::mem::take(&mut recovered.retained);
         let (sequence_next, old) = (recovered.sequence_max + 1, recovered.parts());
         let mut log = MirrorWriter::start(files, sequence_next, retained.into(), old).await?;
-        // A disk that failed meanwhile does not count any more: what it had is copied once more.
+        // The copies of a disk that failed meanwhile do not count any more: its records are copied once more.
         append_short(&mut log, &disks, &mut recovered).await?;
         log.set_old(recovered.parts());
         Ok((log, recovered.history))
@@ -207,9 +206,9 @@ impl FoundLog for FoundMirror {
     }
 }
 
-/// Copies what is on fewer disks than can be, before any file names the new term: its header says that
-/// everything before its start is there, and a start refuses when it is not. So a crash in here leaves
-/// nothing that is promised and not kept. The files are of the term that is over.
+/// Copies records that are on fewer disks than possible, before any file names the new term. The header of such a file
+/// says that everything before its start exists, and a start refuses if it does not. So a crash during the copy leaves
+/// no broken promise. The copies go to files of the previous term.
 async fn copy_short(files: &FileMaker, recovered: &mut RecoveredLog) -> Result<(), MetaError> {
     let disks = files.disks.clone();
     let short = first_short(&disks, &recovered.holders);
@@ -219,8 +218,8 @@ async fn copy_short(files: &FileMaker, recovered: &mut RecoveredLog) -> Result<(
     let lens = short
         .iter()
         .map(|record| record_len_bytes(record.payload.len()) as u64);
-    // No larger than needed: this may be a disk with little space. But any record fits: when a disk fails
-    // in here, others are to be copied, too.
+    // The files are as small as possible, for a disk with little space. But each fits any record: if a disk fails here,
+    // further records need a copy.
     let file_bytes = (IO_ALIGN_BYTES as u64)
         .saturating_add(lens.sum())
         .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64))
@@ -236,8 +235,8 @@ async fn copy_short(files: &FileMaker, recovered: &mut RecoveredLog) -> Result<(
     Ok(())
 }
 
-/// Appends the records from the first on that is on fewer disks than can be, unless the log's own are
-/// among those that have it: where others have no space that is all there is.
+/// Appends the records from the first one on that is on fewer disks than possible. Skips records that all of the log's
+/// own disks have: then the other disks have no space for more copies.
 async fn append_short(
     log: &mut MirrorWriter,
     disks: &DiskSet,
@@ -260,7 +259,7 @@ async fn append_short(
     Ok(())
 }
 
-/// The first record that is on fewer disks than can be.
+/// Index of the first record that is on fewer disks than possible.
 fn first_short(disks: &DiskSet, holders: &[BTreeSet<usize>]) -> Option<usize> {
     let possible = disks.copies_possible();
     let is_short = |holders: &BTreeSet<usize>| {
@@ -270,7 +269,7 @@ fn first_short(disks: &DiskSet, holders: &[BTreeSet<usize>]) -> Option<usize> {
     holders.iter().position(is_short)
 }
 
-/// Bytes of a file that the largest record found fits in, should the setting have shrunk.
+/// Length of a file that fits the largest record found. The setting may have become smaller since.
 fn largest_record(recovered: &RecoveredLog) -> u64 {
     let records = recovered.history.records.iter();
     let lens = records.map(|record| record.payload.len());

@@ -1,7 +1,6 @@
-//! Work on several disks at once, of which one may not answer.
+//! Parallel work on several disks, one of which may not answer.
 //!
-//! Owns: how long the others are waited for once one has answered. Must not know: what is done on the disks, what
-//! becomes of those that are late.
+//! Owns: the wait for the other disks once one has answered. Must not know: the work, the fate of late disks.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,15 +10,15 @@ use cairn_base::disk::DiskError;
 use cairn_base::env::{BoxFuture, Clock};
 use futures_util::future::{Either, select};
 
-/// When all disks were slow, because the host was, those that follow the first get at least so much longer.
+/// Minimum extra time after the first answer: if the host was slow, all disks were.
 const GRACE: Duration = Duration::from_millis(100);
 
 pub(super) type Work<T, E = DiskError> = BoxFuture<Result<T, E>>;
 
-/// How the work on one disk went.
+/// Outcome of the work on one disk.
 pub(super) enum Done<T, E = DiskError> {
     Answered(Result<T, E>),
-    /// Another disk has done its part long ago. This goes on, for whoever polls it.
+    /// Another disk finished long ago. The work goes on while its owner polls it.
     Late(Work<T, E>),
 }
 
@@ -28,8 +27,8 @@ enum Step<T, E> {
     Over(Result<T, E>),
 }
 
-/// Does all of `work` at the same time. What takes longer than `wait`, while something else succeeded, is late: with one
-/// disk, or as long as none has answered, nothing is. The order is kept.
+/// Runs all of `work` in parallel. Work that takes longer than `wait` is late if other work succeeded. So nothing is
+/// late with one disk, or before the first success. Keeps the order.
 pub(super) async fn all_or_late<T, E>(
     clock: &dyn Clock,
     wait: Duration,
@@ -71,7 +70,7 @@ pub(super) async fn all_or_late<T, E>(
     steps.into_iter().map(done).collect()
 }
 
-/// Does `work` on one disk: what takes longer than `wait` is late. Without `wait` nothing is.
+/// Runs `work` on one disk; it is late after `wait`. Without `wait` it is never late.
 pub(super) async fn in_time<T>(
     clock: &dyn Clock,
     wait: Option<Duration>,
@@ -104,7 +103,7 @@ mod tests {
         }
     }
 
-    /// When each disk answers, in milliseconds, and whether it succeeds; when all is over, and which are late.
+    /// Answer time of each disk in milliseconds and its success; expected end; expected late disks.
     type Case<'a> = (&'a str, &'a [(u64, bool)], u64, &'a [usize]);
 
     #[test]

@@ -1,7 +1,7 @@
-//! The files of the log: making them on several disks, what their headers say, reading them, using them again.
+//! The files of the log: making them on several disks, their headers, reading them, reusing them.
 //!
-//! Owns: which disks a file is on, which disks are told what of the others and when, spares, names.
-//! Must not know: when the log goes on in another file, which records are copied.
+//! Owns: the disks of a file, when a disk gets a header about the others, spares, names. Must not know: when the log
+//! goes on in another file, which records are copied.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -30,35 +30,35 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::tasks::Tasks;
 
-/// Most files without content that are kept on one disk to be used again.
+/// Limit of the spare files (without content, to be reused) on one disk.
 const SPARE_FILE_COUNT_MAX: usize = 3;
-/// How long the log waits for a disk that failed to take such a file.
+/// Longest wait of the log for a failed disk to take a header-only file.
 const FAILED_TELL_WAIT: Duration = Duration::from_secs(2);
-/// A log file where disks have no room for more.
+/// Shortest log file, used where disks have no room for more.
 const SHORTEST_FILE_BYTES: u64 = 16 << 10;
-/// What such a file leaves at least: as much as it takes, for the next start and for the state.
+/// Free space that the shortest file leaves at least: its own length, for the next start and for the state.
 const ROOM_LEFT_BYTES_MIN: u64 = 16 << 10;
-/// How much longer than a write making a file may take: a new one is filled with zeros.
+/// Making a file may take this many times as long as a write: a new file is filled with zeros.
 const MAKE_WAIT_FACTOR: u32 = 4;
 
-/// What every header of a term says.
+/// Contents that all headers of a term share.
 #[derive(Clone)]
 pub(crate) struct TermInfo {
     pub log_file_bytes: u64,
     pub history: Vec<Term>,
-    /// Set for files that only get copies of records, for a term that is over: they say of its disks what
-    /// its own files say. Else a start counts, without the disks that are away now, too few as missing.
+    /// Set for files that only get copies of records of a finished term: they repeat the members that the term's own
+    /// files name. Otherwise a start without the disks that are away now would count too few missing disks.
     pub members: Option<Members>,
 }
 
-/// Of a file that disks have room for, and a record of so many bytes.
+/// Length of the smallest file that fits a record of `record_bytes`.
 pub(in crate::log) fn least_file_bytes(record_bytes: u64) -> u64 {
     (record_bytes + BLOCK_BYTES as u64)
         .next_multiple_of(IO_ALIGN_BYTES as u64)
         .max(SHORTEST_FILE_BYTES)
 }
 
-/// What to try where disks have no room for a file of so many bytes.
+/// The next shorter length to try, where disks have no room for `len_bytes`.
 pub(in crate::log) fn shorter(len_bytes: u64, least: u64) -> u64 {
     const SHORTER_DIVISOR: u64 = 4;
     (len_bytes / SHORTER_DIVISOR)
@@ -66,20 +66,20 @@ pub(in crate::log) fn shorter(len_bytes: u64, least: u64) -> u64 {
         .max(least)
 }
 
-/// A file that is written to.
+/// The file that records go to.
 pub(super) struct OpenFile {
     pub sequence: u64,
     pub file_use: FileUse,
     pub len_bytes: u64,
-    /// Where the next record goes.
+    /// Offset of the next record.
     pub offset: u64,
     pub last: LogPosition,
-    /// Copies wanted when it was made.
+    /// Number of copies wanted when the file was made.
     pub copies_wanted: usize,
     pub copies: Vec<(usize, Arc<dyn DiskFile>)>,
-    /// Disks that had a copy and are not written to any more.
+    /// Disks that had a copy and get no more writes.
     pub dropped: Vec<usize>,
-    /// Disks that lack some of what was before it, and were told so.
+    /// Disks that lack some earlier records, and have a header that says so.
     pub behind: Vec<usize>,
 }
 
@@ -96,7 +96,7 @@ impl OpenFile {
     }
 }
 
-/// Names of files that can be used again, by disk.
+/// Names of spare files, by disk.
 #[derive(Default)]
 pub(crate) struct Spares(Mutex<BTreeMap<usize, Vec<String>>>);
 
@@ -105,12 +105,12 @@ impl Spares {
         self.0.lock().get_mut(&disk)?.pop()
     }
 
-    /// All of them, by disk.
+    /// Removes and returns all names, by disk.
     fn take_all(&self) -> BTreeMap<usize, Vec<String>> {
         std::mem::take(&mut *self.0.lock())
     }
 
-    /// Whether it was kept; else the caller removes the file.
+    /// Keeps a spare and returns true; on false the caller removes the file.
     pub fn offer(&self, disk: usize, name: String) -> bool {
         let mut names = self.0.lock();
         let names = names.entry(disk).or_default();
@@ -122,7 +122,7 @@ impl Spares {
     }
 }
 
-/// Removes a file that nobody needs. A failure is harmless: the next open finds the file again.
+/// Removes an unneeded file. A failure is harmless: the next open finds the file again.
 pub(crate) fn remove_later(tasks: &Tasks, disks: &DiskSet, disk: usize, name: String) {
     let disk = disks.get(disk).disk.clone();
     tasks.spawn("log-remove", async move {
@@ -141,22 +141,22 @@ pub(crate) fn file_name(folder: &str, sequence: u64) -> String {
 pub(crate) fn file_sequence(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("log.")?;
     let is_canonical = digits.len() == 16 && !digits.contains(|c: char| c.is_ascii_uppercase());
-    // There must be one after it.
+    // The next number must exist, too.
     u64::from_str_radix(digits, 16)
         .ok()
         .filter(|number| is_canonical && *number < u64::MAX / 2)
 }
 
-/// Takes a number for a file; the one before it for headers that disks get which the file is not on: whoever finds both
-/// goes by the file's; and the one after it for headers that disks get which it is on, and which lack what was before
-/// it: whoever finds both goes by these.
+/// Takes a number for a file, and its two neighbours for header-only files. A disk outside the file's set gets a header
+/// with the number before: if a start finds both, the file's header counts. A disk of the set that lacks earlier
+/// records gets a header with the number after: if a start finds both, that header counts.
 pub(super) fn take_sequence(next: &mut u64) -> u64 {
     let sequence = *next + 1;
     *next += 3;
     sequence
 }
 
-/// Makes log files and takes back those that are not needed any more.
+/// Makes log files, and reuses unneeded ones.
 #[derive(Clone)]
 pub(crate) struct FileMaker {
     pub env: Env,
@@ -165,27 +165,26 @@ pub(crate) struct FileMaker {
     pub info: TermInfo,
     pub spares: Arc<Spares>,
     pub headers: Arc<Headers>,
-    /// Disks that the log was on when fewer copies were asked for: it needs no others.
+    /// Disks that the log was on when fewer copies were wanted: it needs no others.
     pub stays_on: Vec<usize>,
     /// As of the last durable record.
     pub retained_from: LogPosition,
-    /// See [`crate::MetaSettings::log_write_wait`].
+    /// Wait for late disks; see [`crate::MetaSettings::log_write_wait`].
     pub write_wait: Duration,
-    /// Where disks have no room for a file of the usual length it may be a shorter one. Not the first of a volume: one that is
-    /// made where there is no room is refused.
+    /// Whether a file may be shorter than usual where disks have no room. False for the first file of a volume:
+    /// creation fails where there is no room.
     pub may_shorten: bool,
-    /// A file may not take the last room of a disk: one that the log leaves later must still be told.
+    /// Whether files must leave the last room of a disk free: a disk that the log leaves later must still get a header.
     pub leaves_room: bool,
 }
 
 impl FileMaker {
-    /// How long the file that was prepared is waited for, and those who are asked to make one.
+    /// Longest wait for a prepared file, and for the disks of a new one.
     pub(super) fn make_wait(&self) -> Duration {
         self.write_wait * MAKE_WAIT_FACTOR
     }
 
-    /// Goes on without a disk that does not answer; `work` is what it has not answered. What it does then is passed to
-    /// `then`.
+    /// Goes on without a late disk, whose open request is `work`. When the disk answers, `then` gets the result.
     pub(super) fn leave_late<T: Send + 'static>(
         &self,
         disk: usize,
@@ -194,7 +193,7 @@ impl FileMaker {
     ) {
         self.disks.note_late(disk);
         let files = self.clone();
-        // Counted, so that a store that is closed waits for it, and what is opened in its place meets no late write.
+        // Counted, so that closing the store waits for it: a store opened in its place meets no late write.
         self.tasks.spawn("log-late", async move {
             match work.await {
                 Ok(done) => then(&files, done),
@@ -205,7 +204,7 @@ impl FileMaker {
         });
     }
 
-    /// As [`Self::leave_late`], where a header may be there or not: nobody knows what the disk says.
+    /// As [`Self::leave_late`], for a write of a header: the disk's newest header is unknown from now on.
     fn leave_unknown<T: Send + 'static>(
         &self,
         disk: usize,
@@ -221,9 +220,9 @@ impl FileMaker {
         self.leave_late(disk, work, then);
     }
 
-    /// Keeps the copies of a file that is not needed any more as spares, or removes them.
+    /// Keeps the copies of an unneeded file as spares, or removes them.
     pub(super) fn release(&self, file: &Retained) {
-        // One of another length, as copies of records are in, would only be removed later.
+        // A file of another length, as copies of records have, would only be removed later.
         let is_fit = file.is_fit && file.len_bytes == self.info.log_file_bytes;
         for disk in &file.disks {
             if self.disks.is_healthy(*disk) && !self.headers.keep(*disk, file.sequence) {
@@ -232,7 +231,7 @@ impl FileMaker {
         }
     }
 
-    /// Removes the files that wait to be used again.
+    /// Removes all spare files.
     pub(super) fn remove_spares(&self) {
         for (disk, names) in self.spares.take_all() {
             for name in names {
@@ -250,19 +249,19 @@ impl FileMaker {
         }
     }
 
-    /// A header was written to a disk, so what was there for an older one may go.
+    /// Notes a header that was written to a disk, and recycles the file that was there for the older header alone.
     fn note_header(&self, disk: usize, newest: NewestHeader) {
         if let Some(old) = self.headers.note(disk, newest) {
             self.recycle(disk, old, false);
         }
     }
 
-    /// Tells disks that a file is not on, and whose headers say that it is on more, by a newer header. Nothing
-    /// may be acknowledged in the file before, or they take themselves for enough without it. One that
-    /// cannot be told, because it fails or has no space, is left as it is until the next file: the log must go on.
+    /// Writes a newer header to disks outside of a file whose headers name more copies than the file has. Nothing may
+    /// be acknowledged in the file before, or such a disk would start without the file's disks. A disk that fails or
+    /// has no space for the header is skipped until the next file: the log must go on.
     pub(super) async fn tell_left_behind(&self, file: &OpenFile) {
         if self.info.members.is_some() {
-            // It only has copies of what is there.
+            // The file only has copies of existing records.
             return;
         }
         let disks = file.copies.iter().map(|(disk, _)| *disk);
@@ -279,9 +278,8 @@ impl FileMaker {
         join_all(tell).await;
     }
 
-    /// As [`Self::tell`]. A disk that failed or is late is told as well: one error says little, and later it may be the
-    /// only one that is there. But it may also hang, and the log needs it for nothing, so it is not waited for without
-    /// end.
+    /// As [`Self::tell`], with a bounded wait for a failed or late disk. Such a disk gets the header, too: one error
+    /// says little, and the disk may be the only one present later. But it may hang, and the log does not need it.
     async fn tell_in_time(&self, disk: usize, sequence: u64, members: &Members) {
         let is_late = self.disks.is_late(disk);
         if self.disks.is_usable(disk) && !is_late {
@@ -289,7 +287,7 @@ impl FileMaker {
             return;
         }
         if !self.headers.begin_telling(disk) {
-            // It still has to answer to the last time.
+            // The disk has not answered the last header yet.
             return;
         }
         let (sender, told) = oneshot::channel();
@@ -297,7 +295,7 @@ impl FileMaker {
         self.tasks.spawn("log-tell", async move {
             files.tell(disk, sequence, &members).await;
             files.headers.end_telling(disk);
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = sender.send(());
         });
         let wait = match is_late {
@@ -308,7 +306,7 @@ impl FileMaker {
         select(told, wait).await;
     }
 
-    /// Gives a disk a file with nothing but a header, which may be one that it had before.
+    /// Writes a header-only file to a disk, which may repeat an earlier header of the disk.
     async fn make_told(
         &self,
         disk: usize,
@@ -316,7 +314,7 @@ impl FileMaker {
         members: &Members,
         repeats: Option<u64>,
     ) -> Result<(), DiskError> {
-        // Where there is no space for a log file there may be for a short one.
+        // A disk without space for a log file may have space for a short one.
         let mut files = self.clone();
         files.info.log_file_bytes = TOLD_FILE_BYTES;
         files.leaves_room = false;
@@ -337,7 +335,7 @@ impl FileMaker {
         Ok(())
     }
 
-    /// Whether the disk has been told.
+    /// Writes a header to a disk, and returns whether the disk has it.
     pub(super) async fn tell(&self, disk: usize, sequence: u64, members: &Members) -> bool {
         let told = self.make_told(disk, sequence, members, None).await;
         match &told {
@@ -359,8 +357,8 @@ impl FileMaker {
         told.is_ok()
     }
 
-    /// Those of a set that lack some of what is needed, of which fewer members than a header promises have a copy: such
-    /// a disk, with as many members missing as the header allows, would take itself for enough without it.
+    /// Disks of a set that lack some needed records of which fewer members have a copy than a header promises. Such a
+    /// disk would start without the disks that have those records, with as many members missing as the header allows.
     pub(super) fn behind(&self, set: &[usize], needed: &[Vec<usize>]) -> Vec<usize> {
         let members = self.members_for(set);
         let is_member = |disk: &&usize| members.disks.contains(&self.disks.get(**disk).id);
@@ -371,26 +369,26 @@ impl FileMaker {
         set.iter().filter(lacks).copied().collect()
     }
 
-    /// What a disk is told that is behind, and the sequence of the header that this repeats.
+    /// The members that a header tells a disk of `behind`, and the sequence of the header that it repeats.
     fn members_before(
         &self,
         disk: usize,
         set: &[usize],
         needed: &[Vec<usize>],
     ) -> (Members, Option<u64>) {
-        // At a start there may be copies on disks that are away. What it was told before it was so is as true as then.
-        // It is no news for others: a start that finds those, too, goes by what they say.
+        // At a start, disks that are away may have copies. The earlier header of the disk is as true as before. It is
+        // no news about the others: a start that finds those, too, uses their headers.
         if self.info.members.is_some()
             && let Some(newest) = self.headers.newest(disk)
         {
             return (newest.members, Some(newest.speaks_as));
         }
-        // Those that have everything, of whom one is enough, must not all be missing.
+        // The disks that have everything, one of which is enough, must not all be missing.
         let has_all = |disk: &&usize| needed.iter().all(|part| part.contains(disk));
         let whole = set.iter().filter(has_all);
         let whole: Vec<DiskId> = whole.map(|disk| self.disks.get(*disk).id).collect();
         let members = match whole.len() {
-            // Where there is none, nobody may be missing: any may be the only one to have something.
+            // If no disk has everything, none may be missing: each may be the only one with some record.
             0 => Members {
                 copies: 1,
                 ..self.members_for(set)
@@ -403,13 +401,13 @@ impl FileMaker {
         (members, None)
     }
 
-    /// What the header of a file on a set of disks says.
+    /// The members in the header of a file on a set of disks.
     pub(super) fn members_for(&self, set: &[usize]) -> Members {
         let ids: Vec<DiskId> = set.iter().map(|disk| self.disks.get(*disk).id).collect();
         self.info.members.clone().unwrap_or_else(|| Members {
             disks: self.member_ids(&ids),
-            // Not only those that it is on now: where others have no space, a start without one of those
-            // must go on.
+            // All copies wanted, not only the current ones: where other disks have no space, a start without one of
+            // those must succeed.
             copies: self.disks.copies_wanted().min(SET_COUNT_MAX) as u8,
         })
     }
@@ -418,7 +416,7 @@ impl FileMaker {
     fn member_ids(&self, set: &[DiskId]) -> Vec<DiskId> {
         let mut ids = self.disks.ids();
         if ids.len() > MEMBER_COUNT_MAX {
-            // Those that have the file must be among them.
+            // The disks of the file must be among them.
             ids.sort_by_key(|id| !set.contains(id));
             ids.truncate(MEMBER_COUNT_MAX);
         }
@@ -440,8 +438,8 @@ impl FileMaker {
         }
     }
 
-    /// The first healthy disks, as many as copies are wanted; before them those that the log stays on, unless others were
-    /// added to be preferred to them.
+    /// The first healthy disks, as many as copies are wanted. Disks that the log stays on come first, after added disks
+    /// with preference.
     pub(super) fn choose(&self, full: &[usize]) -> Vec<usize> {
         let mut set = self.disks.log_disks();
         set.retain(|disk| !full.contains(disk));
@@ -450,9 +448,9 @@ impl FileMaker {
         set
     }
 
-    /// Tries again without the disks that fail, until there is a file on all disks of a set, that a record of so many bytes fits.
-    /// Where disks have no room, a shorter one: a full pool must be able to start, and to take deletes, and each volume of
-    /// it needs a file.
+    /// Makes a file on all disks of a set, large enough for a record of the given size. Disks that fail are left out of
+    /// the next try. Where disks have no room, the file is shorter: a full pool must be able to start and to accept
+    /// deletions, and each of its volumes needs a file.
     pub(super) async fn until_done(
         &self,
         sequence_next: &mut u64,
@@ -480,11 +478,11 @@ impl FileMaker {
             }
             files.give_back(made.as_ref().ok());
         }
-        // No shorter one has more copies.
+        // A shorter file has no more copies.
         self.with_room(sequence_next, needed).await.0
     }
 
-    /// Does without a file that nothing is in.
+    /// Recycles an empty file.
     fn give_back(&self, file: Option<&OpenFile>) {
         let Some(file) = file else { return };
         for (disk, _) in &file.copies {
@@ -492,7 +490,7 @@ impl FileMaker {
         }
     }
 
-    /// As [`Self::until_done`], with files of one length; and whether a disk had no room for it.
+    /// As [`Self::until_done`], with files of one length. Also returns whether a disk had no room for it.
     async fn with_room(
         &self,
         sequence_next: &mut u64,
@@ -509,7 +507,7 @@ impl FileMaker {
                 return (Err(error), any_full);
             }
             let sequence = take_sequence(sequence_next);
-            // Each failure takes a disk away, so this ends.
+            // Each failure excludes a disk, so this ends.
             match self.run(sequence, set, needed).await {
                 Ok(file) => return (Ok(file), any_full),
                 Err(failures) => {
@@ -523,8 +521,8 @@ impl FileMaker {
         }
     }
 
-    /// Makes one file on all disks of `set`. Disks that fail are marked; full ones only reported,
-    /// because they still can be overwritten and freed.
+    /// Makes one file on all disks of `set`. Disks that fail are faulted. Full disks are only reported, because their
+    /// files can still be overwritten and freed.
     pub(super) async fn run(
         &self,
         sequence: u64,
@@ -535,8 +533,8 @@ impl FileMaker {
         let ids: Vec<DiskId> = set.iter().map(|disk| self.disks.get(*disk).id).collect();
         let behind = self.behind(&set, needed);
         if !behind.is_empty() {
-            // Before the file is there, whose header promises what is not kept yet. One that does not answer is not waited
-            // for where the log can do without it.
+            // Before the file exists, whose header promises copies that are not made yet. The log waits for a late disk
+            // only where it cannot do without it.
             let wait = (behind.len() < set.len()).then(|| self.make_wait());
             let tell = behind.iter().map(|disk| {
                 let (members, repeats) = self.members_before(*disk, &set, needed);
@@ -618,7 +616,7 @@ impl FileMaker {
                 behind,
             });
         }
-        // The header names disks that do not have it: this file must not hold anything.
+        // The header names disks that do not have the file: the file must not get any record.
         for (disk, _) in copies {
             self.recycle(disk, sequence, true);
         }
@@ -642,8 +640,8 @@ impl FileMaker {
         failures
     }
 
-    /// The records of a file whose last is `last`, put together from its copies if none is whole. A disk
-    /// that leaves, or takes no more writes, may still be the one that has it.
+    /// The records of a file up to its last position `last`, merged from several copies if none is complete. A draining
+    /// or faulted disk may still be the one that has a record.
     pub(super) async fn read_records(
         &self,
         sequence: u64,
@@ -651,7 +649,7 @@ impl FileMaker {
         disks: &[usize],
     ) -> Result<Vec<(RecordHead, Bytes)>, MetaError> {
         let mut order = disks.to_vec();
-        // Whoever does not answer now is asked last: an append may wait for this.
+        // Late disks come last: an append may wait for this.
         order.sort_by_key(|disk| (self.disks.is_late(*disk), !self.disks.is_healthy(*disk)));
         let mut all = BTreeMap::new();
         let mut last_error = None;
@@ -678,7 +676,7 @@ impl FileMaker {
                 return Ok(all.into_values().collect());
             }
         }
-        // Each copy has lost something: what they have together must be without a hole.
+        // Every copy has lost something: together they must have no gap.
         let mut end = None;
         for (first, to) in all.keys() {
             if end.is_some_and(|end| *first > LogPosition(end)) {
@@ -713,7 +711,7 @@ impl FileMaker {
         Ok((file_use, body.bytes))
     }
 
-    /// Refuses a file that would take the last room, if it is to leave some.
+    /// Fails if a file that must leave room would take the last of it.
     fn require_room_left(
         &self,
         disk: &dyn Disk,

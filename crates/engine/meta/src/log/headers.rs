@@ -1,13 +1,12 @@
-//! What each disk says of the others: the newest header on it, which alone speaks when the disk is opened
-//! without them.
+//! The newest header on each disk: it alone decides when the disk is opened without the others.
 //!
-//! Owns: when a header is not true any more, and which file must stay because of its header.
-//! Must not know: how files are made, what is in them.
+//! Owns: when a header stops being true, and which file must stay because of its header. Must not know: how files are
+//! made, their contents.
 //!
-//! A header names members and a number of copies, and a start is refused when as many members are missing.
-//! So of what comes later as many members must have a copy, or a disk that the log left takes itself for
-//! enough, and what was acknowledged since is gone. Where the log goes on with fewer copies than a header on
-//! another disk says, that disk gets a file with nothing but a newer header.
+//! A header names members and a number of copies, and a start is refused when as many members are missing. So as many
+//! members must have a copy of every later record. Otherwise a disk that the log left could start alone, without the
+//! records acknowledged since. When the log goes on with fewer copies than a header on another disk names, that disk
+//! gets a header-only file with a newer header.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +14,7 @@ use cairn_base::DiskId;
 use cairn_formats::metadata::log::FileHeader;
 use parking_lot::Mutex;
 
-/// The disks that a header names, and how many copies it says were wanted.
+/// The disks that a header names, and the number of copies it says were wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Members {
     pub disks: Vec<DiskId>,
@@ -30,7 +29,7 @@ impl Members {
         }
     }
 
-    /// So many missing members refuse a start.
+    /// Number of missing members that refuses a start.
     pub fn copies(&self) -> usize {
         usize::from(self.copies).clamp(1, self.disks.len().max(1))
     }
@@ -41,7 +40,7 @@ impl Members {
         named.count() >= self.copies()
     }
 
-    /// Whether these may let disks start that `other` refuses.
+    /// Whether these members may allow a start that `other` refuses.
     pub fn is_looser_than(&self, other: &Self) -> bool {
         let has = |disk: &DiskId| self.disks.contains(disk);
         self.copies() > other.copies() || !other.disks.iter().all(has)
@@ -52,15 +51,15 @@ impl Members {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewestHeader {
     pub sequence: u64,
-    /// That of the header which it repeats, else its own.
+    /// Sequence of the header that it repeats, or its own.
     pub speaks_as: u64,
     pub members: Members,
-    /// The file is there for its header only.
+    /// The file is kept for its header alone.
     pub is_all: bool,
 }
 
 impl NewestHeader {
-    /// That of a disk that could not be read: it may say anything, so it is never true.
+    /// Header of an unreadable disk: its contents are unknown, so it is never true.
     pub fn unknown() -> Self {
         Self {
             sequence: 0,
@@ -74,11 +73,11 @@ impl NewestHeader {
     }
 }
 
-/// The newest header on each disk that may have one, by its index.
+/// The newest header on each disk that may have one, by the disk's index.
 #[derive(Default)]
 pub(crate) struct Headers {
     newest: Mutex<BTreeMap<usize, NewestHeader>>,
-    /// Disks that failed before, and have not answered yet to being told.
+    /// Failed disks that have not answered yet to a header.
     telling: Mutex<BTreeSet<usize>>,
 }
 
@@ -90,7 +89,7 @@ impl Headers {
         }
     }
 
-    /// Whether nobody is telling the disk anything.
+    /// Marks a disk as getting a header. False if it is marked already.
     pub fn begin_telling(&self, disk: usize) -> bool {
         self.telling.lock().insert(disk)
     }
@@ -99,24 +98,24 @@ impl Headers {
         self.telling.lock().remove(&disk);
     }
 
-    /// A header was written. Returns the file that was there only for the one before.
+    /// Notes a written header. Returns the file that was kept for the previous header alone.
     pub fn note(&self, disk: usize, newest: NewestHeader) -> Option<u64> {
         let mut all = self.newest.lock();
         let is_older = |before: &NewestHeader| newest.sequence < before.sequence;
         if all.get(&disk).is_some_and(is_older) {
-            // The disk was told before that it lacks something.
+            // The disk already has a newer header, which says that it lacks something.
             return None;
         }
         let before = all.insert(disk, newest)?;
         before.is_all.then_some(before.sequence)
     }
 
-    /// What a disk says of the others.
+    /// The newest header on a disk.
     pub fn newest(&self, disk: usize) -> Option<NewestHeader> {
         self.newest.lock().get(&disk).cloned()
     }
 
-    /// What the file holds is not needed any more. Whether it must stay all the same.
+    /// Notes that the records of a file are unneeded. Returns whether the file must stay for its header.
     pub fn keep(&self, disk: usize, sequence: u64) -> bool {
         let mut newest = self.newest.lock();
         let newest = newest.get_mut(&disk);
@@ -126,12 +125,12 @@ impl Headers {
             .is_some()
     }
 
-    /// The disk is out of reach for good.
+    /// Forgets a disk that is out of reach for good.
     pub fn forget(&self, disk: usize) {
         self.newest.lock().remove(&disk);
     }
 
-    /// The disks whose headers are not true any more when the log goes on in `set` only.
+    /// The disks whose headers stop being true when the log goes on in `set` alone.
     pub fn untrue(&self, set: &[DiskId]) -> Vec<usize> {
         let newest = self.newest.lock();
         let untrue = newest
@@ -150,7 +149,7 @@ mod tests {
         Members { disks, copies }
     }
 
-    /// Members, copies, where the log goes on.
+    /// Members, copies, the set that the log goes on in.
     type Case<'a> = (&'a [u128], u8, &'a [u128]);
 
     #[test]
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_older_header_is_looser_if_it_lets_anything_start_that_the_newer_refuses() {
-        // All headers of up to three disks, all sets of disks that are present.
+        // All headers of up to three disks, against all sets of present disks.
         let named = |set: u128| (0..3).filter(move |disk| set >> disk & 1 == 1);
         let all = || (0..8u128).flat_map(|set| (1..4).map(move |copies| (set, copies)));
         let accepts = |(set, copies): (u128, u8), present: u128| {

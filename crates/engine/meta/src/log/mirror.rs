@@ -1,7 +1,7 @@
 //! The log as files on several disks of one server, written in parallel.
 //!
-//! Owns: rolling over to other disks when one fails, copies of what is still needed.
-//! Must not know: what is in a group, the state, who waits.
+//! Owns: moving to other disks when one fails, copies of retained records. Must not know: the contents of a group, the
+//! state, the callers that wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use super::files::{FileMaker, OpenFile, take_sequence};
 use super::{LogFuture, LogStatus, LogWriter};
 use crate::error::MetaError;
 
-/// A file that is not written any more, but still needed.
+/// A file that gets no more records and is still needed.
 pub(crate) struct Retained {
     pub sequence: u64,
-    /// The last position in it; 0 if there is none.
+    /// The last position in the file; 0 if it is empty.
     pub last: LogPosition,
     pub disks: Vec<usize>,
-    /// Disks that were dropped from it while it was written, and have what was acknowledged in it. They do not count
-    /// as copies, but what no other has may be read from them.
+    /// Disks that were dropped while the file was written. They have the records acknowledged until then. They do not
+    /// count as copies, but records that no other disk has may be read from them.
     pub dropped: Vec<usize>,
     pub len_bytes: u64,
-    /// Disks that got copies of all that is in it since, into other files.
+    /// Disks that have since got copies of the whole file, in other files.
     pub copied: Vec<usize>,
-    /// It was there before this start: who has what of it the [`RecordRun`]s say.
+    /// The file is older than this start: the [`RecordRun`]s say which disks have which records.
     pub is_old: bool,
-    /// All of it can be read, so that it can be used again.
+    /// The whole file is readable, so it may be reused.
     pub is_fit: bool,
 }
 
-/// Records that follow each other and that the same disks have, of what was there before the start.
+/// Consecutive records from before the start, with the disks that have all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordRun {
     pub first: LogPosition,
@@ -66,7 +66,7 @@ impl Retained {
         self.disks.iter().chain(&self.copied).copied().collect()
     }
 
-    /// The disks that have all of it, be it that some failed since: those are away, or have it.
+    /// The disks that have the whole file, also those that failed since: a failed disk is either away or has it.
     fn holders(&self) -> Vec<usize> {
         let mut holders = self.copies();
         holders.extend(&self.dropped);
@@ -74,30 +74,30 @@ impl Retained {
     }
 }
 
-/// A file that is made in the background; none if that fails.
+/// A file that is made in the background; `None` if that fails.
 type Prepared = oneshot::Receiver<Option<OpenFile>>;
 
-/// Writes the log.
+/// Writer of the log.
 pub(crate) struct MirrorWriter {
     files: FileMaker,
     current: OpenFile,
     next: Option<Prepared>,
-    /// Files that were prepared and not waited for.
+    /// Prepared files that the log did not wait for.
     late_prepared: Vec<Prepared>,
     sequence_next: u64,
     retained: VecDeque<Retained>,
-    /// What was there before the start, as far as it may still be needed.
+    /// Records from before the start that may still be needed.
     old: Vec<RecordRun>,
     syncs: u64,
-    /// Up to here some of what is kept may have fewer copies than were asked for; 0 if all has.
+    /// Up to this position some retained records may have fewer copies than wanted; 0 if none has.
     short_through: LogPosition,
-    /// Files that are shorter than usual, because disks had no room.
+    /// Number of files that are shorter than usual, for lack of room.
     short_file_count: u64,
 }
 
 impl MirrorWriter {
-    /// Starts a term: a new file on `copies` disks. Nothing may be served before this has returned.
-    /// What is in the files that are there is in `old`.
+    /// Starts a term: a new file on `copies` disks. Nothing may be served before this returns. `old` names the records
+    /// in existing files.
     pub async fn start(
         mut files: FileMaker,
         sequence_next: u64,
@@ -126,7 +126,7 @@ impl MirrorWriter {
         })
     }
 
-    /// More copies were made of what was there before the start.
+    /// Updates the holders of older records, after more copies were made.
     pub fn set_old(&mut self, old: Vec<RecordRun>) {
         self.old = old;
     }
@@ -136,14 +136,14 @@ impl MirrorWriter {
         self.current.copies.iter().map(|(disk, _)| *disk)
     }
 
-    /// Writes nothing more. Returns the files, which are needed as before, and the next sequence number.
+    /// Ends writing. Returns the files, which are needed as before, and the next sequence number.
     pub fn into_retained(mut self) -> (VecDeque<Retained>, u64) {
         let last = Retained::of(&self.current);
         self.retained.push_back(last);
         (self.retained, self.sequence_next)
     }
 
-    /// The disks that have each part of what is still needed.
+    /// The disks that have each needed part.
     fn needed(&self) -> Vec<Vec<usize>> {
         let from = self.files.retained_from;
         let old = self.old.iter().filter(|part| part.last >= from);
@@ -159,8 +159,8 @@ impl MirrorWriter {
         needed
     }
 
-    /// Prepares the next file in the background, so that rolling over costs nothing. Not on a disk that lacks
-    /// anything: what its header says is not true before the file is used.
+    /// Prepares the next file in the background, so that a switch to it costs nothing. Skipped while a disk lacks
+    /// records: the file's header would not be true yet.
     fn prepare_next(&mut self) {
         let files = self.files.clone();
         let set = files.choose(&[]);
@@ -168,18 +168,18 @@ impl MirrorWriter {
         if !files.behind(&set, &needed).is_empty() {
             return;
         }
-        // One attempt here; retries happen in the foreground, when the file is needed.
+        // One attempt here; the foreground retries when it needs the file.
         let sequence = take_sequence(&mut self.sequence_next);
         let (sender, receiver) = oneshot::channel();
         self.next = Some(receiver);
         self.files.tasks.spawn("log-prepare", async move {
             let made = files.run(sequence, set, &needed).await.ok();
-            // The log may be gone meanwhile: the next open finds the file and uses it again.
+            // The log may be gone by now: the next open finds the file and reuses it.
             let _ = sender.send(made);
         });
     }
 
-    /// The file that was prepared, unless a disk does not answer.
+    /// The prepared file, unless a disk does not answer.
     async fn take_prepared(&mut self) -> Option<OpenFile> {
         let prepared = self.next.take()?;
         let wait = self.files.env.clock.sleep(self.files.make_wait());
@@ -192,14 +192,14 @@ impl MirrorWriter {
         }
     }
 
-    /// Gives up the file that was prepared: its header says who the members were.
+    /// Gives up the prepared file: its header names the previous members.
     async fn drop_prepared(&mut self) {
         if let Some(file) = self.take_prepared().await {
             self.retain(&file);
         }
     }
 
-    /// Takes what was not waited for and is there by now: it is of no use any more, but takes space.
+    /// Takes late prepared files that are done by now: they are of no use, but take space.
     fn retain_late_prepared(&mut self) {
         for mut prepared in std::mem::take(&mut self.late_prepared) {
             match prepared.try_recv() {
@@ -210,7 +210,7 @@ impl MirrorWriter {
         }
     }
 
-    /// Goes on in another file that a record of so many bytes fits, on healthy disks only.
+    /// Goes on in another file, on healthy disks only, large enough for a record of the given size.
     async fn roll(&mut self, record_bytes: u64) -> Result<(), MetaError> {
         let prepared = self.take_prepared().await;
         let wanted = self.files.choose(&[]).len();
@@ -240,12 +240,11 @@ impl MirrorWriter {
         Ok(())
     }
 
-    /// Goes on in a file with as many copies as are wanted now, and copies into it what is still needed
-    /// of older ones: the journal is nowhere else. Without space for that the log goes on with the
-    /// copies that it has, which shows in the status.
+    /// Goes on in a file with as many copies as are wanted now, and copies the retained records into it: the journal is
+    /// nowhere else. Without space for that, the log keeps its present copies, and the status says so.
     ///
-    /// What comes next is not durable yet, so the copies say that all is needed that was before it: what
-    /// folds a journal entry may be lost, and the entry must be there then.
+    /// The next group is not durable yet, so the copies retain everything before it: if a fold in that group is lost,
+    /// its journal entry must still exist.
     async fn roll_for_copies(&mut self) {
         let wanted = self.files.disks.copies_wanted();
         let last = self.last();
@@ -271,8 +270,8 @@ impl MirrorWriter {
         }
     }
 
-    /// Tells disks that lacked something when the file was begun, and have all by now, or do without, what the others'
-    /// headers say. Until then they do not start without those that had it all.
+    /// Writes the members of the other headers to disks that lacked records when the file was begun and have all needed
+    /// ones by now. Until then those disks refuse to start without the disks that had all records.
     async fn tell_caught_up(&mut self) {
         if self.current.behind.is_empty() {
             return;
@@ -293,7 +292,7 @@ impl MirrorWriter {
             .into_iter()
             .map(|disk| self.files.tell(disk, sequence, &members));
         if join_all(tell).await.contains(&false) {
-            // As long as it does not know that it has all, nothing starts with it alone.
+            // Until the disk has the new header, it does not start alone.
             self.short_through = self.last();
         }
     }
@@ -301,8 +300,8 @@ impl MirrorWriter {
     async fn copy_retained(&mut self, retained_from: LogPosition) -> Result<(), MetaError> {
         let disks = self.files.disks.clone();
         let possible = disks.copies_possible();
-        // What is on all disks that the log goes on with would only be there twice, and once more each time that
-        // copies are asked for while a disk has no space for them.
+        // Records on all current disks are not copied. A copy would only be a second one there, and one more for each
+        // request for copies while another disk has no space.
         let set: Vec<usize> = self.disks().collect();
         let is_short = |holders: &[usize]| {
             let healthy = holders.iter().filter(|disk| disks.is_healthy(**disk));
@@ -354,7 +353,7 @@ impl MirrorWriter {
         Ok(())
     }
 
-    /// Whether the file that is written is on as many disks as it could be.
+    /// Whether the open file is on as many disks as it could be.
     fn has_all_copies(&self) -> bool {
         let disks = &self.files.disks;
         let count = self.current.copies.len();
@@ -371,11 +370,11 @@ impl MirrorWriter {
         self.retained.push_back(Retained::of(file));
     }
 
-    /// Writes to all copies of the current file; false when there are none, and when some failed or are late, which are
-    /// dropped then.
+    /// Writes to all copies of the open file. False when some failed or are late, which are dropped, and when no copy
+    /// is left.
     ///
-    /// A late write may land at any time after. It goes to a file that the disk was dropped from, which is written and
-    /// used for nothing else before the store is closed; and the record is the same that the others get in the next file.
+    /// A late write may land at any later time. It goes to a file that the disk was dropped from, which is not reused
+    /// before the store is closed. Its record is the one that the other disks get in the next file.
     async fn write(&mut self, bytes: &Bytes, may_block: bool) -> bool {
         let offset = self.current.offset;
         let last = self.current.copies.len().saturating_sub(1);
@@ -383,7 +382,7 @@ impl MirrorWriter {
             let file = file.clone();
             let bytes = bytes.clone();
             Box::pin(async move {
-                // All are begun in this order: the others are on their way when this thread blocks.
+                // The disks start in this order: the other writes are on their way when this thread blocks.
                 if planted::is(Bug::LogWithoutSync) {
                     return file.write_at(offset, vec![bytes]).await;
                 }
@@ -402,7 +401,7 @@ impl MirrorWriter {
             match result {
                 Done::Answered(Ok(())) => continue,
                 Done::Answered(Err(error)) => {
-                    // No space is no sign of a bad disk; another file finds out whether there is some.
+                    // Lack of space is no fault of the disk; the next file finds out whether there is some.
                     if !matches!(error, DiskError::Full { .. }) {
                         self.files.disks.mark_failed(*disk, &error);
                     }
@@ -423,23 +422,23 @@ impl MirrorWriter {
     ) -> Result<(), MetaError> {
         let len = record.len_bytes();
         assert!(len <= self.files.info.log_file_bytes - BLOCK_BYTES as u64);
-        // A disk may have failed in other hands since: the copy there does not count any more.
+        // A disk may have failed elsewhere since: its copy does not count any more.
         let disks = self.files.disks.clone();
         let is_healthy = |(disk, _): &(usize, Arc<dyn DiskFile>)| disks.takes_log(*disk);
         disks.take_back_rested(|| self.files.env.clock.monotonic());
         if disks.take_changed() {
-            // A start counts the members that are missing, so no header may name one that left.
+            // A start counts missing members, so no header may name a disk that left.
             self.drop_prepared().await;
             self.roll_for_copies().await;
         }
-        // First: also a file that is full, or lost a disk, has what is to be copied.
+        // First: the records to copy include those of a file that is full or lost a disk.
         if self.current.copies_wanted != disks.copies_wanted() {
             self.roll_for_copies().await;
         }
-        // What was copied into a new file, which may be a short one, may have left less room than the record takes.
+        // The copies in the new file, which may be a short one, may have left less room than the record takes.
         let file_len = self.current.len_bytes;
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
-            // Nothing goes to what is left of this file any more, also if there is no space for another now.
+            // The rest of this file gets no more records, even if there is no space for another file now.
             self.current.offset = file_len;
             self.current.drop_unhealthy(&disks);
             self.roll(len).await?;
@@ -449,11 +448,11 @@ impl MirrorWriter {
             let RecordBuf { bytes, head } = record;
             let bytes = bytes.freeze();
             if self.write(&bytes, may_block).await {
-                // Copies of older records may come after newer ones, where files to be copied overlap.
+                // Copies of older records may follow newer ones, where copied files overlap.
                 self.current.last = self.current.last.max(head.last);
                 break;
             }
-            // The group goes to other disks as a whole before anyone is told that it is durable.
+            // The whole group goes to other disks before any caller hears that it is durable.
             self.current.offset = self.current.len_bytes;
             self.roll(len).await?;
             record = RecordBuf {

@@ -1,11 +1,10 @@
 //! The commit log of a volume: one ordered sequence of groups.
 //!
-//! Owns: what a store needs of its log, whatever that is made of: it is found, a term begins, groups become durable in
-//! order, what is not needed any more goes.
-//! Must not know: what is in a group, the state, who waits.
+//! Owns: the interface between a store and any kind of log: finding it, beginning a term, making groups durable in
+//! order, dropping unneeded records. Must not know: the contents of a group, the state, the callers that wait.
 //!
-//! There are two: on the disks of one server ([`mirror`]), and on ensembles of disks of several nodes ([`ensemble`]).
-//! Nothing outside of this module and of what is only for one of them depends on which it is.
+//! There are two kinds: on the disks of one server ([`mirror`]), and on ensembles of disks of several nodes
+//! ([`ensemble`]). Only this module and the parts made for one kind depend on the kind.
 
 pub(crate) mod begin;
 pub(crate) mod ensemble;
@@ -28,42 +27,42 @@ use crate::error::MetaError;
 
 pub(crate) type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, MetaError>> + Send + 'a>>;
 
-/// The log of an open store, as those see it who reach it with [`crate::MetaStore::log`]. Each kind of log adds what is
-/// only its own: the disks, or the nodes, that it is kept on.
+/// The log of an open store, as callers reach it with [`crate::MetaStore::log`]. Each kind of log adds its own methods,
+/// for its disks or its nodes.
 pub trait CommitLog: Send + Sync + 'static {
-    /// From now on nothing is written to the log any more, whoever is still about to.
+    /// Refuses all further writes to the log, also those whose task is already running.
     fn stop(&self);
 }
 
-/// A log that was found, and that belongs to no term yet. Nothing is written to it.
+/// A log that was found and belongs to no term yet. It is not written to.
 pub(crate) trait FoundLog: Send {
     fn history(&self) -> &History;
-    /// Begins a term, which ends every other: all that was found has its full protection when this is done, and nobody
-    /// else adds anything. The history that is returned ends with the new term.
+    /// Begins a term, which ends every other. When this is done, all found records have full protection, and no other
+    /// owner can add any. The returned history ends with the new term.
     fn begin(self: Box<Self>, term: Term) -> LogFuture<'static, (Box<dyn LogWriter>, History)>;
 }
 
-/// The seam between the committer and where groups become durable. It writes in one term.
+/// The seam between the committer and the durable log. It writes in one term.
 pub(crate) trait LogWriter: Send {
-    /// Makes the record durable with full protection. With it, it is durable that positions below
-    /// `retained_from` are not needed any more. An error is final. With `may_block`, the thread of
-    /// the caller may be blocked for as long as the write takes.
+    /// Makes the record durable with full protection, and with it the fact that positions below `retained_from` are
+    /// unneeded. An error is final. With `may_block`, the call may block the caller's thread for the duration of the
+    /// write.
     fn append(
         &mut self,
         record: RecordBuf,
         retained_from: LogPosition,
         may_block: bool,
     ) -> LogFuture<'_, ()>;
-    /// Gives up what is below the `retained_from` of the last durable record.
+    /// Drops records below the `retained_from` of the last durable record.
     fn trim(&mut self);
     fn status(&self) -> LogStatus;
-    /// Does without the files that it keeps to use them again, if it does keep some.
+    /// Removes the spare files, if the log keeps any.
     fn give_back_spares(&mut self) {}
-    /// Whether it will want a group some time though nobody submits any.
+    /// Whether the log will want a group at some time although no caller submits one.
     fn is_resting(&self) -> bool {
         false
     }
-    /// Whether what it keeps could have more copies now.
+    /// Whether retained records could have more copies now.
     fn may_widen(&mut self) -> bool {
         false
     }
@@ -71,7 +70,7 @@ pub(crate) trait LogWriter: Send {
     fn widen(&mut self) -> LogFuture<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
-    /// Whether it wants a group now, be it an empty one, to go back to where it was kept before.
+    /// Whether the log wants a group now, even an empty one, to return to its earlier disks.
     fn wants_group(&self) -> bool {
         false
     }
@@ -79,34 +78,34 @@ pub(crate) trait LogWriter: Send {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogStatus {
-    /// Bytes kept, on one disk.
+    /// Bytes retained, on one disk.
     pub retained_bytes: u64,
     pub syncs: u64,
     pub disks: Vec<DiskId>,
     pub start: LogPosition,
-    /// Some of what is kept has fewer copies than were asked for.
+    /// Some retained records have fewer copies than wanted.
     pub is_short: bool,
-    /// Files that it made and that are shorter than usual, because disks had no room.
+    /// Number of log files that are shorter than usual, for lack of room.
     pub short_file_count: u64,
-    /// Bytes that whoever goes on with this log finds room for at most, if that is known.
+    /// Room that the next owner of this log finds at most, if that is known.
     pub room_bytes: Option<u64>,
 }
 
-/// Memory of a record of a [`History`] beside its payload, about.
+/// Approximate memory of a record of a [`History`] beside its payload.
 const RECORD_MEMORY_BYTES: u64 = 128;
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Clone)]
 pub(crate) struct History {
-    /// Those whose records may still be needed, oldest first.
+    /// The terms whose records may still be needed, oldest first.
     pub terms: Vec<Term>,
-    /// The highest epoch seen anywhere, also where it does not count.
+    /// The highest epoch seen on any disk, even where it does not count.
     pub epoch_max: Epoch,
-    /// The log must be there from here on.
+    /// The log must be complete from here on.
     pub retained_from: LogPosition,
     /// The last position; 0 for an empty log.
     pub end: LogPosition,
-    /// From `retained_from` on, in order, without holes.
+    /// Records from `retained_from` on, in order, without gaps.
     pub records: Vec<LogRecord>,
 }
 
@@ -121,7 +120,7 @@ pub(crate) struct LogRecord {
 }
 
 impl History {
-    /// That of a new volume.
+    /// The history of a new volume.
     pub fn empty() -> Self {
         Self {
             terms: Vec::new(),
@@ -132,7 +131,7 @@ impl History {
         }
     }
 
-    /// Bytes of memory that its records have.
+    /// Memory that the records take, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes_after(LogPosition(0))
     }
@@ -144,7 +143,7 @@ impl History {
         each.sum()
     }
 
-    /// Whether a state that came so far is part of this history, and the log goes on from it.
+    /// Whether a state at this position is part of this history, and the log goes on from it.
     pub fn continues(&self, applied: &AppliedRecord) -> bool {
         let position = applied.position;
         if position > self.end || position.0 + 1 < self.retained_from.0 {

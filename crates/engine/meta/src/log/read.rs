@@ -1,9 +1,9 @@
-//! Reading a log file around what its disk cannot read.
+//! Reading a log file around unreadable sectors.
 //!
-//! Owns: in which pieces it is tried, when that is given up. Must not know: records, which of them are needed.
+//! Owns: the size of each read, and when to give up. Must not know: records, which of them are needed.
 //!
-//! A bad sector is no reason to do without a whole disk. What cannot be read is taken for zeros, which are no record;
-//! whether it may have held one that is needed is for the caller to say.
+//! A bad sector is no reason to give up a whole disk. Unreadable blocks are returned as zeros, which are no record. The
+//! caller decides whether a needed record may have been there.
 
 use std::ops::Range;
 
@@ -12,25 +12,25 @@ use cairn_base::AlignedBuf;
 use cairn_base::disk::{DiskError, DiskFile};
 use cairn_formats::metadata::log::BLOCK_BYTES;
 
-/// What is read at once where reading all at once failed, before it is tried block by block.
+/// Size of a read after a read of the whole range failed, before reads block by block.
 const PIECE_BYTES: usize = 64 * BLOCK_BYTES;
 
-/// With so many errors among the log files of one volume a disk counts as failed: each may take seconds, and too many
-/// have it put out by who watches it.
+/// With this number of errors among the log files of one volume a disk counts as failed. Each error may take seconds,
+/// and too many would have the disk watch fault the disk.
 pub(super) const READ_ERROR_COUNT_MAX: u32 = 16;
 
-/// The records of a file, with zeros for what cannot be read.
+/// The records of a file, with zeros for unreadable blocks.
 pub(super) struct Body {
     pub bytes: Bytes,
     pub unread: Option<Unread>,
 }
 
-/// What of a file's records cannot be read.
+/// The unreadable blocks among a file's records.
 #[derive(Clone, Debug)]
 pub(super) struct Unread {
-    /// The first of the errors.
+    /// The first error.
     pub error: DiskError,
-    /// In bytes from the first record on, in order; one block each.
+    /// Offsets from the first record on, in bytes, in order; one block each.
     pub blocks: Vec<Range<usize>>,
 }
 
@@ -41,8 +41,8 @@ impl Unread {
     }
 }
 
-/// Reads all after the header of a file that is `len_bytes` long. Each error takes one from `errors_left`; with none
-/// left, it is returned.
+/// Reads everything after the header of a file that is `len_bytes` long. Each error takes one from `errors_left`; with
+/// none left, the error is returned.
 pub(super) async fn read_body(
     file: &dyn DiskFile,
     len_bytes: u64,
@@ -76,7 +76,7 @@ pub(super) async fn read_body(
     Ok(Body { bytes, unread })
 }
 
-/// The outer error is final: the disk is bad, or it is something else than what it holds there.
+/// The outer error is final: the disk is bad, or the error does not concern its contents.
 async fn read_range(
     file: &dyn DiskFile,
     range: Range<usize>,

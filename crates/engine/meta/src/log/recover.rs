@@ -1,18 +1,18 @@
-//! What a volume's log says, as found on the disks that are present.
+//! Recovery of a volume's log from the disks that are present.
 //!
-//! Owns: which files and records count, in which order, and when to refuse.
-//! Must not know: what is in the records, the state beyond how far it came.
+//! Owns: which files and records count, in which order, and when to refuse. Must not know: the contents of records, the
+//! state beyond its position.
 //!
-//! Disks may be stale, torn, or may have been used apart from each other. Each file names its
-//! term's ancestors, so the terms that are found form a tree; one branch is the history:
+//! Disks may be stale or torn, or may have been used apart from each other. Each file names the ancestors of its term,
+//! so the terms found form a tree. One branch of it is the history:
 //!
 //! - a term that descends from another is newer;
-//! - of two that went separate ways, the one counts that may have acknowledged something: one of
-//!   its records is on all those of its disks that are present. If both may have, we refuse.
+//! - of two terms on separate branches, the one counts that may have acknowledged something: one of its records is on
+//!   all of its disks that are present. If both may have, recovery refuses.
 //!
-//! A term's records count from its start to the start of its successor. Positions must follow each
-//! other without a hole, from where the log was last known to be needed to the last whole record:
-//! records are written one after the other, so a hole before a whole record is damage.
+//! A term's records count from its start to the start of its successor. Positions must follow each other without a gap,
+//! from the last known `retained_from` to the last complete record. Records are written one after the other, so a gap
+//! before a complete record is corruption.
 
 mod unread;
 
@@ -40,7 +40,7 @@ use crate::error::MetaError;
 
 const _: () = assert!(crate::settings::LOG_FILE_BYTES_MAX <= FILE_LEN_BYTES_MAX / 2);
 
-/// Names one record: copies of it are equal.
+/// Names one record; all copies of a record have one id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RecordId {
     first: LogPosition,
@@ -53,7 +53,7 @@ struct RecordId {
 struct Copies {
     payload: Bytes,
     retained_from: LogPosition,
-    /// The disks that have it, and the sets of the files that it is in.
+    /// The disks that have the record, and the sets of its files.
     holders: BTreeSet<usize>,
     sets: Vec<Arc<Vec<DiskId>>>,
 }
@@ -61,52 +61,52 @@ struct Copies {
 struct ScannedFile {
     disk: usize,
     sequence: u64,
-    /// `None`: not the header of this file; its content means nothing.
+    /// `None`: not the header of this file; its contents mean nothing.
     header: Option<Arc<FileHeader>>,
     records: Vec<RecordId>,
     unread: Option<UnreadPart>,
 }
 
-/// Everything that looks like log on the disks.
+/// All log files found on the disks.
 pub(crate) struct Scan {
     disks: DiskSet,
     files: Vec<ScannedFile>,
     records: BTreeMap<RecordId, Copies>,
-    /// One header of each term: the newest.
+    /// The newest header of each term.
     terms: BTreeMap<(Epoch, u64), Arc<FileHeader>>,
-    /// Of all files that there are, also on disks that cannot be read.
+    /// The highest sequence of all files, also on unreadable disks.
     sequence_max: u64,
 }
 
 /// The history that the disks hold.
 pub(crate) struct RecoveredLog {
     pub history: History,
-    /// For each record of the history the disks that have a whole copy.
+    /// The disks with a complete copy, for each record of the history.
     pub holders: Vec<BTreeSet<usize>>,
-    /// What the last term says of its disks.
+    /// The members that the last term names.
     pub members: Members,
     pub sequence_max: u64,
-    /// Files that hold such records.
+    /// Files that hold needed records.
     pub retained: Vec<Retained>,
-    /// Files that hold nothing that is needed: disk and sequence number.
+    /// Files without needed records: disk and sequence number.
     pub unused: Vec<(usize, u64)>,
-    /// Files of which some cannot be read, so that nothing new is to be put there.
+    /// Files with unreadable parts, which must not get new records.
     pub unfit: Vec<(usize, u64)>,
-    /// What each disk says of the others. The files are not among the unused where older ones say less.
+    /// The newest header of each disk. A file is not in `unused` if older headers on its disk say less.
     pub headers: Vec<(usize, NewestHeader)>,
 }
 
-/// The records of a log in order, from where it is needed on.
+/// The records of a log in order, from the needed start on.
 struct Followed {
     records: Vec<LogRecord>,
-    /// Per record, the disks that have it.
+    /// The disks that have each record.
     holders: Vec<BTreeSet<usize>>,
     /// The last position.
     end: LogPosition,
 }
 
 impl RecoveredLog {
-    /// Who has what of it.
+    /// Consecutive records with the disks that have all of them.
     pub fn parts(&self) -> Vec<RecordRun> {
         let mut parts: Vec<RecordRun> = Vec::new();
         for (record, holders) in self.history.records.iter().zip(&self.holders) {
@@ -123,10 +123,9 @@ impl RecoveredLog {
     }
 }
 
-/// Reads all log files of all disks. A disk that fails is marked and counts as missing.
+/// Reads all log files of all disks. A disk that fails is faulted and counts as missing.
 ///
-/// What is held in memory meanwhile is the log once and one file of each disk: copies of what another
-/// disk had are dropped file by file.
+/// Memory holds the log once, and one file of each disk: second copies of records are dropped file by file.
 pub(crate) async fn scan(disks: &DiskSet) -> Result<Scan, MetaError> {
     let scan = Mutex::new(Scan {
         disks: disks.clone(),
@@ -151,7 +150,7 @@ pub(crate) async fn scan(disks: &DiskSet) -> Result<Scan, MetaError> {
     Ok(scan)
 }
 
-/// A record with its payload and what it says about the start of the log.
+/// A record with its payload and the log start that it names.
 type Content = (RecordId, Bytes, LogPosition);
 
 async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<(), MetaError> {
@@ -222,7 +221,7 @@ fn contents_of(body: &Bytes, found: Vec<FoundRecord>) -> Vec<Content> {
 }
 
 impl Scan {
-    /// Whether there is no log of this volume at all.
+    /// Whether the disks hold no log of this volume.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
@@ -235,7 +234,7 @@ impl Scan {
         self.sequence_max = self.sequence_max.max(sequence.unwrap_or(0));
     }
 
-    /// Files whose content means nothing, when there is no history: disk and sequence number.
+    /// Files whose contents mean nothing, if there is no history: disk and sequence number.
     pub fn unused_files(&self) -> impl Iterator<Item = (usize, u64)> {
         self.files.iter().map(|file| (file.disk, file.sequence))
     }
@@ -266,7 +265,7 @@ impl Scan {
         self.files.push(file);
     }
 
-    /// Gives up what a disk had that could not be read to its end.
+    /// Drops the records of a disk that could not be read to its end.
     fn forget(&mut self, disk: usize) {
         self.files.retain(|file| file.disk != disk);
         self.records.retain(|_, copies| {
@@ -276,7 +275,7 @@ impl Scan {
     }
 
     fn find_terms(&mut self) {
-        // On each disk the last is right; if that repeats an older one, it says no more than that to others.
+        // The last header on each disk counts. If it repeats an older one, it tells other disks no more than that one.
         let mut last: BTreeMap<(usize, Epoch, u64), &Arc<FileHeader>> = BTreeMap::new();
         for file in &self.files {
             let Some(header) = &file.header else {
@@ -300,7 +299,7 @@ impl Scan {
         }
     }
 
-    /// Finds the history. Fails rather than to give up anything that may have been acknowledged.
+    /// Finds the history. Refuses rather than dropping records that may have been acknowledged.
     pub fn recover(&self) -> Result<RecoveredLog, MetaError> {
         let volume = self.disks.volume;
         let mut terms = self.terms.values();
@@ -338,7 +337,7 @@ impl Scan {
         self.check_unread(head, &valid)?;
         let (retained, mut unused) = self.sort_files(&valid, retained_from);
         let headers = self.newest_headers(&history, &mut unused);
-        // A term is needed as long as a position before its successor's start is.
+        // A term is needed while a position before its successor's start is.
         let needed_from = history
             .iter()
             .rposition(|term| term.start <= retained_from)
@@ -367,8 +366,8 @@ impl Scan {
         })
     }
 
-    /// Finds what each disk says of the others. If an older header on it would let more disks start, the file
-    /// with the newest is taken from `unused`.
+    /// Finds the newest header of each disk. If an older header on the disk would allow more disks to start, the file
+    /// with the newest is taken out of `unused`.
     fn newest_headers(
         &self,
         history: &[Term],
@@ -397,7 +396,7 @@ impl Scan {
             let (members, speaks_as) = (Members::of(newest), newest.speaks_as);
             let is_looser = |header: &&FileHeader| Members::of(header).is_looser_than(&members);
             let looser = headers.iter().rposition(is_looser);
-            // Any of those after the last that says less will do; one that stays anyway is best.
+            // Any later header that says less will do; the best is one whose file stays anyway.
             let mut as_good = headers.iter().skip(looser.map_or(0, |index| index + 1));
             let stays = as_good.rfind(|header| {
                 Members::of(header) == members && !unused.contains(&(disk, header.sequence))
@@ -418,7 +417,7 @@ impl Scan {
         found
     }
 
-    /// Puts the valid records in order, without holes from `retained_from` on.
+    /// Orders the valid records, without gaps from `retained_from` on.
     fn follow(
         &self,
         valid: &[&RecordId],
@@ -431,7 +430,7 @@ impl Scan {
             if id.last < expected {
                 continue;
             }
-            // The first may begin before the point from which the log is needed.
+            // The first record may begin before the needed start of the log.
             let follows = id.first == expected
                 || (records.is_empty() && id.first <= expected)
                 || (planted::is(Bug::LogGapOfOneAccepted) && id.first.0 == expected.0 + 1);
@@ -461,7 +460,7 @@ impl Scan {
         })
     }
 
-    /// Tells files with records that are needed from those without.
+    /// Separates files with needed records from the others.
     fn sort_files(
         &self,
         valid: &[&RecordId],
@@ -499,7 +498,7 @@ impl Scan {
         (retained.into_values().collect(), unused)
     }
 
-    /// Refuses when so many disks are missing that all copies of something newer may be on those.
+    /// Refuses if all copies of a newer record may be on the missing disks.
     fn check_missing(&self, head: &FileHeader) -> Result<(), MetaError> {
         let is_missing = |id: &&DiskId| {
             self.disks
@@ -520,7 +519,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Of two terms, the one that the history goes through last.
+    /// The one of two terms that the history passes through last.
     fn newer<'a>(
         &self,
         a: &'a Arc<FileHeader>,
@@ -565,7 +564,7 @@ impl Scan {
         Ok(if takes_a { a } else { b })
     }
 
-    /// Whether the terms of `history` after epoch `fork` have records, and any that may have been
+    /// Whether the terms of `history` after epoch `fork` have records, and whether any of these may have been
     /// acknowledged.
     fn branch(&self, history: &[Term], fork: Epoch) -> (bool, bool) {
         let terms: Vec<&Term> = history.iter().filter(|term| term.epoch > fork).collect();
@@ -579,7 +578,7 @@ impl Scan {
                 continue;
             }
             has_records = true;
-            // One that could not be read may have it.
+            // An unreadable disk may have the record.
             let present = |disk: &DiskId| {
                 let index = self.disks.index_of(*disk);
                 index.filter(|index| self.disks.is_healthy(*index))
@@ -600,7 +599,7 @@ impl Scan {
 mod tests {
     use super::*;
 
-    /// A log file's header: of the last term in `history`, on the disks of `set`.
+    /// Header of a log file: of the last term in `history`, on the disks of `set`.
     fn header(sequence: u64, history: &[Term], set: &[u128]) -> Arc<FileHeader> {
         let ids = |numbers: &[u128]| numbers.iter().map(|number| DiskId(*number)).collect();
         Arc::new(FileHeader {
@@ -617,7 +616,7 @@ mod tests {
         })
     }
 
-    /// A disk, the header of a file on it, position and term of each record in it.
+    /// A disk, the header of a file on it, and position and term of each record in the file.
     type Scanned<'a> = (usize, &'a Arc<FileHeader>, &'a [(u64, u64)]);
 
     fn scan_of(files: &[Scanned<'_>], failed: &[usize]) -> Scan {
@@ -663,8 +662,8 @@ mod tests {
         scan
     }
 
-    /// Two terms began apart from each other. One wrote a record to all of its disks, one of which cannot
-    /// be read now; the other is newer by its number, and wrote to one of its two disks only.
+    /// Two terms began apart from each other. One wrote a record to all of its disks, one of which is unreadable now.
+    /// The other has the higher number, and wrote to one of its two disks only.
     #[test]
     fn a_disk_that_cannot_be_read_may_have_what_was_acknowledged() {
         let term = |number: u64, start: u64| Term {
@@ -687,8 +686,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever files of whatever terms there are, a history is found or refused, and what is found
-        /// has no hole.
+        /// For any files of any terms, a history is found or refused, and a history that is found has no gap.
         #[test]
         fn any_files_are_judged_without_panic(
             files in proptest::collection::vec(

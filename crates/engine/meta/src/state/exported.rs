@@ -1,7 +1,7 @@
-//! The files of a state on their way to other nodes, and on their way back to a disk of this one.
+//! Transfer of the files of a state to other nodes, and back to a disk of this node.
 //!
-//! Owns: reading them, and making a state that can be taken over of what comes back.
-//! Must not know: where they are meanwhile.
+//! Owns: reading the files, and turning received ones into a state that can be opened. Must not know: where the files
+//! are stored in between.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,10 +20,10 @@ use super::{Candidate, Source, Turn, blocking_on};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 
-/// The one file of a state in memory.
+/// The only file of a state in memory.
 const STATE_FILE: &str = "state.file";
 
-/// A state as it was at one moment, to be copied.
+/// A state at one moment, to be copied.
 pub(crate) struct Exported {
     pub descriptor: Descriptor,
     files: Files,
@@ -32,7 +32,7 @@ pub(crate) struct Exported {
 
 enum Files {
     Memory(Bytes),
-    /// A checkpoint, which is removed at the end.
+    /// A checkpoint, removed at the end.
     Folder(PathBuf),
 }
 
@@ -63,7 +63,7 @@ impl Exported {
         }
     }
 
-    /// Exactly `len_bytes` of a file.
+    /// Reads exactly `len_bytes` of a file.
     pub async fn read(
         &self,
         file: &FileEntry,
@@ -93,7 +93,7 @@ impl Exported {
         }
     }
 
-    /// Gives back what it took.
+    /// Releases the resources of the export.
     pub async fn end(self) -> Result<(), MetaError> {
         match self.files {
             Files::Memory(_) => Ok(()),
@@ -104,7 +104,7 @@ impl Exported {
     }
 }
 
-/// A state that comes to a disk of this node.
+/// A state that is received on a disk of this node.
 pub(super) struct Receiver {
     disks: DiskSet,
     index: usize,
@@ -135,7 +135,7 @@ impl Receiver {
         })
     }
 
-    /// Whether a file is there already, from an older copy.
+    /// Whether an older copy already has a file.
     pub async fn has(&self, file: &FileEntry) -> Result<bool, MetaError> {
         match &self.into {
             Into::Memory(_) => Ok(false),
@@ -146,7 +146,7 @@ impl Receiver {
         }
     }
 
-    /// Begins a file, or begins it again.
+    /// Begins a file, or restarts it.
     pub async fn begin_file(&mut self, file: &FileEntry) -> Result<(), MetaError> {
         match &mut self.into {
             Into::Memory(bytes) => bytes.clear(),
@@ -183,7 +183,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// It is not to be finished: what came of it makes room again.
+    /// Gives up the transfer: removes the received files.
     pub async fn discard(self) {
         if let Into::Folder(replica, open) = self.into {
             drop(open);
@@ -194,7 +194,7 @@ impl Receiver {
         }
     }
 
-    /// All files are there.
+    /// Completes the state: all files are here.
     pub async fn finish(self) -> Result<Candidate, MetaError> {
         let index = self.index;
         let (applied, source) = match self.into {

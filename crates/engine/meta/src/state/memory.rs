@@ -1,7 +1,7 @@
-//! The state as an ordered map in memory, kept as one checked file on each disk.
+//! The state as an ordered map in memory, kept as one checksummed file on each disk.
 //!
-//! Owns: when that file is written and read. Must not know: its bytes, keys. For disks that
-//! are no folder of the host, as in tests and simulations, where RocksDB has nowhere to be.
+//! Owns: when that file is written and read. Must not know: its bytes, keys. For disks that are no folder of the host,
+//! as in tests and simulations: RocksDB needs a folder.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -22,10 +22,9 @@ use crate::error::MetaError;
 struct MemoryState {
     disks: DiskSet,
     index: usize,
-    /// Shared with cursors, which see it as it was when they were made.
+    /// Shared with cursors, which see the map as of their creation.
     map: RwLock<Arc<Map>>,
-    /// What the last flush would have needed, if it found no space. As RocksDB does, nothing is
-    /// applied from then on until there is.
+    /// Bytes that the last flush lacked, if it found no space. As in RocksDB, nothing is applied until there is space.
     missing_bytes: AtomicU64,
 }
 
@@ -35,7 +34,7 @@ pub(super) fn open(disks: &DiskSet, index: usize, state_file: StateFile) -> Arc<
         disks: disks.clone(),
         index,
         map: RwLock::new(Arc::new(state_file.map)),
-        // On a full disk the first flush would fail: it may as well have.
+        // On a full disk the first flush would fail: treat it as failed.
         missing_bytes: AtomicU64::new(len_bytes),
     })
 }
@@ -50,7 +49,7 @@ pub(super) fn empty() -> impl StateStore {
     }
 }
 
-/// The file on a disk, if there is a whole one.
+/// The file on a disk, if it is intact.
 pub(super) async fn discover(disks: &DiskSet, index: usize) -> Option<StateFile> {
     let disk = &disks.get(index).disk.clone();
     let name = snapshot_name(disks);
@@ -89,7 +88,7 @@ impl MemoryState {
         )))
     }
 
-    /// Replaces the file on a disk: there always is a whole one.
+    /// Replaces the file on a disk. At every moment one intact file exists.
     async fn write(&self, index: usize, bytes: Bytes) -> Result<(), DiskError> {
         let disk = &self.disks.get(index).disk.clone();
         let name = snapshot_name(&self.disks);
@@ -103,7 +102,7 @@ impl MemoryState {
             .await?;
         if let Err(error) = file.write_at(0, vec![bytes]).await {
             drop(file);
-            // Half a copy would only take space; what the removal says matters less than this error.
+            // Half a copy would only take space. This error matters more than one of the removal.
             let _ = disk.remove(&temporary).await;
             return Err(error);
         }
@@ -188,7 +187,7 @@ impl StateStore for MemoryState {
     ) -> StateFuture<'_, Result<Exported, MetaError>> {
         Box::pin(async move {
             let bytes = Bytes::from(state_file::encode(&self.map.read().clone()));
-            // What it says itself: more may be applied than was when this was asked for.
+            // Read from the file: it may have more applied than at the time of the request.
             let applied = state_file::decode(&bytes)?.applied;
             Ok(Exported::of_snapshot(
                 self.disks.volume,

@@ -1,7 +1,7 @@
-//! The state of a volume: its key space as of one log position, and its copies on other disks.
+//! The state of a volume: its key space at one log position, and its copies on other disks.
 //!
-//! Owns: the seam to the ordered store, versions of keys, where copies are and which is newest.
-//! Must not know: the log, batches that are not applied, what values mean.
+//! Owns: the seam to the ordered store, versions of keys, the place of copies and which is newest. Must not know: the
+//! log, batches that are not applied, the meaning of values.
 
 mod exported;
 mod memory;
@@ -33,54 +33,54 @@ use readers::while_it_answers;
 
 pub(crate) use readers::{blocking, without_waiting};
 
-/// A key with its generation, as the state holds it.
+/// A key with its generation, as the state stores it.
 pub(crate) type StateKey = SmallVec<[u8; 48]>;
 pub(crate) type StateFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An ordered map that keeps what was flushed. It needs no log of its own: after a crash it is
-/// some prefix of what was applied, and says which.
+/// An ordered map that keeps flushed writes. It needs no log of its own: after a crash it holds a prefix of the applied
+/// writes, and the position of that prefix.
 pub(crate) trait StateStore: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError>;
     /// Entries with `from <= key < to`, as of now.
     fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a>;
-    /// As `cursor`, for a pass over so much that it must not take the place of what others read in memory. What changes
-    /// after this call may be seen or not.
+    /// As `cursor`, for a pass over so many entries that they must not evict the cached entries of other readers. It
+    /// may or may not see later changes.
     fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a> {
         self.cursor(from, to)
     }
-    /// Applies all writes at once; `None` deletes. The position is one of them. Fails with
-    /// [`MetaError::Full`], and changes nothing, as long as the disk had no space for a flush.
+    /// Applies all writes at once; `None` deletes. The position is one of the writes. Fails with [`MetaError::Full`],
+    /// without any change, while the disk has no space for a flush.
     fn apply(
         &self,
         writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>,
     ) -> Result<(), MetaError>;
-    /// Makes what was applied before durable.
+    /// Makes all writes applied so far durable.
     fn flush(&self) -> StateFuture<'_, Result<(), MetaError>>;
-    /// Puts a copy, at least as new as `applied`, on each of `disks`; says how each went. It goes on when nobody waits
-    /// for it any more, and keeps `turn` until its end.
+    /// Puts a copy, at least as new as `applied`, on each of `disks`, and returns each result. The work continues
+    /// without a waiting caller, and keeps `turn` until its end.
     fn ship(
         &self,
         disks: Vec<usize>,
         applied: AppliedRecord,
         turn: Turn,
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>>;
-    /// The files of a state that is at least as new as `applied`, as they are now. It keeps `turn` until its end.
+    /// The files of a state that is at least as new as `applied`. The export keeps `turn` until its end.
     fn export(
         &self,
         applied: AppliedRecord,
         turn: Turn,
     ) -> StateFuture<'_, Result<Exported, MetaError>>;
-    /// Bytes of memory that it has for what is nowhere else.
+    /// Memory of entries that are stored nowhere else, in bytes.
     fn memory_bytes(&self) -> u64 {
         0
     }
-    /// The disk that it is on.
+    /// The disk of the state.
     fn disk(&self) -> usize;
-    /// It is left behind because its disk may never answer: nobody waits for its end.
+    /// Abandons the state because its disk may never answer: nothing waits for its end.
     fn leave(&self) {}
 }
 
-/// Held by who flushes or ships a state: one at a time.
+/// Held by the task that flushes or ships a state: one at a time.
 pub(crate) type Turn = Arc<OwnedMutexGuard<()>>;
 pub(crate) type ShipResult = (usize, Result<(), MetaError>);
 
@@ -96,7 +96,7 @@ pub(crate) trait StateCursor {
 pub(crate) struct Candidate {
     pub disk: usize,
     pub applied: AppliedRecord,
-    /// The state that was last worked with, not a shipped copy.
+    /// It is the working state of its disk, and no shipped copy.
     pub is_primary: bool,
     source: Source,
 }
@@ -104,16 +104,16 @@ pub(crate) struct Candidate {
 enum Source {
     Memory(StateFile),
     Rocks(Box<rocks::OpenState>),
-    /// As `Rocks`, not open at the moment.
+    /// As `Rocks`, closed at the moment.
     Closed(PathBuf),
     Replica(rocks::Replica),
-    /// One whose end does what a test wants.
+    /// A copy whose closing runs a test's code.
     #[cfg(test)]
     Probe(Probe),
 }
 
 impl Source {
-    /// Where it is, if it is in a folder. Nothing has it open any more then.
+    /// Closes it and returns its folder, if it has one.
     fn close(self) -> Option<PathBuf> {
         match self {
             Self::Memory(_) => None,
@@ -156,7 +156,7 @@ impl Candidate {
         }
     }
 
-    /// A state at `path`, not open.
+    /// A closed state at `path`.
     pub fn closed(disk: usize, path: PathBuf) -> Self {
         Self::of(disk, Source::Closed(path))
     }
@@ -168,7 +168,7 @@ impl Candidate {
 }
 
 impl Candidate {
-    /// What nobody works with any more, at `path`.
+    /// An unused state at `path`.
     pub fn leftover(disk: usize, path: PathBuf) -> Self {
         Self {
             disk,
@@ -178,7 +178,7 @@ impl Candidate {
         }
     }
 
-    /// Where it is, if it is a copy that was shipped here.
+    /// Folder of the copy, if it was shipped here.
     pub fn replica_path(&self) -> Option<PathBuf> {
         match &self.source {
             Source::Replica(replica) => Some(replica.path().to_owned()),
@@ -186,7 +186,7 @@ impl Candidate {
         }
     }
 
-    /// The copy that was shipped here, if it is one or was made of one.
+    /// Descriptor of the copy that was shipped here, if this is one or was made of one.
     pub fn descriptor(&self) -> Option<&Descriptor> {
         match &self.source {
             Source::Replica(replica) => Some(replica.descriptor()),
@@ -195,7 +195,7 @@ impl Candidate {
         }
     }
 
-    /// Closes it, so that what is at its place may be replaced. It can still be taken over.
+    /// Closes it, so that its folder may be replaced. It can still be opened.
     pub fn close(&mut self) {
         if let Source::Rocks(state) = &self.source {
             self.source = Source::Closed(state.path().to_owned());
@@ -203,8 +203,8 @@ impl Candidate {
     }
 }
 
-/// Looks for copies of the state on all disks. What cannot be read is logged and left out: the
-/// caller refuses when what is left does not reach the log. The second are leftovers of copies, to be discarded.
+/// Finds copies of the state on all disks. Unreadable ones are logged and skipped: the caller refuses if the others do
+/// not reach the log. The second list has leftovers of copies, to be discarded.
 pub(crate) async fn discover(
     disks: &DiskSet,
     settings: &MetaSettings,
@@ -225,8 +225,8 @@ pub(crate) async fn discover(
     (candidates, leftovers)
 }
 
-/// The copies of the state on all disks, each opened so that nothing is written there. What cannot be read is logged and left out.
-/// What is applied to one of them stays in memory.
+/// Finds the copies of the state on all disks, and opens each without a write. Unreadable ones are logged and skipped.
+/// Writes applied to a copy stay in memory.
 pub(crate) async fn discover_to_read(
     disks: &DiskSet,
     settings: &MetaSettings,
@@ -246,13 +246,13 @@ pub(crate) async fn discover_to_read(
         .collect()
 }
 
-/// An empty state in memory, in the place of one on a disk.
+/// An empty state in memory, instead of one on a disk.
 pub(crate) fn empty_to_read(disks: &DiskSet, index: usize) -> Arc<dyn StateStore> {
     let base = memory::open(disks, index, StateFile::default());
     Arc::new(read_only::ReadOnlyState::new(base))
 }
 
-/// Works with a copy from now on. Fails if the copy turns out to be damaged.
+/// Opens a copy as the working state. Fails if the copy turns out to be corrupt.
 pub(crate) async fn take_over(
     candidate: Candidate,
     disks: &DiskSet,
@@ -272,12 +272,12 @@ pub(crate) async fn take_over(
     })
 }
 
-/// Whether a disk that is a folder has a state, of whatever use.
+/// Whether a disk that is a folder has a state of any kind.
 pub(crate) fn is_there(disks: &DiskSet, index: usize) -> bool {
     rocks::is_there(disks, index)
 }
 
-/// Makes a copy the state of its disk, which somebody opens later. Nothing has that open.
+/// Makes a copy the state of its disk, to be opened later. The copy must be closed.
 pub(crate) async fn install(
     candidate: Candidate,
     disks: &DiskSet,
@@ -293,7 +293,7 @@ pub(crate) async fn install(
     }
 }
 
-/// Closes what was found, on a disk that may be slow.
+/// Closes the copies found, on a disk that may be slow.
 pub(crate) async fn close(found: Vec<Candidate>) -> Result<(), MetaError> {
     blocking(move || {
         drop(found);
@@ -302,7 +302,7 @@ pub(crate) async fn close(found: Vec<Candidate>) -> Result<(), MetaError> {
     .await
 }
 
-/// Makes an empty state, replacing what may be there.
+/// Creates an empty state, replacing an existing one.
 pub(crate) async fn create(
     disks: &DiskSet,
     index: usize,
@@ -316,19 +316,19 @@ pub(crate) async fn create(
     }
 }
 
-/// Removes copies that are of no use: what is left of a primary elsewhere, damaged or stale ones. Waits for
-/// their disk only as long as that is used.
+/// Removes useless copies: leftovers of a primary elsewhere, corrupt ones, stale ones. Waits for their disk only until
+/// it is faulted.
 pub(crate) async fn discard(candidate: Candidate, disks: &DiskSet) {
     let (index, source) = (candidate.disk, candidate.source);
     if matches!(source, Source::Memory(_)) {
-        // One file, overwritten by the next that is shipped there.
+        // It is one file, which the next shipment overwrites.
         return;
     }
     let used = disks.clone();
     let work = move || {
         let path = source.close();
-        // That may have taken any time, because the disk hung: the store may have been left behind since, and
-        // what is there may be that of another one which was opened in its place.
+        // The disk may have hung for any time. Meanwhile this store may have been abandoned, and the folder may belong
+        // to another store that was opened in its place.
         match path.filter(|_| used.takes_copies(index)) {
             Some(path) => rocks::remove_folder(&path),
             None => Ok(()),
@@ -340,7 +340,7 @@ pub(crate) async fn discard(candidate: Candidate, disks: &DiskSet) {
     }
 }
 
-/// Closes copies without waiting for that, because their disks may never answer.
+/// Closes copies in the background, because their disks may never answer.
 pub(crate) fn leave(candidates: Vec<Candidate>) {
     if candidates.is_empty() {
         return;
@@ -356,7 +356,7 @@ pub(crate) fn leave(candidates: Vec<Candidate>) {
     }
 }
 
-/// As [`blocking`], on a disk: ends with an error when that is not used any more, because it hangs.
+/// As [`blocking`], on a disk: fails when the disk is faulted because it hangs.
 async fn blocking_on<T: Send + 'static>(
     disks: &DiskSet,
     index: usize,

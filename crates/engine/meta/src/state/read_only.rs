@@ -1,8 +1,9 @@
-//! A state that nothing is written to: where no disk has room for what opening one writes.
+//! A state without writes, for disks that lack the room that opening needs.
 //!
-//! Owns: what the log has beside that state, in memory, over what is stored. Must not know: how the stored state is read.
+//! Owns: the records beyond that state, in memory, over the stored entries. Must not know: how the stored state is
+//! read.
 //!
-//! Replaying the log applies to the memory alone. To make anything durable fails with [`MetaError::Full`].
+//! Replaying the log changes the memory alone. Any attempt to make something durable fails with [`MetaError::Full`].
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,7 +17,7 @@ use super::exported::Exported;
 use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore, Turn};
 use crate::error::MetaError;
 
-/// Memory of an entry beside its key and its value, about.
+/// Approximate memory of an entry beside its key and its value.
 const ENTRY_MEMORY_BYTES: u64 = 96;
 
 /// Keys that the log changed, each with its value; `None` is a deletion.
@@ -24,7 +25,7 @@ type Over = BTreeMap<Vec<u8>, Option<Bytes>>;
 
 pub(super) struct ReadOnlyState {
     base: Arc<dyn StateStore>,
-    /// Shared with cursors, which see it as it was when they were made.
+    /// Shared with cursors, which see the map as of their creation.
     over: RwLock<Arc<Over>>,
 }
 
@@ -42,7 +43,7 @@ impl ReadOnlyState {
         to: &[u8],
         base: impl FnOnce() -> Box<dyn StateCursor + 'a>,
     ) -> Box<dyn StateCursor + 'a> {
-        // First: what is applied later is in neither.
+        // First: neither part then shows a later change.
         let over = self.over.read().clone();
         Box::new(OverCursor {
             base: base(),
@@ -128,24 +129,24 @@ impl StateStore for ReadOnlyState {
     }
 }
 
-/// Where the cursor over the stored state is.
+/// Position of the cursor over the stored state.
 enum Ahead {
-    /// The next entry was not asked for yet.
+    /// The next entry was not read yet.
     Unknown,
-    /// It was, and is not given out yet.
+    /// The next entry was read and not returned yet.
     Entry(Vec<u8>, Bytes),
     End,
 }
 
-/// Walks over what is stored and what is in memory at the same time; of a key in both, memory counts.
+/// Walks over the stored entries and those in memory in parallel; for a key in both, memory counts.
 struct OverCursor<'a> {
     base: Box<dyn StateCursor + 'a>,
     ahead: Ahead,
     over: Arc<Over>,
-    /// Where the rest of `over` begins.
+    /// Start of the rest of `over`.
     from: Bound<Vec<u8>>,
     to: Vec<u8>,
-    /// Given out last.
+    /// The entry returned last.
     entry: (Vec<u8>, Bytes),
 }
 
@@ -191,7 +192,7 @@ impl StateCursor for OverCursor<'_> {
             let Some((key, value)) = changed else {
                 return Ok(None);
             };
-            // What is stored at the same key was replaced.
+            // Memory replaces the stored entry of this key.
             if matches!(&self.ahead, Ahead::Entry(stored, _) if *stored == key) {
                 self.ahead = Ahead::Unknown;
             }
@@ -239,12 +240,12 @@ mod tests {
         // Two keys of two bytes.
         let want = 1000 + 2 * 2 + 2 * ENTRY_MEMORY_BYTES;
         assert_eq!(state.memory_bytes(), want);
-        // A later value of a key takes the place of the earlier one.
+        // A later value of a key replaces the earlier one.
         write(&state, 2, Some(Bytes::from(vec![0; 10])));
         assert_eq!(state.memory_bytes(), want - 990);
     }
 
-    /// Whatever is stored and whatever came since: it reads as one map, and nothing is made durable.
+    /// Stored entries and later changes read as one map, for any of both, and nothing is made durable.
     #[test]
     fn what_came_since_is_read_over_what_is_stored() {
         const KEYS: u64 = 40;

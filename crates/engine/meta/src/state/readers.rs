@@ -1,10 +1,9 @@
 //! Reading from a disk that may never answer.
 //!
-//! Owns: threads that wait for such disks, and how long those wait for whom they read. Must not know: what is
-//! read.
+//! Owns: threads that wait for such disks, and the wait of their callers. Must not know: the data that is read.
 //!
-//! Who reads waits on its own thread, unless it said that this must not be ([`without_waiting`]): then the read fails, and
-//! what it wanted can be brought into memory by a task that waits without a thread.
+//! A reader waits on its own thread, unless it forbade that with [`without_waiting`]. Then the read fails, and a task
+//! that waits without a thread can load the entry into memory.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,17 +18,17 @@ use tokio::sync::oneshot;
 
 use crate::error::MetaError;
 
-/// While work on a disk's folder takes longer, it is looked this often whether the disk is still used.
+/// Interval of the check whether a disk is still in use, while work on its folder takes longer.
 const ANSWER_POLL: Duration = Duration::from_secs(1);
-/// A thread that cannot be started is tried again after this, and so often: for 5 s.
+/// Pause between tries to start a thread, which go on for 5 s.
 const THREAD_POLL: Duration = Duration::from_millis(20);
 const THREAD_ATTEMPTS_MAX: u32 = 250;
-/// Threads that are kept for the next one who reads.
+/// Threads kept for the next readers.
 const IDLE_MAX: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What a read wanted that must not wait.
+/// The entry that a read needed and could not wait for.
 pub(crate) struct RefusedRead {
     readers: Readers,
     disk: Arc<dyn Disk>,
@@ -40,7 +39,7 @@ pub(crate) struct RefusedRead {
 enum WaitPermission {
     Allowed,
     Forbidden,
-    /// The first that did not, with what it wanted.
+    /// The first read that was refused, with the entry that it needed.
     Refused(RefusedRead),
 }
 
@@ -48,9 +47,9 @@ thread_local! {
     static WAITING: RefCell<WaitPermission> = const { RefCell::new(WaitPermission::Allowed) };
 }
 
-/// Does something of which no read waits for a disk. One that would fails; the first of them is returned.
+/// Runs `work` without waiting for a disk. A read that would wait fails; the first of them is returned.
 pub(crate) fn without_waiting<T>(work: impl FnOnce() -> T) -> (T, Option<RefusedRead>) {
-    /// Also if the work panics.
+    /// Restores the permission, even if the work panics.
     struct Allow;
     impl Drop for Allow {
         fn drop(&mut self) {
@@ -68,8 +67,8 @@ pub(crate) fn without_waiting<T>(work: impl FnOnce() -> T) -> (T, Option<Refused
     (done, wanted)
 }
 
-/// Fails if this thread must not wait for a read, and notes how what it wants is brought into memory; that says whether
-/// it was.
+/// Fails if this thread must not wait for a read. Keeps the work that loads the entry into memory: `bring` makes that
+/// work, which returns whether it succeeded.
 pub(super) fn unless_forbidden<W: FnOnce() -> bool + Send + 'static>(
     readers: &Readers,
     disk: &Arc<dyn Disk>,
@@ -92,11 +91,11 @@ pub(super) fn unless_forbidden<W: FnOnce() -> bool + Send + 'static>(
 }
 
 impl RefusedRead {
-    /// Brings it into memory, and says whether that worked. Ends without it when the disk is not used any more.
+    /// Loads the entry into memory, and returns whether that worked. Gives up when the disk is faulted.
     pub async fn bring(self, clock: &dyn Clock) -> bool {
         let (sender, mut answer) = oneshot::channel();
         let work = self.work;
-        // Nobody may wait for it any more.
+        // The caller may have gone away.
         let job = move || {
             let _ = sender.send(work());
         };
@@ -111,23 +110,23 @@ impl RefusedRead {
     }
 }
 
-/// Threads that read, each for one who waits. One that a disk keeps is missed by nobody: there are as many as
-/// are needed.
+/// Threads that read, each for one waiting caller. There is no limit, so a thread stuck on a disk delays no other
+/// reader.
 #[derive(Clone, Default)]
 pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Sender<Job>>>>,
 }
 
 impl Readers {
-    /// Does work that reads from a disk, on another thread, and waits for it as long as the disk says how much
-    /// space it has, which one that is not used any more does not.
+    /// Runs work that reads from a disk on another thread. Waits while the disk reports its free space; a faulted disk
+    /// does not.
     pub fn read<T: Send + 'static>(
         &self,
         disk: &dyn Disk,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, MetaError> {
         let (sender, receiver) = mpsc::sync_channel(1);
-        // Nobody may wait for it any more.
+        // The caller may have gone away.
         self.start(Box::new(move || drop(sender.send(work()))));
         answer(disk, &receiver)
     }
@@ -145,7 +144,7 @@ impl Readers {
             while let Some(job) = next {
                 job();
                 let (sender, receiver) = mpsc::channel();
-                // Whoever has the list may go away meanwhile, and the senders with it.
+                // The owner of the list may go away meanwhile, and the senders with it.
                 let Some(idle) = idle.upgrade() else { return };
                 let mut threads = idle.lock();
                 if threads.len() >= IDLE_MAX {
@@ -161,19 +160,19 @@ impl Readers {
     }
 }
 
-/// Does work that goes past a disk to its folder, on a thread of its own, and waits as [`Readers::read`] does.
-/// The thread ends whenever it can.
+/// Runs work on a disk's folder that bypasses the disk, on a thread of its own, and waits as [`Readers::read`] does.
+/// The thread ends when the work does.
 pub(super) fn while_it_answers<T: Send + 'static>(
     disk: &dyn Disk,
     work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
 ) -> Result<T, MetaError> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Nobody may wait for it any more.
+    // The caller may have gone away.
     spawn("meta-state", move || drop(sender.send(work())));
     answer(disk, &receiver)?
 }
 
-/// Runs work that blocks on a thread of its own, so that no task waits for it.
+/// Runs blocking work on a thread of its own, so that no task waits for it.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
 ) -> Result<T, MetaError> {
@@ -183,9 +182,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
     receiver.await.unwrap_or_else(|_| Err(panicked()))
 }
 
-/// Starts a thread. A machine that has none left may have one again in a moment, so it is asked for a while. A process
-/// that gets none for that long ends: it could only answer its clients with errors, and its successor may do better. Who asks
-/// waits here, also a task: nothing else would get on either.
+/// Starts a thread. A machine without free threads may have one again in a moment, so this retries for a while. A
+/// process that gets none for that long exits: it could only answer its clients with errors, and its successor may do
+/// better. The caller waits here, even if it is a task: nothing else would make progress either.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(Mutex::new(Some(work)));
     for attempt in 1.. {
@@ -247,12 +246,12 @@ mod tests {
         let (hang, hangs) = mpsc::channel::<()>();
         let result = readers.read(&*disk, move || hangs.recv().is_ok());
         assert!(matches!(result, Err(MetaError::Disk(_))), "{result:?}");
-        // The thread that hangs is missed by nobody.
+        // The hanging thread delays nobody.
         assert_eq!(readers.read(&*disk, || 8).expect("reads"), 8);
         drop(hang);
     }
 
-    /// As many read at the same time as want to, and few threads stay.
+    /// The number of parallel readers is unlimited, and few threads stay.
     #[test]
     fn readers_are_as_many_as_are_needed() {
         const COUNT: usize = 3 * IDLE_MAX;
@@ -269,7 +268,7 @@ mod tests {
                 });
             }
         });
-        // The last of them may be on its way to the list still.
+        // The last thread may still be on its way to the list.
         for nth in 0..50 {
             assert_eq!(readers.read(&*disk, move || nth).expect("reads"), nth);
             assert!(readers.idle.lock().len() <= IDLE_MAX);

@@ -1,10 +1,10 @@
-//! Copies of the state on disks of other nodes: each file in shards, and one shard that says which these are.
+//! Copies of the state on other nodes: each file in shards, and one shard that lists these.
 //!
-//! Owns: where a copy goes, which of its files need not be written again, how a new owner gets one, what is removed.
-//! Must not know: what is in a state, how the list is kept, the log.
+//! Owns: the disks of a copy, which of its files need no rewrite, how a new owner fetches a copy, which shards are
+//! removed. Must not know: the contents of a state, how the list is kept, the log.
 //!
-//! A copy counts when the list names it. The list is changed when all of it is durable on each of its disks, so whichever
-//! of them is left has the whole. Files of tables never change: a new copy takes those that the last one had.
+//! A copy counts when the list names it. The list changes when the whole copy is durable on each of its disks, so any
+//! of these has all of it. Table files never change: a new copy reuses those of the previous one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use crate::error::MetaError;
 use crate::log::ensemble::list::AgreedList;
 use crate::log::ensemble::{Seat, StateCopy, last_room_bytes};
 
-/// Read from a disk at a time.
+/// Bytes read from a disk at a time.
 const READ_BYTES: u64 = 4 << 20;
-/// How often it is looked whether a copy could be on more disks.
+/// Interval of the check whether a copy could be on more disks.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
 
 /// The copies of one volume's state, for one term of its owner.
@@ -42,11 +42,11 @@ pub(crate) struct RemoteCopies {
     seat: Seat,
     list: Arc<AgreedList>,
     counter: AtomicU64,
-    /// Copies made, for what is checked in turn.
+    /// Number of copies made: selects the files that the next copy checks.
     made: AtomicU64,
-    /// What the copy that the list names consists of, once that was read or made.
+    /// Contents of the copy that the list names, once they were read or made.
     held: Mutex<Option<Arc<HeldCopy>>>,
-    /// What the state began as, if that was a copy: files of the same name are the same.
+    /// The copy that the state began as, if it did: files of one name are identical.
     began_as: Mutex<Option<Descriptor>>,
     look_at: Mutex<Duration>,
 }
@@ -57,7 +57,7 @@ struct HeldCopy {
 }
 
 impl HeldCopy {
-    /// All shards of the copy.
+    /// Numbers of all shards of the copy.
     fn numbers(&self) -> BTreeSet<u64> {
         let parts = self.copy.files();
         let parts = parts.flat_map(|(file, first)| first..first + part_count(file.len_bytes));
@@ -79,7 +79,7 @@ impl RemoteCopies {
         }
     }
 
-    /// Copies wanted of the state, the owner's included.
+    /// Number of copies of the state wanted, including the owner's.
     pub fn copies_wanted(&self) -> usize {
         self.seat.copies.wanted()
     }
@@ -89,8 +89,8 @@ impl RemoteCopies {
         self.list.get().state
     }
 
-    /// How far the log is not needed any more for the state, should this node be lost. With fewer copies than wanted
-    /// only if `takes_fewer`.
+    /// Position up to which the state needs no log if this node is lost. Requires as many copies as wanted, unless
+    /// `takes_fewer`.
     pub fn through(&self, takes_fewer: bool) -> Option<LogPosition> {
         let newest = self.newest()?;
         let is_enough = takes_fewer || newest.disks.len() >= self.wanted_elsewhere();
@@ -106,7 +106,7 @@ impl RemoteCopies {
         self.seat.copies.wanted().saturating_sub(1).max(1)
     }
 
-    /// Whether there is a copy with all up to here that needs no other disks.
+    /// Whether a copy holds everything up to this position and needs no other disks.
     pub fn is_current(&self, position: LogPosition) -> bool {
         let choices = self.choices(&BTreeSet::new());
         self.newest().is_some_and(|copy| {
@@ -115,7 +115,7 @@ impl RemoteCopies {
         })
     }
 
-    /// Whether another copy would be better protected than the one there is. Says so now and then only.
+    /// Whether another copy would be better protected than the present one. Rate-limited.
     pub fn wants_disks(&self) -> bool {
         let now = self.clock.monotonic();
         {
@@ -128,7 +128,7 @@ impl RemoteCopies {
         self.could_be_better()
     }
 
-    /// A copy could be on more of the disks that it should be on, or something is left on one of them that nothing names.
+    /// Whether a copy could use more of the wanted disks, or some of these hold unnamed leftovers.
     pub fn could_be_better(&self) -> bool {
         let choices = self.choices(&BTreeSet::new());
         let there: BTreeSet<DiskId> = choices.iter().map(|disk| disk.id()).collect();
@@ -142,19 +142,19 @@ impl RemoteCopies {
         disks.any(|(_, disk)| !disk.is_avoided() && self.list.wants_sweep(&disk))
     }
 
-    /// The state began as a copy.
+    /// Notes that the state began as a copy.
     pub fn note_began(&self, copy: Descriptor) {
         *self.began_as.lock() = Some(copy);
     }
 
     fn next_number(&self, count: u64) -> Result<u64, MetaError> {
         let first = self.counter.fetch_add(count.max(1), Ordering::AcqRel) + 1;
-        // The last one must be there, too.
+        // The last number must be valid, too.
         self.seat.number(first + count)?;
         self.seat.number(first)
     }
 
-    /// Disks for a copy, on distinct nodes other than this one: those that have most of it first.
+    /// Disks for a copy, on distinct nodes other than this one. Disks with most of the copy come first.
     fn choices(&self, without: &BTreeSet<DiskId>) -> Vec<Arc<dyn ShardService>> {
         let held = self.newest().map_or_else(Vec::new, |copy| copy.disks);
         let mut there = self.seat.disks.choices();
@@ -174,7 +174,7 @@ impl RemoteCopies {
         chosen
     }
 
-    /// What the copy that counts consists of; read from a disk if it is not known yet.
+    /// The contents of the copy that counts; read from a disk if they are not known yet.
     async fn held(&self) -> Result<Option<Arc<HeldCopy>>, MetaError> {
         let Some(at) = self.newest() else {
             return Ok(None);
@@ -223,7 +223,7 @@ impl RemoteCopies {
         ShardName::of_state(self.seat.volume, number)
     }
 
-    /// Reads a shard of the copy; an error says why that is not possible now.
+    /// Reads a shard of the copy. The error says why that is impossible now.
     async fn read_part(
         &self,
         disk: &dyn ShardService,
@@ -252,8 +252,8 @@ impl RemoteCopies {
         Ok(all.freeze())
     }
 
-    /// Puts a copy of the state on other nodes, as many as are wanted or can be had, and has the list name it. What
-    /// earlier copies had and this one has not is removed. Fails if there is no disk for it.
+    /// Puts a copy of the state on other nodes, as many as are wanted or possible, and has the list name it. Removes
+    /// the shards of earlier copies that this one does not use. Fails without a disk for it.
     pub async fn put(&self, files: &Exported) -> Result<(), MetaError> {
         let held = self.held().await.unwrap_or_else(|error| {
             tracing::warn!("{error}; all of the state is copied anew");
@@ -289,7 +289,7 @@ impl RemoteCopies {
                         });
                     }
                     tracing::warn!(volume = %self.seat.volume, disk = %id, "the copy of the metadata's state goes elsewhere: {error}");
-                    // What was written of it on the others is of no use, too.
+                    // The shards on the other disks are of no use either.
                     for disk in &disks {
                         self.list.note_unswept(disk.id());
                     }
@@ -313,7 +313,7 @@ impl RemoteCopies {
             .flat_map(|held| held.copy.files())
             .map(|(file, first)| (file.name.as_str(), (file, first)))
             .collect();
-        // Some of what a new copy takes from the last one is read and checked each time.
+        // Each new copy reads and checks some of the files that it reuses.
         let checked = rocks::in_turn(&descriptor.files, self.made.load(Ordering::Relaxed));
         let mut firsts = Vec::with_capacity(descriptor.files.len());
         for file in &descriptor.files {
@@ -361,7 +361,7 @@ impl RemoteCopies {
         is_same || self.began_as.lock().as_ref() == Some(&held.copy.descriptor)
     }
 
-    /// Whether a disk gives what it should; what it does not give at all is left to those who look after disks.
+    /// Whether a disk returns the expected bytes. Errors of the disk are left to the disk watch.
     async fn is_whole(&self, disk: &dyn ShardService, file: &FileEntry, first: u64) -> bool {
         let mut crc = crc32c(&[]);
         for (number, len_bytes) in parts(file, first) {
@@ -428,7 +428,8 @@ impl RemoteCopies {
                     .create(epoch, name, capacity_bytes, kept_bytes)
                     .await;
                 match created {
-                    // From a copy that this disk had before, and that it kept while it was away, or damaged.
+                    // The disk already has the shard, from an earlier copy: it was away when that was removed, or the
+                    // shard is corrupt.
                     Err(ShardError::Exists { .. }) => {
                         disk.remove(epoch, name).await?;
                         disk.clone()
@@ -477,8 +478,8 @@ impl RemoteCopies {
         }
     }
 
-    /// Removes files of log and state that the list does not name: of earlier owners, and of what failed half-way. Disks
-    /// that are away are looked through when they are back.
+    /// Removes files of log and state that the list does not name: of earlier owners, and of failed attempts. Disks
+    /// that are away are swept when they are back.
     pub async fn sweep(&self) {
         for (_, disk) in self.seat.disks.choices() {
             if disk.is_avoided() || !self.list.wants_sweep(&disk) {
@@ -513,7 +514,7 @@ impl RemoteCopies {
                     .state
                     .as_ref()
                     .is_some_and(|at| at.disks.contains(&disk.id()));
-                // What is newer may be of a copy that is being made.
+                // A newer shard may belong to a copy that is being made.
                 number > newest || is_here && needed.contains(&number)
             }
             (Some(_), None) => !self.seat.is_of_earlier_owner(number),
@@ -531,7 +532,7 @@ impl RemoteCopies {
         Ok(())
     }
 
-    /// Gets the copy that counts to a disk of this node. `None` if there is none.
+    /// Fetches the copy that counts to a disk of this node. `None` if there is no copy.
     pub async fn fetch(
         &self,
         disks: &DiskSet,
@@ -574,7 +575,7 @@ impl RemoteCopies {
         Ok(())
     }
 
-    /// From one disk; says why it is not to be had there.
+    /// Fetches a file from one disk. The error says why that fails.
     async fn fetch_file(
         &self,
         id: DiskId,
@@ -603,7 +604,7 @@ impl RemoteCopies {
     }
 }
 
-/// The parts of a file: number and bytes of each.
+/// The parts of a file: number and length of each.
 fn parts(file: &FileEntry, first: u64) -> impl Iterator<Item = (u64, u64)> {
     let len_bytes = file.len_bytes;
     (0..part_count(len_bytes)).map(move |part| {

@@ -1,12 +1,12 @@
-//! The state in RocksDB, without a log of its own: the commit log is that.
+//! The state in RocksDB, without a write-ahead log: the commit log serves as one.
 //!
-//! Owns: RocksDB's options, checkpoints on other disks, how one becomes the state.
-//! Must not know: keys but those of position and lineage.
+//! Owns: RocksDB's options, checkpoints on other disks, how a checkpoint becomes the state. Must not know: keys, except
+//! those of position and lineage.
 //!
-//! On the primary's disk it is the folder `state`; a copy on another disk is a folder `replica.N`,
-//! which counts once its file `checkpoint` is there: that is written last and names every file with
-//! length and CRC32C. SST files never change and their numbers are never used twice in one line of
-//! states (a lineage), so a new copy takes those that an older one on the same disk has as hard links.
+//! On the primary's disk the state is the folder `state`. A copy on another disk is a folder `replica.N`. It counts
+//! once its file `checkpoint` exists: that file is written last, and names every file with length and CRC32C. SST files
+//! never change, and their numbers are never reused in one line of states (a lineage). So a new copy hard-links the
+//! files that an older copy on the disk has.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -40,35 +40,35 @@ use crate::error::MetaError;
 use crate::settings::{MetaSettings, STATE_FILE_BYTES};
 
 const DESCRIPTOR: &str = "checkpoint";
-/// A copy that is made to be shipped, on the disk of the state.
+/// Folder of a copy that is made to be shipped, on the disk of the state.
 const SHIP_NEW: &str = "ship.new";
-/// What RocksDB makes it in.
+/// Folder in which RocksDB makes that copy.
 const SHIP_NEW_BEGUN: &str = "ship.new.tmp";
-/// A copy that becomes the state.
+/// Folder of a copy that becomes the state.
 const STATE_NEW: &str = "state.new";
-/// Data, index and filters of an SST file are read and cached in pieces of about this size.
+/// Approximate size of the pieces in which data, index and filters of an SST file are read and cached.
 const TABLE_BLOCK_BYTES: usize = 8 << 10;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
-/// Flushes and compactions of a state at a time.
+/// Parallel flushes and compactions of a state.
 const BACKGROUND_JOBS: i32 = 2;
-/// How often it is looked whether a state that was left behind can be closed.
+/// Interval of the check whether an abandoned state can be closed.
 const LEFT_POLL: Duration = Duration::from_secs(1);
-/// States that were left behind.
+/// Number of abandoned states.
 static LEFT_COUNT: AtomicI32 = AtomicI32::new(0);
-/// So many bytes of the files that a new copy takes from an older one are read and checked with each
-/// shipment, in turn: else what rots in a copy would stay in all that follow.
+/// Bytes of reused files that each shipment reads and checks, in turn: otherwise bit rot in one copy would stay in all
+/// later ones.
 const CHECK_BYTES_MAX: u64 = 64 << 20;
-/// RocksDB takes room for its list of files in pieces of this size. Its own default, 4 MiB, is more than a full disk keeps for an
-/// opening, and on some file systems a try that fails takes all that is left.
+/// RocksDB allocates its manifest in pieces of this size. Its default, 4 MiB, exceeds the space that a full disk
+/// reserves for an opening. On some file systems a failed allocation takes all remaining space.
 const LIST_PIECE_BYTES: usize = 64 << 10;
-/// So much stays free beside a copy that is made: what others write meanwhile.
+/// Free space that a copy leaves for concurrent writes of others.
 const SHIP_ROOM_BYTES: u64 = 4 << 20;
 
-/// A RocksDB that was opened to see how far it came.
+/// A RocksDB that was opened to read its position.
 pub(crate) struct OpenState {
     db: DB,
     path: PathBuf,
-    /// The copy beside it that it was made of, all of whose tables it still has.
+    /// The copy beside it that it was made of, if the state still has all its tables.
     made_of: Option<Descriptor>,
 }
 
@@ -82,7 +82,7 @@ impl OpenState {
     }
 }
 
-/// Whether all tables of a copy are those of a state, in one file each.
+/// Whether a state has all tables of a copy, as hard links to its files.
 fn has_tables_of(state: &Path, replica: &Replica) -> bool {
     let is_shared = |file: &FileEntry| {
         let found = |folder: &Path| fs::metadata(folder.join(&file.name)).ok();
@@ -98,7 +98,7 @@ fn has_tables_of(state: &Path, replica: &Replica) -> bool {
         .all(is_shared)
 }
 
-/// A shipped copy that was found, not yet verified.
+/// A shipped copy that was found and not verified yet.
 pub(crate) struct Replica {
     path: PathBuf,
     descriptor: Descriptor,
@@ -118,7 +118,7 @@ impl Replica {
     }
 }
 
-/// A copy that is being made of files that come from elsewhere.
+/// A copy that is being made of files from another node.
 pub(super) struct NewReplica {
     path: PathBuf,
     older: Vec<(u64, PathBuf)>,
@@ -153,7 +153,7 @@ impl NewReplica {
         &self.path
     }
 
-    /// Takes a table from an older copy of the same line, if it is whole there.
+    /// Links a table from an older copy of this line, if it is intact there.
     pub fn link(&self, file: &FileEntry) -> Result<bool, MetaError> {
         if !is_sst(&file.name) || self.descriptor.lineage == 0 {
             return Ok(false);
@@ -180,12 +180,12 @@ impl NewReplica {
         File::create(&path).map_err(|error| failed("making", &path, &error))
     }
 
-    /// Says where it was that something failed.
+    /// Adds the path to an error.
     pub fn done(&self, result: io::Result<()>) -> Result<(), MetaError> {
         result.map_err(|error| failed("writing", &self.path, &error))
     }
 
-    /// All files are there and synced: from here on the copy counts, and older ones go.
+    /// Completes the copy: all files are here and synced. From here on it counts, and older ones are removed.
     pub fn finish(&self) -> Result<Replica, MetaError> {
         sync_folder(&self.path)?;
         finish_replica(&self.path, &self.descriptor)?;
@@ -208,23 +208,23 @@ struct RocksState {
     reader: RocksReader,
     disks: DiskSet,
     index: usize,
-    /// Names the line of files that this state's belong to.
+    /// Identifies the line of states that share file names.
     lineage: u64,
-    /// Checksums of SST files already read, by name.
+    /// Checksums of SST files that were read already, by name.
     checksums: Arc<Mutex<HashMap<String, FileEntry>>>,
 }
 
 const WRONG_CHECKSUM: &str = "Corruption: its checksum is wrong";
 
-/// What both RocksDB and the host say when a disk is full.
+/// Message of both RocksDB and the host for a full disk.
 const NO_SPACE: &str = "No space left on device";
 
-/// What the host says of bytes that it cannot read, and RocksDB of those that are not what was written.
+/// Messages for bytes that the host cannot read, and for bytes that RocksDB finds corrupt.
 const DAMAGES: [&str; 2] = ["Input/output error", "Corruption: "];
 
 pub(super) fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
     let text = format!("{what} {}: {error}", path.display());
-    // RocksDB goes on by itself when there is space again: it tries every five seconds.
+    // RocksDB resumes by itself when there is space again: it tries every five seconds.
     if text.contains(NO_SPACE) {
         MetaError::Full(text)
     } else if DAMAGES.iter().any(|damage| text.contains(damage)) {
@@ -234,7 +234,7 @@ pub(super) fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> 
     }
 }
 
-/// As [`failed`], on the disk of a copy, which says nothing of the state itself.
+/// As [`failed`], on the disk of a copy: the error says nothing about the state itself.
 fn failed_there(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
     there(failed(what, path, error))
 }
@@ -256,9 +256,9 @@ fn options(settings: &MetaSettings) -> Options {
     table.set_block_cache(&settings.cache.blocks);
     table.set_block_size(TABLE_BLOCK_BYTES);
     table.set_bloom_filter(10.0, false);
-    // Counted and bounded by the cache, like data blocks, and so in pieces of their size: a filter of
-    // a megabyte as one piece does not fit into a shard of the cache, and would be read from the file
-    // for every name that is looked up (seen: a million creations at a third of the rate).
+    // The cache counts and limits these, like data blocks, so they are in blocks of that size. A filter of a megabyte
+    // in one piece does not fit into a shard of the cache, and would be read from the file for every lookup of a name
+    // (measured: a million creations at a third of the rate).
     table.set_cache_index_and_filter_blocks(true);
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
@@ -279,7 +279,7 @@ fn options(settings: &MetaSettings) -> Options {
     options.set_target_file_size_multiplier(1);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_bytes_per_sync(1 << 20);
-    // Names that are not there are looked up all the time; the filter spares the search.
+    // Lookups of absent names are frequent; the filter spares the search.
     options.set_memtable_whole_key_filtering(true);
     options.set_memtable_prefix_bloom_ratio(0.05);
     options.set_allow_concurrent_memtable_write(false);
@@ -314,16 +314,16 @@ fn unlogged() -> WriteOptions {
     options
 }
 
-/// What a volume's folder has of states.
+/// The states in a volume's folder.
 #[derive(Default)]
 struct FolderStates {
-    /// The state and the newest copy, as far as they can be used.
+    /// The state and the newest copy, as far as they are usable.
     usable: Vec<(AppliedRecord, bool, Source)>,
-    /// What was being made, or to be removed, when a store ended.
+    /// Folders that were being made or removed when a store ended.
     leftovers: Vec<PathBuf>,
 }
 
-/// Adds the state and the newest copy on a disk to `candidates`; what is left of others, to `leftovers`.
+/// Adds the state and the newest copy on a disk to `candidates`, and the remains of others to `leftovers`.
 pub(super) async fn discover(
     disks: &DiskSet,
     index: usize,
@@ -376,7 +376,7 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Fold
         Vec::new()
     });
     replicas.sort();
-    // The newest whole one.
+    // The newest intact copy.
     while let Some((_, path)) = replicas.pop() {
         match read_descriptor(&path) {
             Ok(Some(descriptor)) if descriptor.volume == volume => {
@@ -408,8 +408,7 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Fold
     found
 }
 
-/// The state and the newest copy on a disk, each opened so that nothing is written there: RocksDB takes no lock then, and makes no
-/// file.
+/// The state and the newest copy on a disk, each opened read-only: RocksDB then takes no lock and makes no file.
 pub(super) async fn discover_to_read(
     disks: &DiskSet,
     index: usize,
@@ -465,7 +464,7 @@ fn open_to_read_in(
     opened.collect()
 }
 
-/// Fails unless all files of a copy are what its descriptor says.
+/// Verifies all files of a copy against its descriptor.
 fn verify(replica: &Replica) -> Result<(), MetaError> {
     for file in &replica.descriptor.files {
         let from = replica.path.join(&file.name);
@@ -477,8 +476,8 @@ fn verify(replica: &Replica) -> Result<(), MetaError> {
     Ok(())
 }
 
-/// The folders of copies in a volume's folder, with their numbers. An error: nobody knows which there are, and a new one might be
-/// written over one that counts.
+/// The folders of copies in a volume's folder, with their numbers. On an error the copies are unknown, and a new one
+/// might overwrite one that counts.
 fn replica_paths(folder: &Path) -> Result<Vec<(u64, PathBuf)>, MetaError> {
     let reading = |error: io::Error| failed_there("looking for copies in", folder, &error);
     let entries = match fs::read_dir(folder) {
@@ -489,7 +488,7 @@ fn replica_paths(folder: &Path) -> Result<Vec<(u64, PathBuf)>, MetaError> {
     let number = |path: &Path| {
         let digits = path.file_name()?.to_str()?.strip_prefix("replica.")?;
         let number = u64::from_str_radix(digits, 16).ok()?;
-        // There must be one after it.
+        // The next number must exist, too.
         (number < u64::MAX).then_some(number)
     };
     let paths = entries.into_iter().map(|entry| entry.path());
@@ -506,7 +505,7 @@ pub(super) fn open(
     Ok(state_of(disks, index, state.db, lineage))
 }
 
-/// As [`open`], of one that was closed since it was found.
+/// As [`open`], for a state that was closed since it was found.
 pub(super) async fn reopen(
     disks: &DiskSet,
     index: usize,
@@ -534,7 +533,7 @@ fn state_of(disks: &DiskSet, index: usize, db: DB, lineage: u64) -> Arc<dyn Stat
     })
 }
 
-/// 0 when there is none: then no file of an older copy is taken for one of this state.
+/// 0 if there is none: then no file of an older copy is taken for a file of this state.
 fn read_lineage(db: &DB, path: &Path) -> Result<u64, MetaError> {
     let value = db
         .get(Key::lineage().as_bytes())
@@ -553,7 +552,7 @@ pub(super) async fn create(
     let settings = settings.clone();
     let db = blocking_on(disks, index, move || {
         remove_folder(&path)?;
-        // RocksDB syncs what is in the folder, not its name; and the log is cut for what the state has.
+        // RocksDB syncs the contents of the folder, but not its name; and the log is cut at the position of the state.
         make_folders(&path)?;
         start_lineage(open_db(&path, &settings, true)?, &path, lineage)
     })
@@ -576,7 +575,8 @@ pub(super) async fn from_replica(
     Ok(state_of(disks, index, opening.await?, lineage))
 }
 
-/// Verifies a copy and makes it the state of its own disk: hard links, no bytes are moved. Nothing has that open.
+/// Verifies a copy and makes it the state of its own disk with hard links, without moving bytes. The state must be
+/// closed.
 pub(super) async fn install(
     disks: &DiskSet,
     index: usize,
@@ -597,7 +597,7 @@ pub(super) async fn install(
             if found != (file.len_bytes, file.crc) {
                 return Err(failed("using", &from, &WRONG_CHECKSUM));
             }
-            // Only SST files are never changed in place.
+            // All files except SST files change in place.
             let taken = if is_sst(&file.name) {
                 fs::hard_link(&from, &to).or_else(|_| copy_file(&from, &to))
             } else {
@@ -605,8 +605,8 @@ pub(super) async fn install(
             };
             taken.map_err(|error| failed("copying", &from, &error))?;
         }
-        // Before it is a state: found later it would go on under the name of the one that it was copied from, with files
-        // that have the same names and other bytes.
+        // Before it becomes the state. Otherwise a later start would go on in the lineage of its source, with other
+        // bytes in files of one name.
         drop(start_lineage(
             open_db(&made, &settings, false)?,
             &made,
@@ -626,13 +626,13 @@ fn state_path(disks: &DiskSet, index: usize) -> Result<PathBuf, MetaError> {
         .ok_or_else(|| MetaError::State("the disk of the state is no folder".to_owned()))
 }
 
-/// What cannot be seen may be there.
+/// A folder that cannot be read may contain a state.
 pub(super) fn is_there(disks: &DiskSet, index: usize) -> bool {
     let path = state_path(disks, index).map(|path| path.join("CURRENT"));
     path.is_ok_and(|path| path.try_exists().unwrap_or(true))
 }
 
-/// From here on the files of this state are not those of any other.
+/// Starts a new lineage: from here on the files of this state belong to no other.
 fn start_lineage(db: DB, path: &Path, lineage: u64) -> Result<DB, MetaError> {
     db.put_opt(
         Key::lineage().as_bytes(),
@@ -723,8 +723,8 @@ impl StateStore for RocksState {
     }
 
     fn leave(&self) {
-        // RocksDB does the work of all states of a process on a few threads. What of them hangs with this state
-        // is missing to the one in its place, which could not even be opened.
+        // RocksDB does the work of all states of a process on a few threads. Threads that hang with this state are
+        // missing for its successor, which could not even be opened.
         let left_count = LEFT_COUNT.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         let thread_count = BACKGROUND_JOBS.saturating_add(left_count);
         match Env::new() {
@@ -734,7 +734,7 @@ impl StateStore for RocksState {
             }
             Err(error) => tracing::error!(%error, "there are no more threads for RocksDB"),
         }
-        // Closing it waits for those threads; whoever has it last must not.
+        // Closing waits for those threads, so the last owner must not close it.
         let db = self.db.clone();
         let close = move || {
             while Arc::strong_count(&db) > 1 {
@@ -762,7 +762,7 @@ impl RocksState {
     }
 }
 
-/// What shipping needs, on the thread that does it.
+/// The inputs of a shipment, on its thread.
 struct Shipment {
     db: Arc<DB>,
     volume: VolumeId,
@@ -778,9 +778,8 @@ struct Target {
 }
 
 impl Target {
-    /// Whether copies are still put there. Asked again after everything that may have taken any time, because
-    /// a disk hung: the store may have been left behind since, and what is on this disk may be that of
-    /// another one which was opened in its place.
+    /// Whether the disk still takes copies. Checked again after each step that may have hung with the disk. Meanwhile
+    /// this store may have been abandoned, and the folder may belong to another store that was opened in its place.
     fn check(&self) -> Result<(), MetaError> {
         match self.disks.takes_copies(self.index) {
             true => Ok(()),
@@ -790,7 +789,7 @@ impl Target {
         }
     }
 
-    /// On a thread of its own: the others do not wait for a disk that hangs.
+    /// Runs on a thread of its own: a hanging disk does not delay the others.
     fn ship(self, checkpoint: &Path, descriptor: &Arc<Descriptor>) -> ShipResult {
         let (disks, index) = (self.disks.clone(), self.index);
         let Some(folder) = volume_path(&disks, index) else {
@@ -807,7 +806,7 @@ impl Target {
     }
 }
 
-/// Refuses a copy that finds no room: to try it would leave nothing to others for a while, each time.
+/// Refuses a copy without room: each attempt would take all space from others for a while.
 fn require_room(disk: &dyn Disk, folder: &Path, descriptor: &Descriptor) -> Result<(), MetaError> {
     let older: Vec<Descriptor> = replica_paths(folder)?
         .iter()
@@ -831,7 +830,7 @@ fn require_room(disk: &dyn Disk, folder: &Path, descriptor: &Descriptor) -> Resu
 }
 
 impl Shipment {
-    /// Makes a checkpoint beside the state, and says what is in it.
+    /// Makes a checkpoint beside the state, and describes its contents.
     fn checkpoint(&self, own: &Path) -> Result<(PathBuf, Descriptor), MetaError> {
         let checkpoint = own.join(SHIP_NEW);
         remove_folder(&checkpoint)?;
@@ -874,7 +873,7 @@ impl Shipment {
             };
             files.push(file);
         }
-        // Only files that still exist, so that this stays as small as the state.
+        // Only existing files are kept, so that this stays as small as the state.
         known.clear();
         for file in files.iter().filter(|file| is_sst(&file.name)) {
             known.insert(file.name.clone(), file.clone());
@@ -888,7 +887,7 @@ impl Shipment {
     }
 }
 
-/// Makes a new copy beside the old one, which goes once the new one counts.
+/// Makes a new copy beside the old one, which is removed once the new one counts.
 fn ship_to(
     folder: &Path,
     checkpoint: &Path,
@@ -907,7 +906,7 @@ fn ship_to(
         check()
     });
     if shipped.is_err() {
-        // Room for what goes on; a folder that stays is replaced or ignored later.
+        // Frees space for the log and the state. A folder that stays is replaced or ignored later.
         let _ = fs::remove_dir_all(&made);
         return shipped;
     }
@@ -932,7 +931,8 @@ fn fill_replica(
         .collect();
     for file in &descriptor.files {
         let to = made.join(&file.name);
-        // What this line of states once wrote under the name. After a restart nothing else remembers it.
+        // Whether this line of states wrote other bytes under the name before. After a restart, only the old copy shows
+        // it.
         let was_other = |other: &FileEntry| other.name == file.name && other != file;
         let mut older = same_line.iter().flat_map(|(_, other)| &other.files);
         if is_sst(&file.name) && older.any(was_other) {
@@ -975,7 +975,7 @@ fn finish_replica(made: &Path, descriptor: &Descriptor) -> Result<(), MetaError>
         .map_err(there)
 }
 
-/// The files that a shipment checks: from another one on each time, some of them.
+/// The files that a shipment checks: each shipment takes the next ones in turn.
 pub(super) fn in_turn(files: &[FileEntry], number: u64) -> Vec<&FileEntry> {
     let mut tables: Vec<&FileEntry> = files.iter().filter(|file| is_sst(&file.name)).collect();
     tables.sort_by(|a, b| a.name.cmp(&b.name));
@@ -1012,7 +1012,7 @@ fn checksum_of(path: &Path) -> io::Result<(u64, u32)> {
     }
 }
 
-/// Copies a file that must be the one described: what is shipped is what others will count on.
+/// Copies a file and verifies it against its entry: recovery will rely on the copy.
 fn copy_checked(from: &Path, to: &Path, entry: &FileEntry) -> Result<(), MetaError> {
     let reading = |error: io::Error| failed("reading", from, &error);
     let writing = |error: io::Error| failed_there("shipping to", to, &error);
@@ -1041,8 +1041,8 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     File::open(to)?.sync_all()
 }
 
-/// Makes a folder and what is missing above it, durably: each new name is synced into its parent. Not the folder of the disk: where
-/// its drive is not mounted any more, that would be made on another one.
+/// Makes a folder and its missing parents durably: each new name is synced into its parent. It never makes the folder
+/// of the disk: if the drive is not mounted, that would be on another drive.
 fn make_folders(path: &Path) -> Result<(), MetaError> {
     let volumes = path.ancestors();
     let mut volumes = volumes.filter(|path| path.file_name() == Some("volumes".as_ref()));
@@ -1061,7 +1061,7 @@ fn make_folders(path: &Path) -> Result<(), MetaError> {
             _ => {}
         }
         if let Err(error) = sync_parent(made) {
-            // Who finds the folder there takes its name for durable.
+            // Other callers assume that the name of an existing folder is durable.
             let _ = fs::remove_dir(made);
             return Err(error);
         }

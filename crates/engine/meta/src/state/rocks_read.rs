@@ -1,11 +1,11 @@
 //! Reading the state in RocksDB, whose disk may never answer.
 //!
-//! Owns: what is read from memory at once, and how the rest is brought there. Must not know: what is stored.
+//! Owns: reads from memory, and loading the rest. Must not know: the stored data.
 //!
-//! For what is not in its memory RocksDB calls the disk, and a thread in such a call stays there for as long as
-//! the disk hangs. Those that serve clients are few: they would all be in such calls after a moment, those that
-//! open the volume on another disk included. So a read asks for what is in memory first ([`ReadTier::BlockCache`]);
-//! what is missing is read by another thread, and waited for only as long as the disk is used.
+//! RocksDB reads uncached data from the disk, and the calling thread is stuck for as long as the disk hangs. The few
+//! threads that serve clients would all be stuck after a moment, including those that open the volume on another disk.
+//! So a read first tries the memory ([`ReadTier::BlockCache`]). Another thread reads the missing data, and the reader
+//! waits for it only while the disk is in use.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use super::rocks::failed;
 use super::{Pair, StateCursor};
 use crate::error::MetaError;
 
-/// What is brought into memory at a time for a cursor.
+/// Entries loaded into memory at a time for a cursor.
 const AHEAD_COUNT: usize = 512;
 const AHEAD_BYTES: usize = 64 << 10;
-/// What a pass over very many entries reads and holds at a time.
+/// Bytes that a pass over very many entries reads and holds at a time.
 const PASS_BYTES: usize = 1 << 20;
-/// If something is not in memory after so many times, somebody else drives it out, or it is in a file that only
-/// older readers know: it is read by who wants it.
+/// After this number of loads without a hit, other readers evict the data, or only older readers know its file. The
+/// caller then reads it itself.
 const BRING_COUNT_MAX: u32 = 3;
 
 /// Reads from one state.
@@ -70,8 +70,8 @@ impl RocksReader {
         }
     }
 
-    /// Entries with `from <= key < to`, as of now. Nothing is read before the first is asked for, so this may be
-    /// called with locks held that others need.
+    /// Entries with `from <= key < to`, as of now. The first read happens with the first entry, so this may be called
+    /// under locks that others need.
     pub fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> RocksCursor<'a> {
         let snapshot = self.db.snapshot();
         let iterator = self.iterator(in_memory(), &snapshot, to);
@@ -85,8 +85,8 @@ impl RocksReader {
         }
     }
 
-    /// Entries with `from <= key < to`, for a pass over very many. They are read in order, with few large reads, and what
-    /// is in memory for others stays there. There is no snapshot: what changes meanwhile may be seen or not.
+    /// Entries with `from <= key < to`, for a pass over very many. Large sequential reads bypass the cache, which keeps
+    /// the data of other readers. There is no snapshot: the pass may or may not see later changes.
     pub fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> PassingCursor<'a> {
         PassingCursor {
             reader: self,
@@ -105,7 +105,7 @@ impl RocksReader {
         self.db.raw_iterator_opt(options)
     }
 
-    /// Reads on another thread. A disk that is not used any more gives no bytes.
+    /// Reads on another thread. Fails for a faulted disk.
     fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&DB) -> Result<T, Error> + Send + 'static,
@@ -132,7 +132,7 @@ impl RocksReader {
         }
     }
 
-    /// Brings what a cursor reads next into memory.
+    /// Loads the next entries of a cursor into memory.
     fn bring(&self, from: &[u8], to: &[u8]) -> Result<(), MetaError> {
         let (from, to) = (from.to_vec(), to.to_vec());
         self.read(move |db| {
@@ -156,11 +156,11 @@ impl RocksReader {
     }
 }
 
-/// Entries one after the other.
+/// Consecutive entries.
 #[derive(Default)]
 struct EntryBatch {
     bytes: Vec<u8>,
-    /// Where each key and its value end.
+    /// Ends of each key and its value.
     ends: Vec<(usize, usize)>,
 }
 
@@ -189,9 +189,9 @@ impl EntryBatch {
 pub(super) struct PassingCursor<'a> {
     reader: &'a RocksReader,
     part: EntryBatch,
-    /// In the part.
+    /// Index in the part.
     next: usize,
-    /// Where the next part begins.
+    /// Start of the next part.
     at: Vec<u8>,
     to: Vec<u8>,
     is_end: bool,
@@ -257,17 +257,17 @@ enum CursorPosition {
 
 pub(super) struct RocksCursor<'a> {
     reader: &'a RocksReader,
-    // Goes before the snapshot that it reads.
+    // Declared before the snapshot that it reads, so it is dropped first.
     iterator: DBRawIterator<'a>,
     snapshot: Snapshot<'a>,
     place: CursorPosition,
-    /// The next entry has this key or a later one; while the cursor is on an entry, its key.
+    /// The next entry has this key or a later one; while the cursor is on an entry, the key of that entry.
     at: Vec<u8>,
     to: Vec<u8>,
 }
 
 impl RocksCursor<'_> {
-    /// Has the iterator where there is an entry, or the end, whatever has to be read for it.
+    /// Moves the iterator to an entry or the end, with all necessary reads.
     fn find(&mut self) -> Result<(), MetaError> {
         for _ in 0..BRING_COUNT_MAX {
             if self.is_found()? {
@@ -285,7 +285,7 @@ impl RocksCursor<'_> {
         self.is_found().map(drop)
     }
 
-    /// False if what comes next is not in memory.
+    /// False if the next entry is not in memory.
     fn is_found(&self) -> Result<bool, MetaError> {
         if self.iterator.valid() {
             return Ok(true);
@@ -309,7 +309,7 @@ impl StateCursor for RocksCursor<'_> {
             }
             CursorPosition::End => return Ok(None),
         }
-        // If that fails, the next call looks there again.
+        // If this fails, the next call looks there again.
         self.place = CursorPosition::Before;
         self.find()?;
         match self.iterator.item() {
@@ -365,7 +365,7 @@ mod tests {
         found
     }
 
-    /// A pass over all entries drove out what others read again and again.
+    /// A pass over all entries evicted the data that others read again and again.
     #[test]
     fn a_pass_leaves_what_others_use_in_memory() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -375,7 +375,7 @@ mod tests {
             let reader = open(folder.path(), 1 << 20);
             for number in 0..4 * COUNT {
                 let key = format!("{number:05}").into_bytes();
-                // Nothing that can be compressed: several times the cache.
+                // Incompressible values, of several times the cache.
                 let value = rng.bytes(400);
                 reader.db.put(&key, &value).expect("puts");
                 model.insert(key, value);
@@ -410,13 +410,13 @@ mod tests {
             "{usage} {}",
             cache.get_usage()
         );
-        // What a pass is not.
+        // A pass would not do this.
         let mut cursor = reader.cursor(b"", b"~");
         while cursor.next().expect("reads").is_some() {}
         assert!(in_memory() < used.len());
     }
 
-    /// A thread that serves connections waited for the disk with each read of what was not in memory.
+    /// A thread that serves connections waited for the disk with each uncached read.
     #[test]
     fn a_read_that_must_not_wait_says_what_it_wants() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -443,11 +443,11 @@ mod tests {
         assert_eq!(count, 1);
         let (listed, wanted) = without_waiting(|| listed(&mut reader.cursor(b"", b"~"), 10));
         assert_eq!((listed.len(), wanted.is_some()), (1, false));
-        // Whoever may wait does.
+        // A reader that may wait does wait.
         assert!(reader.get(b"other").expect("reads").is_none());
     }
 
-    /// Whatever is in memory, and whatever changes since: a cursor shows how things were when it was made.
+    /// A cursor shows the entries as of its creation, for any cached part and any later change.
     #[test]
     fn what_is_in_memory_or_not_is_read_as_it_was() {
         for (seed, cache_bytes) in [(1, 0), (2, 32 << 10), (3, 8 << 20)] {
@@ -474,7 +474,7 @@ mod tests {
             let before = want(&model);
             let mut old = reader.cursor(&from, &to);
             let first = listed(&mut old, 100);
-            // Half of it goes, the rest changes, and no file is what it was.
+            // Half of the entries are deleted, the rest change, and all files are rewritten.
             for key in model.keys().cloned().collect::<Vec<_>>() {
                 if rng.coin() {
                     reader.db.delete(&key).expect("deletes");

@@ -1,12 +1,12 @@
 //! Versions of keys: reading the newest, or those that a snapshot shows.
 //!
-//! Owns: which version a reader sees, and what becomes of a version that is replaced. Must not know: who takes snapshots,
-//! when what only they saw is freed.
+//! Owns: the version that a reader sees, and the fate of a replaced version. Must not know: the owner of a snapshot,
+//! when versions that only it saw are freed.
 //!
-//! The newest version of a key stands at the key, so that reading it is a point get however many snapshots there are.
-//! Applying a change moves the version that it replaces to the history, if a snapshot sees that one: if it was born
-//! before or with the newest snapshot. A reader of the snapshot of generation `g` takes the newest version if that was
-//! born up to `g`, and else the one in the history that was born up to `g` and died after it.
+//! The newest version of a key is stored at the key, so that reading it is a point get, with any number of snapshots.
+//! Applying a change moves the replaced version to the history if a snapshot sees it: if it was born in or before the
+//! generation of the newest snapshot. A reader of the snapshot of generation `g` takes the newest version if that was
+//! born up to `g`. Otherwise it takes the version in the history that was born up to `g` and died after it.
 
 use std::cmp::Ordering;
 
@@ -22,7 +22,7 @@ use crate::error::MetaError;
 /// The value of a mark in the history.
 const MARK: &[u8] = &[1];
 
-/// A version of a key, and the generation in which it was born; the first for keys that have no versions.
+/// A version of a key, and the generation of its birth; the first generation for keys without versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub birth: Generation,
@@ -39,7 +39,7 @@ impl Version {
     }
 }
 
-/// What the changes of a group write into the state, with the history that they make.
+/// The writes that the changes of a group need in the state, including the history that they make.
 pub(crate) fn writes_of(
     state: &dyn StateStore,
     group: &Group,
@@ -99,7 +99,7 @@ pub(crate) fn get(
         View::Live => Ok(newest),
         View::Snapshot(generation) => match newest {
             Some(newest) if newest.birth <= generation => Ok(Some(newest)),
-            // Looked at after that: what is replaced meanwhile is in one of them, never in none.
+            // Read after the newest: a version replaced meanwhile is in at least one of the two.
             _ => in_history(state, key, generation),
         },
     }
@@ -120,19 +120,19 @@ fn in_history(
     Ok(Some(found).filter(|found| found.birth <= generation))
 }
 
-/// Walks over keys, each with the version that is seen in a view.
+/// Walks over keys, each with the version that a view sees.
 pub(crate) struct VersionCursor<'a> {
     newest: Box<dyn StateCursor + 'a>,
     of_snapshot: Option<OfSnapshot<'a>>,
 }
 
-/// What the cursor of a snapshot looks at besides.
+/// The additional inputs of a snapshot's cursor.
 struct OfSnapshot<'a> {
     generation: Generation,
     history: Box<dyn StateCursor + 'a>,
-    /// Keys below are skipped: their versions may lie past it in the state.
+    /// Keys below this one are skipped: their versions may lie past it in the state.
     from: Vec<u8>,
-    /// The next of each, while there is one.
+    /// The next entry of each cursor, while there is one.
     newest_head: Head,
     history_head: Head,
 }
@@ -151,7 +151,7 @@ impl<'a> VersionCursor<'a> {
         match view {
             View::Live => Self::live(state.cursor(from, to)),
             View::Snapshot(generation) => {
-                // In this order: what is replaced meanwhile is in both, never in none.
+                // In this order: a version replaced meanwhile is in both, and never in neither.
                 let newest = state.cursor(from, to);
                 let history_from = Key::history_of(from);
                 let history = state.cursor(history_from.as_bytes(), &history_end(to));
@@ -169,8 +169,8 @@ impl<'a> VersionCursor<'a> {
         }
     }
 
-    /// As `new`, for a pass over so much that it must not take the place of what others read in memory. That of a snapshot
-    /// needs to see both of its parts as of one moment, and is as any other.
+    /// As `new`, for a pass over so many entries that they must not evict the cached entries of other readers. A
+    /// snapshot needs both of its parts as of one moment, so its pass is an ordinary cursor.
     pub fn passing(state: &'a dyn StateStore, from: &[u8], to: &[u8], view: View) -> Self {
         match view {
             View::Live => Self::live(state.passing_cursor(from, to)),
@@ -221,7 +221,7 @@ impl OfSnapshot<'_> {
             self.newest_head.is_read = false;
         }
         if order.is_ge() {
-            // Of one key the newest version is good, if both are there: it was replaced just now.
+            // If both have a key, the newest version is right: it was just replaced.
             if order.is_gt() {
                 std::mem::swap(out, &mut self.history_head.entry);
             } else {
@@ -242,9 +242,9 @@ impl OfSnapshot<'_> {
         }
     }
 
-    /// The first version of the next key that died after the snapshot, if it was born before its end.
+    /// Reads the first version of the next key that died after the snapshot, if it was born before the snapshot's end.
     fn read_history(&mut self) -> Result<(), MetaError> {
-        // The key that was decided last: what died later was born later.
+        // The key that was decided last: its versions that died later were also born later.
         let mut decided = std::mem::take(&mut self.history_head.entry.key);
         loop {
             let head = &mut self.history_head;
@@ -270,7 +270,7 @@ impl OfSnapshot<'_> {
     }
 }
 
-/// Where the history of keys below `to` ends in the state. For a key's successor (the key and a NUL) that is past all
+/// End of the history of keys below `to` in the state. For a key's successor (the key and a NUL) that is past all
 /// versions of the key, which begin with the key and any eight bytes.
 fn history_end(to: &[u8]) -> Vec<u8> {
     match to.split_last() {
@@ -284,7 +284,7 @@ fn history_end(to: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A key, its value, and the generation in which that was born, in buffers that are used again.
+/// A key, its value, and the generation of the value's birth, in reused buffers.
 #[derive(Default)]
 pub(crate) struct Entry {
     pub key: Vec<u8>,
@@ -320,19 +320,19 @@ pub struct DeadVersion {
     pub key: Key,
     pub birth: Generation,
     pub death: Generation,
-    /// `None` if only its mark is left.
+    /// `None` if only the mark exists.
     pub value: Option<Bytes>,
 }
 
 impl DeadVersion {
-    /// The key by which it is found when its snapshots go.
+    /// The key that finds this version when its snapshots are deleted.
     pub fn mark(&self) -> Key {
         Key::dead(&self.key, self.death, self.birth)
     }
 }
 
-/// Up to `max` versions of a branch that were born after its snapshot `after`, and died up to its snapshot `up_to`: those that
-/// none sees, if it has none between the two. The first are told that come at or after `from`; `None` begins.
+/// Up to `max` versions of a branch that were born after its snapshot `after` and died up to its snapshot `up_to`: if
+/// the branch has none between the two, no snapshot sees them. Starts at `from`, or at the first version with `None`.
 pub(crate) fn dead_between(
     state: &dyn StateStore,
     branch: Branch,
@@ -352,7 +352,7 @@ pub(crate) fn dead_between(
                 continue;
             };
             if birth < born_first {
-                // Those that died then and were born early enough are not walked over.
+                // Skips the versions that died then and were born early enough.
                 at = Key::dead_from(death, born_first);
                 continue 'seek;
             }
@@ -384,17 +384,17 @@ pub(crate) struct Span {
     pub up_to: Generation,
 }
 
-/// Versions that an earlier snapshot shows and a later one does not.
+/// Versions that an earlier snapshot shows and a later one hides.
 #[derive(Clone, Debug, Default)]
 pub struct GoneSince {
     pub versions: Vec<DeadVersion>,
-    /// Marks that were looked at for these.
+    /// Number of marks that were read for these.
     pub looked_at: u64,
 }
 
-/// Up to `max` versions of keys with `from <= key < to` that were born up to the beginning of a span and died in it, on
-/// from the mark `at`. What else died in it is stepped over: that costs a seek for each pair of a birth and a death that
-/// there is, and these are no more than what died.
+/// Up to `max` versions of keys with `from <= key < to` that were born up to the beginning of a span and died in it,
+/// starting at the mark `at`. Other versions that died in it are skipped: that costs a seek for each existing pair of
+/// birth and death, and there are no more pairs than dead versions.
 pub(crate) fn gone_since(
     state: &dyn StateStore,
     Span { seen, up_to }: Span,
@@ -515,7 +515,7 @@ mod tests {
 
     fn key(number: u64) -> Key {
         let ino = Ino(number).in_branch(Branch((number / 4) as u16));
-        // Some end with a NUL, as bounds of ranges do.
+        // Some keys end with a NUL, as bounds of ranges do.
         match number % 2 {
             0 => Key::extent(ino, number << 8),
             _ => Key::dirent(ino, b"a"),
@@ -546,8 +546,8 @@ mod tests {
     }
 
     proptest! {
-        /// Several snapshots, each against a copy of all keys that was made when it was taken; and what goes with a
-        /// snapshot that is deleted is exactly what no other sees. A snapshot of one branch knows nothing of the other.
+        /// Compares several snapshots with copies of all keys from the time of each. Deleting a snapshot removes
+        /// exactly the versions that no other one sees. A snapshot of one branch sees nothing of the other.
         #[test]
         fn snapshots_show_what_was_there(ops in proptest::collection::vec(ops(), 1..80)) {
             let state = memory::empty();
@@ -578,7 +578,7 @@ mod tests {
                     Op::Move(number) => {
                         let key = key(number);
                         let Some(value) = model.get(&key) else { continue };
-                        // Snapshots that see it see what it is now.
+                        // Snapshots that see the version see its new value.
                         let moved = Bytes::from([&value[..], b"moved"].concat());
                         let birth = births[&key];
                         let branch = branch_of(key.as_bytes());
@@ -612,7 +612,7 @@ mod tests {
                             let mut gone = gone.iter().map(|key| (StateKey::from_slice(key.as_bytes()), None));
                             state.apply(&mut gone).expect("applies");
                         }
-                        // What is left is seen by one at least.
+                        // Each remaining version is seen by at least one snapshot.
                         let (from, to) = Key::all_history();
                         let mut cursor = state.cursor(from.as_bytes(), to.as_bytes());
                         while let Some((bytes, stored)) = cursor.next().expect("reads") {
@@ -626,7 +626,8 @@ mod tests {
                 let writes = writes_of(&state, &group).expect("reads");
                 state.apply(&mut writes.into_iter()).expect("applies");
             }
-            // What one shows and a later one does not is found by its mark, whatever lies between them.
+            // A version that one snapshot shows and a later one hides is found by its mark, with any versions between
+            // them.
             let spans = snapshots.iter().filter(|(_, (of, _))| of.is_main()).flat_map(|(seen, (_, shown))| {
                 let later = snapshots.range(Generation(seen.0 + 1)..).filter(|(_, (of, _))| of.is_main());
                 let later = later.map(|(at, (_, later))| (*at, later));
@@ -637,7 +638,7 @@ mod tests {
                 for (from, to) in [main(Key::all_extents()), Key::dirents(Ino(1)), Key::dirents(Ino(3))] {
                     let mut gone = Model::new();
                     let mut at = None;
-                    // One at a time: the next call goes on where the last one ended.
+                    // One at a time: each call continues after the last one.
                     while let Some(version) = gone_since(&state, span, (&from, &to), at.as_ref(), 1).expect("reads").versions.pop() {
                         at = Some(version.mark().successor());
                         prop_assert!(gone.insert(version.key, version.value.expect("is there")).is_none(), "each key once");

@@ -1,4 +1,4 @@
-//! Copies that are asked for, draining disks, come and fail while it runs.
+//! Changes of the number of copies; disks that drain, come and fail while the store runs.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::log::files::{FileMaker, TermInfo, file_name};
 use crate::log::mirror::MirrorWriter;
 use crate::tasks::Tasks;
 
-/// As [`any_two_of_four_disks_may_go_at_any_moment`], from the moment on that more copies are wanted.
+/// As [`any_two_of_four_disks_may_go_at_any_moment`], from the moment on at which more copies are wanted.
 #[test]
 fn copies_follow_the_setting_while_it_runs() {
     for seed in 0..10 {
@@ -62,7 +62,7 @@ fn copies_follow_the_setting_while_it_runs() {
                 check.recovered(&opened, &recovered);
                 opened.abort().await;
             }
-            // Fewer again, which costs nothing that was acknowledged.
+            // Fewer again, which loses nothing acknowledged.
             store.log().set_copies(2).await.expect("two copies");
             assert_eq!(store.stats().log_disks.len(), 2);
             store.abort().await;
@@ -73,8 +73,8 @@ fn copies_follow_the_setting_while_it_runs() {
     }
 }
 
-/// A disk leaves and another one comes while it runs; then any two of those that stay are lost, and the
-/// one that left is not there either.
+/// A disk drains and another one comes while the store runs. Then any two of the remaining disks are lost, and the
+/// drained one is not there either.
 #[test]
 fn disks_leave_and_come_while_it_runs() {
     for seed in 0..12 {
@@ -91,7 +91,7 @@ fn disks_leave_and_come_while_it_runs() {
             let primary = store.log().primary_disk();
             assert!(store.log().retire_disk(primary).await.is_err());
             assert!(store.log().uses_disk(primary));
-            // One that has a copy of the log, or one that has nothing.
+            // A disk with a copy of the log, or one without.
             let draining = if seed % 2 == 0 { 1 } else { 4 };
             let id = DiskId(draining as u128 + 1);
             for _ in 0..=model.below(30) {
@@ -135,7 +135,7 @@ fn disks_leave_and_come_while_it_runs() {
     }
 }
 
-/// Three disks come one after the other to which log and copies go first; then any two are lost.
+/// Three preferred disks come one after the other, and log and copies move there. Then any two are lost.
 #[test]
 fn log_and_copies_go_to_the_disks_that_are_preferred() {
     for seed in 0..12 {
@@ -172,7 +172,7 @@ fn log_and_copies_go_to_the_disks_that_are_preferred() {
                 .iter()
                 .filter(|it| it.position == stats.applied);
             let on_preferred = fresh.filter(|it| preferred.contains(&it.disk)).count();
-            // The disk of the state itself has the third one.
+            // The third copy is on the disk of the working state.
             assert_eq!(on_preferred, 2);
             assert!(stats.is_all_on(&[DiskId(4), DiskId(5)]));
             for first in 0..6 {
@@ -220,7 +220,7 @@ fn disks_may_fail_while_it_runs() {
                     alive &= store.ship().await.is_ok();
                 }
                 if !alive {
-                    // The disk of the state itself: a restart goes on from another copy.
+                    // The disk of the working state: a restart goes on from another copy.
                     store.abort().await;
                     pool.missing = failing.clone();
                     store = reopen(&world, &pool, &mut model, 3).await;
@@ -270,9 +270,8 @@ fn a_failed_write_goes_to_another_disk_before_it_is_acknowledged() {
     });
 }
 
-/// A record was on one disk only, as a crash between the writes of a group leaves it. That disk failed
-/// while the next term began: what it alone had must be copied all the same, for the log goes on
-/// without it.
+/// A record is on one disk only, as a crash between the writes of a group leaves it. That disk fails while the next
+/// term begins. Its records must still be copied: the log goes on without the disk.
 #[test]
 fn a_disk_that_fails_at_the_start_takes_no_record_with_it() {
     block_on(async {
@@ -328,8 +327,8 @@ fn a_disk_that_fails_at_the_start_takes_no_record_with_it() {
     });
 }
 
-/// As above, but what the disk takes with it is a copy of an older record, much larger than the one for
-/// whose copies a file was made.
+/// As above, but the disk takes the copy of an older record with it, which is much larger than the record for which a
+/// file was made.
 #[test]
 fn a_disk_that_fails_at_the_start_may_have_large_records() {
     block_on(async {
@@ -373,7 +372,7 @@ fn journal_of(ino: Ino, position: u64) -> JournalEntry {
     }
 }
 
-/// What the log alone has, until it is folded.
+/// An entry that only the log has, until it is folded.
 async fn write_journal(store: &MetaStore) -> JournalEntry {
     write_journal_of(store, Ino(9)).await
 }
@@ -386,7 +385,7 @@ async fn write_journal_of(store: &MetaStore, ino: Ino) -> JournalEntry {
     journal_of(ino, ticket.0.0)
 }
 
-/// A copy that has lost a record is not what more copies are made of.
+/// A copy that has lost a record is no source for more copies.
 #[test]
 fn copies_are_made_of_what_is_whole() {
     // The record itself, and the last one.
@@ -416,8 +415,7 @@ fn copies_are_made_of_what_is_whole() {
     }
 }
 
-/// With one copy the log may be on another disk than the state. When that one leaves, what only it has is
-/// copied off first.
+/// With one copy the log may be on another disk than the state. When that disk drains, its records are copied first.
 #[test]
 fn the_only_copy_of_the_log_leaves_with_nothing() {
     block_on(async {
@@ -439,8 +437,8 @@ fn the_only_copy_of_the_log_leaves_with_nothing() {
     });
 }
 
-/// What folds a journal entry goes into the log together with what has its copies made again, the older
-/// records first. Cut short in between, the entry is there still: what took its place is not.
+/// The fold of a journal entry goes into the log together with the request for more copies, after the copies of older
+/// records. If that is cut short in between, the entry still exists and the fold does not.
 #[test]
 fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
     block_on(async {
@@ -461,7 +459,7 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
         while store.stats().applied < later.position {
             tokio::task::yield_now().await;
         }
-        // The journal alone holds the log back now.
+        // Now the journal alone holds the log back.
         store.ship().await.expect("ships");
         let recorder = Recorder::new(&pool.disks);
         let mut batch = put(99);
@@ -471,7 +469,7 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
             end: u64::MAX,
             through: entry.position,
         });
-        // Both are in one group: nothing is awaited in between.
+        // Both are in one group: there is no await in between.
         store.submit(batch);
         store.log().retire_disk(DiskId(2)).await.expect("retires");
         let count = recorder.op_count();
@@ -505,7 +503,7 @@ fn first_term() -> Term {
     }
 }
 
-/// Makes files of the log as one that all records are still needed of.
+/// A maker of log files in which all records are still needed.
 fn file_maker(world: &TestWorld, disks: DiskSet, term: Term) -> FileMaker {
     FileMaker {
         env: world.env.clone(),
@@ -526,8 +524,8 @@ fn file_maker(world: &TestWorld, disks: DiskSet, term: Term) -> FileMaker {
     }
 }
 
-/// Disks without room for a whole log file, of which a second one gets copies: what is copied and the record that comes next
-/// do not fit one short file.
+/// Disks have no room for a whole log file, and a second one gets copies. The copies and the next record do not fit
+/// into one short file.
 #[test]
 fn no_record_is_written_past_the_end_of_a_short_file_with_copies() {
     const FILE_BYTES: u64 = 4 * LOG_FILE_BYTES_MIN;
@@ -567,8 +565,8 @@ fn no_record_is_written_past_the_end_of_a_short_file_with_copies() {
     });
 }
 
-/// Older records are copied behind newer ones when files to be copied overlap. A file is needed as long as
-/// any record in it.
+/// Older records are copied behind newer ones when the copied files overlap. A file is needed as long as any of its
+/// records is.
 #[test]
 fn a_copy_of_an_older_record_hides_no_newer_one() {
     block_on(async {
@@ -590,8 +588,8 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
     });
 }
 
-/// The disk that has the log leaves, and there is no space for another file anywhere else: what is written
-/// then waits, and is never on no disk at all. Then there is space, and the disk leaves with nothing.
+/// The disk of the log drains, and no other disk has space for a file. New writes then wait, and at no time are they on
+/// no disk. With space again, the disk is released.
 #[test]
 fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
     for gets_space in [false, true] {
@@ -654,8 +652,7 @@ fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
     }
 }
 
-/// Copies that find no space are missing, and that is said until they are made: the draining disk has
-/// one of them.
+/// Copies that find no space are reported as missing until they are made: the draining disk has one of them.
 #[test]
 fn a_disk_does_not_leave_while_its_copies_find_no_space() {
     block_on(async {
@@ -690,7 +687,7 @@ fn a_disk_does_not_leave_while_its_copies_find_no_space() {
     });
 }
 
-/// Tries that fail leave nothing behind, however many there are.
+/// Failed attempts leave no files behind, however many there are.
 #[test]
 fn a_disk_that_cannot_leave_does_not_fill_the_others_with_log() {
     block_on(async {
@@ -717,7 +714,7 @@ fn a_disk_that_cannot_leave_does_not_fill_the_others_with_log() {
     });
 }
 
-/// Disks that are full but for less than a log file: the volume opens all the same, with all copies, and goes on.
+/// Disks with less free space than a log file: the volume still opens with all copies, and goes on.
 #[test]
 fn a_volume_opens_where_no_disk_has_room_for_a_whole_log_file() {
     block_on(async {
@@ -733,7 +730,7 @@ fn a_volume_opens_where_no_disk_has_room_for_a_whole_log_file() {
         assert!(!store.stats().log_is_short);
         store.durable(store.submit(put(2))).await.expect("durable");
         store.abort().await;
-        // With room again files are whole again.
+        // With room again, files have their full length.
         for disk in &pool.disks {
             disk.remove("ballast").await.expect("removes");
         }
@@ -752,7 +749,7 @@ fn a_volume_opens_where_no_disk_has_room_for_a_whole_log_file() {
     });
 }
 
-/// A log file that finds no space in the middle of it (a thin device) says nothing of its disk.
+/// A log file that runs out of space in the middle (on a thin device) does not fault its disk.
 #[test]
 fn an_append_without_space_does_not_lose_the_disk() {
     block_on(async {
@@ -775,7 +772,7 @@ fn an_append_without_space_does_not_lose_the_disk() {
     });
 }
 
-/// A disk that has one of the copies of the state leaves only when there is another one.
+/// A disk with a copy of the state drains only when another copy exists.
 #[test]
 fn a_disk_does_not_leave_while_the_copies_of_the_state_find_no_space() {
     block_on(async {
@@ -809,7 +806,7 @@ fn a_disk_does_not_leave_while_the_copies_of_the_state_find_no_space() {
     });
 }
 
-/// The log stays where it is when it needs fewer disks, though another one would be chosen at a start.
+/// With fewer copies the log stays on its disks, though a start would choose another one.
 #[test]
 fn fewer_copies_are_kept_where_the_log_is() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! A volume whose log is on disks of several nodes, which are lost, come back, and whose owners change.
+//! A volume whose log is on disks of several nodes, which fail and return, and whose owner changes.
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{Epoch, NodeId, PoolId};
@@ -15,7 +15,7 @@ mod mistakes;
 
 const POOL: PoolId = PoolId(1);
 
-/// What the nodes agree on.
+/// The list that the nodes agree on.
 #[derive(Default)]
 struct Agreed {
     epoch: Epoch,
@@ -23,7 +23,7 @@ struct Agreed {
     list: VolumeList,
 }
 
-/// As one owner changes it.
+/// The list as one owner changes it.
 struct Seal {
     agreed: Arc<Mutex<Agreed>>,
     epoch: Epoch,
@@ -34,7 +34,7 @@ impl Agreement for Seal {
         let mut agreed = self.agreed.lock();
         if agreed.epoch != self.epoch || agreed.revision != replaced {
             return Box::pin(async {
-                // As long as a question to somebody else takes: what was begun in the background goes on.
+                // As long as a request to another node takes: background work goes on.
                 for _ in 0..20 {
                     tokio::task::yield_now().await;
                 }
@@ -48,16 +48,16 @@ impl Agreement for Seal {
     }
 }
 
-/// Nodes with a disk each, or more.
+/// Nodes with one or more disks each.
 struct Nodes {
     disks_per_node: usize,
     seed: u64,
     disks: Vec<Arc<MemDisk>>,
     shards: Vec<Arc<ShardDisk>>,
     away: BTreeSet<usize>,
-    /// They can be asked, and nothing new is put there.
+    /// Nodes that can be reached and get no new files.
     leaving: BTreeSet<usize>,
-    /// The first that is chosen; another one each time.
+    /// The node that is chosen first; another one each time.
     preferred: usize,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Cluster {
     world: TestWorld,
     nodes: Arc<Mutex<Nodes>>,
     agreed: Arc<Mutex<Agreed>>,
-    /// What each node has the state on, when it owns the volume.
+    /// The disks of the state on each node, for when it owns the volume.
     states: Mutex<Vec<Arc<MemDisk>>>,
     copies: usize,
     /// See [`MetaSettings::ship_bytes`].
@@ -139,7 +139,7 @@ impl Cluster {
         }
     }
 
-    /// From now on time and threads are real.
+    /// Switches to real time and threads.
     fn run_on(&mut self, runtime: &tokio::runtime::Runtime) {
         self.world.env = cairn_base::real::env(runtime.handle().clone());
         self.log_write_wait = REAL_PATIENCE;
@@ -165,7 +165,7 @@ impl Cluster {
         }
     }
 
-    /// A node takes the volume: no earlier owner changes the list any more.
+    /// A node takes the volume over: earlier owners cannot change the list any more.
     fn seat(&self, node: usize) -> Seat {
         let mut agreed = self.agreed.lock();
         agreed.epoch = Epoch(agreed.epoch.0 + 1);
@@ -204,7 +204,7 @@ impl Cluster {
         MetaStore::take_over(env, settings, self.seat(node), disks).await
     }
 
-    /// The state of a node is as a crash leaves it, or, if it may, gone with the node's disk.
+    /// Leaves the state of a node as a crash does, or, if `may_go`, without the node's disk.
     fn crash_state(&self, node: usize, rng: &mut Rng, may_go: bool) {
         let mut states = self.states.lock();
         states[node] = match rng.below(3) {
@@ -213,7 +213,7 @@ impl Cluster {
         };
     }
 
-    /// One that is there.
+    /// A node that is present.
     fn any_node(&self, rng: &mut Rng) -> usize {
         let nodes = self.nodes.lock();
         let there = (0..nodes.disks.len()).filter(|index| !nodes.away.contains(index));
@@ -221,7 +221,7 @@ impl Cluster {
         there[rng.below(there.len() as u64) as usize]
     }
 
-    /// Files of log and state on the disks that are there of which the list knows nothing.
+    /// Number of files of log and state on present disks that the list does not name.
     pub async fn shards_not_named(&self) -> usize {
         let list = self.agreed.lock().list.clone();
         let shards: Vec<Arc<ShardDisk>> = {
@@ -237,7 +237,7 @@ impl Cluster {
                     ShardKind::Log(number) => {
                         list.ensembles.iter().any(|part| part.number == number)
                     }
-                    // A state in memory is one file of one part, and what says so.
+                    // A state in memory is one file of one part, plus its descriptor.
                     ShardKind::State(number) => list.state.as_ref().is_some_and(|copy| {
                         copy.disks.contains(&disk.id())
                             && (number == copy.number || number + 1 == copy.number)
@@ -249,7 +249,7 @@ impl Cluster {
         count
     }
 
-    /// What a node knows of the volume that it does not own.
+    /// The seat of a node that does not own the volume.
     fn looks_on(&self, node: usize) -> Seat {
         let agreed = self.agreed.lock();
         Seat {
@@ -268,7 +268,7 @@ impl Cluster {
         }
     }
 
-    /// No disk has anything of a copy of the state any more.
+    /// Removes the copies of the state from all disks.
     async fn remove_copies(&self) {
         let shards = self.nodes.lock().shards.clone();
         for disk in shards {
@@ -280,7 +280,7 @@ impl Cluster {
         }
     }
 
-    /// Who waits for a moment in time gets there.
+    /// Runs `work` while simulated time passes.
     pub async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
         let passing = async {
             loop {
@@ -296,14 +296,14 @@ impl Cluster {
         }
     }
 
-    /// Those of the nodes that are there.
+    /// The disks of present nodes.
     pub fn disks(&self) -> Vec<Arc<MemDisk>> {
         let nodes = self.nodes.lock();
         let there = (0..nodes.disks.len()).filter(|index| !nodes.away.contains(index));
         there.map(|index| nodes.disks[index].clone()).collect()
     }
 
-    /// The nodes that have the open part of the log.
+    /// The nodes that have the open ensemble.
     pub fn open_disks(&self) -> Vec<usize> {
         let agreed = self.agreed.lock();
         let open = agreed.list.ensembles.last().expect("there is a log");
@@ -311,7 +311,7 @@ impl Cluster {
         open.disks.iter().map(index).collect()
     }
 
-    /// On how many nodes that are there each part of the log is, at the least.
+    /// The smallest number of present nodes that any part of the log is on.
     pub fn copies_there(&self) -> usize {
         let away = self.nodes.lock().away.clone();
         let agreed = self.agreed.lock();
@@ -324,7 +324,7 @@ impl Cluster {
         counts.min().unwrap_or(0)
     }
 
-    /// How many parts of the log a node does not have, and how many there are.
+    /// How many parts of the log a node lacks, and how many there are.
     pub fn parts_lacking_on(&self, node: usize) -> (usize, usize) {
         let parts = self.agreed.lock().list.ensembles.clone();
         let id = DiskId(node as u128 + 1);
@@ -340,14 +340,14 @@ impl Cluster {
         self.world.env.clock.monotonic()
     }
 
-    /// From now on the disk of a node does nothing any more.
+    /// Takes the disk of a node away.
     pub fn lose(&self, index: usize) {
         let mut nodes = self.nodes.lock();
         nodes.disks[index].fail_all();
         nodes.away.insert(index);
     }
 
-    /// A lost node comes back with what was durable there, and some of the rest.
+    /// A lost node comes back with its durable data, and some of the rest.
     async fn bring_back(&self, index: usize, crash: Crash) {
         let (disk, seed) = {
             let mut nodes = self.nodes.lock();
@@ -367,8 +367,8 @@ fn state_disk() -> Arc<MemDisk> {
     MemDisk::new("state", 1 << 30)
 }
 
-/// One node after the other is lost and comes back, at most as many at once as may be. The volume changes its owner; with
-/// `go_on` earlier ones do as if they still were.
+/// Nodes fail and return one after the other, at most as many at once as the copies allow. The volume changes its
+/// owner; with `go_on` earlier owners act as if they still were owners.
 async fn live(seed: u64, node_count: usize, copies: usize, go_on: bool) -> Lived {
     let cluster = Cluster::new(seed, node_count, copies).await;
     cluster
@@ -376,12 +376,12 @@ async fn live(seed: u64, node_count: usize, copies: usize, go_on: bool) -> Lived
         .await
 }
 
-/// What happened, for those who want to know that something did.
+/// Events of a life, for tests that require some.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lived {
-    /// Takeovers that did not begin with a state of their own.
+    /// Takeovers that fetched the state.
     fetched: usize,
-    /// Shards that were needed no more and are there all the same, at the end.
+    /// Unneeded shards that still exist at the end.
     left: usize,
 }
 
@@ -454,7 +454,7 @@ async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) -> Lived {
                 } else {
                     store.abort().await;
                 }
-                // What the earlier owner acknowledges meanwhile counts, too.
+                // Acknowledgements of the earlier owner meanwhile count, too.
                 let last_words = async {
                     let mut acknowledged = 0;
                     for number in begun..model.tickets.len() {
@@ -478,7 +478,7 @@ async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) -> Lived {
         }
     }
     assert!(store.stats().durable > LogPosition(0));
-    // All that is left is what the list names.
+    // Only shards that the list names are left.
     store.ship().await.expect("ships");
     for _ in 0..1_000 {
         lived.left = cluster.shards_not_named().await;
@@ -495,8 +495,8 @@ async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) -> Lived {
     lived
 }
 
-/// A bit of a copy that is damaged on one node is got from another; on all of them nothing wrong is ever taken, and the
-/// disks are named.
+/// A corrupt bit in a copy on one node: the bytes come from another node. With all copies corrupt, no wrong bytes are
+/// ever used, and the error names the disks.
 #[test]
 fn a_damaged_copy_of_the_state_is_got_from_another_node() {
     block_on(async {
@@ -520,7 +520,7 @@ fn a_damaged_copy_of_the_state_is_got_from_another_node() {
                     let (store, recovered) = taken.expect("takes over");
                     model.recovered(&store, &recovered);
                     store.abort().await;
-                    // Its state is gone again.
+                    // The state of the node is gone again.
                     cluster.states.lock()[3] = state_disk();
                 } else {
                     let error = taken.err().expect("no copy is whole");
@@ -539,8 +539,8 @@ fn a_damaged_copy_of_the_state_is_got_from_another_node() {
     });
 }
 
-/// With RocksDB: each time another node owns the volume, and gets what of the state it has not. Now and then a node is
-/// replaced by an empty one.
+/// With RocksDB: each time another node owns the volume, and fetches the parts of the state that it lacks. Sometimes an
+/// empty node replaces one.
 #[test]
 fn states_on_folders_move_between_nodes() {
     let folders: Vec<tempfile::TempDir> = (0..3)
@@ -563,7 +563,7 @@ fn states_on_folders_move_between_nodes() {
             let (store, recovered) = taken.unwrap_or_else(|error| panic!("round {round}: {error}"));
             if round > 0 {
                 model.recovered(&store, &recovered);
-                // It began with a copy of the state, not with all of the log.
+                // It began with a copy of the state, and not with the whole log.
                 assert!(store.stats().log_start > LogPosition(1), "round {round}");
             }
             for _ in 0..30 {
@@ -580,7 +580,7 @@ fn states_on_folders_move_between_nodes() {
             let stats = store.stats();
             assert!(!stats.copies_missing, "round {round}: {stats:?}");
             assert_eq!(stats.ship_errors, 0, "round {round}");
-            // One more, so that the log says from where it is needed.
+            // One more change, so that the log names the position from which it is needed.
             assert!(model.submit(&store) && model.wait_for_all(&store).await);
             match round % 2 {
                 0 => store.abort().await,
@@ -590,8 +590,8 @@ fn states_on_folders_move_between_nodes() {
     });
 }
 
-/// Until no copy is made in the background any more, in real time: the first change of a term has one made. As long as there is
-/// none, [`MetaStore::makes_copies`] holds, also when the task that makes it has not begun.
+/// Waits in real time until no copy is made in the background: the first change of a term starts one. Until then
+/// [`MetaStore::makes_copies`] holds, even before the task that makes it has begun.
 async fn until_copies_stay(store: &MetaStore, model: &mut Model) {
     assert!(model.submit(store) && model.wait_for_all(store).await);
     let until = Instant::now() + REAL_PATIENCE;
@@ -601,8 +601,7 @@ async fn until_copies_stay(store: &MetaStore, model: &mut Model) {
     }
 }
 
-/// Changes that come after a copy of the state, all of them durable: the log says with them that it is not needed from its
-/// beginning.
+/// Durable changes after a copy of the state: with them the log says that its beginning is unneeded.
 async fn change_after_a_copy(store: &MetaStore, model: &mut Model) {
     assert_eq!(store.stats().ship_errors, 0, "a copy was made");
     for _ in 0..5 {
@@ -612,7 +611,7 @@ async fn change_after_a_copy(store: &MetaStore, model: &mut Model) {
     assert!(stats.log_start > LogPosition(1), "{stats:?}");
 }
 
-/// While the volume is served: who opens it on the other disk then asks nobody for the state.
+/// A copy fetched while the volume is served: the store that opens there fetches nothing.
 #[test]
 fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -631,7 +630,7 @@ fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
         }
         store.ship().await.expect("ships");
         store.fetch_copy(after.clone()).await.expect("fetches");
-        // What is changed since comes from the log, which is not whole any more.
+        // Later changes come from the log, whose beginning is gone.
         change_after_a_copy(&store, &mut model).await;
         store.abort().await;
         drop(store);
@@ -645,7 +644,7 @@ fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
     });
 }
 
-/// The next owner has the state before it takes the volume over: it asks nobody for it then.
+/// The next owner has the state before the takeover, and fetches nothing then.
 #[test]
 fn who_is_about_to_own_a_volume_has_its_state_before() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -667,7 +666,7 @@ fn who_is_about_to_own_a_volume_has_its_state_before() {
                 assert!(model.submit(&store));
             }
             store.ship().await.expect("ships");
-            // The second time it has a state, which is older.
+            // The second time it has an older state.
             let (env, disks) = (cluster.world.env.clone(), after.clone());
             let prepared = MetaStore::prepare(env, real_settings(1), cluster.looks_on(1), disks);
             prepared.await.expect("prepares");
@@ -717,7 +716,7 @@ fn what_was_acknowledged_survives_owners_who_do_not_know_that_they_are_over() {
     }
 }
 
-/// What was written before a disk began to leave was little, and nothing is written afterwards.
+/// Few changes precede the drain of a disk, and none follow it.
 #[test]
 fn a_disk_that_leaves_is_left_also_when_nothing_is_written() {
     block_on(async {
@@ -747,8 +746,8 @@ fn a_disk_that_leaves_is_left_also_when_nothing_is_written() {
     });
 }
 
-/// What was sealed while nodes were away is on as few disks as were there then. When they are back it gets its other copies,
-/// though nobody writes any more: both nodes that have it may be lost next.
+/// A range sealed while nodes were away is on too few disks. When the nodes return, it gets its missing copies although
+/// nobody writes: both nodes that have it may be lost next.
 #[test]
 fn what_is_sealed_has_all_its_copies_again_though_nobody_writes() {
     block_on(async {
@@ -787,7 +786,7 @@ fn what_is_sealed_has_all_its_copies_again_though_nobody_writes() {
     });
 }
 
-/// Disks that are full but for less than a file of the log: the volume is taken over all the same, and takes changes.
+/// Disks with less free space than a log file: the takeover still succeeds, and the volume accepts changes.
 #[test]
 fn a_volume_is_taken_over_where_no_disk_has_room_for_a_whole_file() {
     block_on(async {

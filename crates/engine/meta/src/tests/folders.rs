@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// On folders, with RocksDB: what a kill leaves is all that was written, but disks may be gone.
+/// On folders, with RocksDB: a kill leaves everything written, but disks may be lost.
 #[test]
 fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -37,7 +37,7 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
                 store.abort().await;
             }
             drop(store);
-            // Two disks are replaced by empty ones, or are away and come back stale.
+            // Two disks are replaced by empty ones, or are missing and return stale.
             let lost = [rng.below(4) as usize, rng.below(4) as usize];
             let mut kept = disks.clone();
             kept.retain(|(id, _)| !lost.iter().any(|index| disks[*index].0 == *id));
@@ -84,7 +84,7 @@ pub(super) fn real_disks(
     present.map(disk).collect()
 }
 
-/// Small write buffers, so that RocksDB flushes by itself in the middle of things.
+/// Small write buffers, so that RocksDB flushes by itself in between.
 fn settings_on_folders() -> MetaSettings {
     MetaSettings {
         write_buffer_bytes: 64 << 10,
@@ -92,7 +92,7 @@ fn settings_on_folders() -> MetaSettings {
     }
 }
 
-/// Runs in a process of its own when the test below asks for it; then it works until it is killed.
+/// The test below starts this in a process of its own, which works until it is killed.
 #[test]
 fn the_process_that_is_killed() {
     let Ok(folder) = std::env::var(KILLED_FOLDER) else {
@@ -148,7 +148,7 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
         }
         child.kill().expect("kills");
         child.wait().expect("ends");
-        // The same random choices again: what it had submitted, and more.
+        // Repeats the random choices: the submissions of the killed process, and more.
         let mut model = Model::new(5);
         for _ in 0..KILLED_STEP_COUNT {
             for _ in 0..2 {
@@ -171,8 +171,8 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// RocksDB itself on a full disk: the files that it makes next are `/dev/full`. It looks by itself, every
-/// five seconds, whether it can go on.
+/// RocksDB itself on a full disk: its next files are `/dev/full`. It checks by itself, every five seconds, whether it
+/// can go on.
 #[test]
 fn rocksdb_goes_on_after_a_full_disk() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -205,7 +205,7 @@ fn rocksdb_goes_on_after_a_full_disk() {
         assert!(model.wait(&store).await, "deletions would go on");
         assert!(store.ship().await.is_err());
         for trap in traps {
-            // Those that were tried are gone.
+            // RocksDB removed those that it tried.
             let _ = std::fs::remove_file(trap);
         }
         while store.is_full() {
@@ -224,7 +224,7 @@ fn rocksdb_goes_on_after_a_full_disk() {
     });
 }
 
-/// A state keeps as many files open as it may, of the size that the number rests on.
+/// A state keeps as many files open as the settings allow, of the size that the setting assumes.
 #[test]
 fn the_state_keeps_as_many_files_open_as_the_settings_say() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -258,7 +258,7 @@ fn the_state_keeps_as_many_files_open_as_the_settings_say() {
     });
 }
 
-/// A store whose state is several times the cache, opened with nothing in that.
+/// A store whose state is several times the cache, opened with an empty cache.
 async fn cold(env: &cairn_base::env::Env, disks: &Disks, keys: u64) -> Arc<MetaStore> {
     let mut rng = Rng::new(5);
     let settings = |cache| MetaSettings {
@@ -270,7 +270,7 @@ async fn cold(env: &cairn_base::env::Env, disks: &Disks, keys: u64) -> Arc<MetaS
     let store = created.expect("creates");
     for number in 0..keys {
         let mut batch = Batch::new();
-        // Nothing that can be compressed.
+        // Incompressible values.
         batch.put(Key::inode(Ino(number)), Bytes::from(rng.bytes(400)));
         store.submit(batch);
         store.admit().await;
@@ -305,7 +305,7 @@ fn a_pass_leaves_the_cache_as_it_is() {
         passed.expect("reads");
         assert!(count >= KEYS);
         assert!(used_bytes() <= before + (64 << 10), "{before}");
-        // What a pass is not.
+        // A scan, in contrast to a pass.
         let scanned = store
             .live()
             .scan_with(&from, &to, |_, _, _| ControlFlow::Continue(()));

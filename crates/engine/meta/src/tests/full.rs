@@ -1,4 +1,4 @@
-//! Disks without room when a volume changes its owner: it is served all the same, and takes changes.
+//! Full disks when a volume changes its owner: it is still served, and accepts changes.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use super::ensembles::Cluster;
 use super::*;
 
 const MIB: u64 = 1 << 20;
-/// A short file of the log, with what is around it on its disk.
+/// A short log file, with its overhead on the disk.
 const SHORT_FILE_BYTES: u64 = 32 << 10;
-/// A file of the log, with what is around it.
+/// A log file, with its overhead.
 const PART_BYTES: u64 = 72 << 10;
-/// More than one file of the log takes.
+/// More records than one log file holds.
 const RECORD_COUNT: u64 = 40;
 
 async fn write<L: CommitLog>(store: &MetaStore<L>, ino: u64) {
@@ -39,12 +39,12 @@ async fn empty_all(cluster: &Cluster) {
     }
 }
 
-/// The owner is lost while no disk has room for another copy of its log. What is retained stays where it is; only where too
-/// few disks are left that have it, it is copied, and it takes no more room than its records.
+/// The owner is lost while no disk has room for another copy of its log. The retained log stays in place. Only if too
+/// few remaining disks have it is it copied, and the copy takes no more room than its records.
 #[test]
 fn a_volume_is_taken_over_where_no_disk_has_room_for_its_log() {
     let retained_bytes = (RECORD_COUNT + 8) * 4096 + 4 * SHORT_FILE_BYTES;
-    // Nodes, copies, and the room that is left on each disk: on those that have the log, and on the others.
+    // Nodes, copies, and free space of each disk: of those with the log, and of the others.
     let cases = [
         ("two others have it", 4, 3, [SHORT_FILE_BYTES; 2]),
         ("one other has it", 3, 2, [retained_bytes; 2]),
@@ -86,8 +86,8 @@ fn a_volume_is_taken_over_where_no_disk_has_room_for_its_log() {
     }
 }
 
-/// Of two disks that are left one has room for all, and the other for the parts alone that it does not have yet: not for a copy of all,
-/// nor for what a try to make one has left there.
+/// Of two remaining disks, one has room for everything, and the other only for the parts that it lacks. The other has
+/// no room for a copy of everything, nor for the leftovers of a try to make one.
 #[test]
 fn a_volume_is_taken_over_where_one_of_two_disks_has_room_for_what_it_lacks() {
     for seed in 10..20 {
@@ -118,7 +118,7 @@ fn a_volume_is_taken_over_where_one_of_two_disks_has_room_for_what_it_lacks() {
     }
 }
 
-/// Without any room a takeover ends, says which disks are full, and changes nothing: the next one finds all.
+/// Without any room a takeover fails, names the full disks, and changes nothing: the next one finds everything.
 #[test]
 fn a_takeover_without_any_room_ends_and_says_so() {
     block_on(async {
@@ -144,7 +144,8 @@ fn a_takeover_without_any_room_ends_and_says_so() {
     });
 }
 
-/// An owner whose log finds no room for another file says that it is full, waits, and goes on with what waited.
+/// An owner whose log finds no room for another file reports that it is full, waits, and then completes the waiting
+/// changes.
 #[test]
 fn a_log_that_finds_no_room_waits_and_goes_on() {
     block_on(async {
@@ -156,7 +157,7 @@ fn a_log_that_finds_no_room_waits_and_goes_on() {
             let tickets: Vec<Ticket> = (1..=last).map(|ino| store.submit(put(ino))).collect();
             let mut numbers = (1..).map(|number| last + number);
             while !store.is_full() {
-                // Of the first file some is left.
+                // The first file has some room left.
                 let ticket = store.submit(put(numbers.next().expect("endless")));
                 let clock = cluster.clock();
                 futures_util::future::select(
@@ -179,7 +180,8 @@ fn a_log_that_finds_no_room_waits_and_goes_on() {
     });
 }
 
-/// The next owner may have to copy what is retained: where there is little room, the state is copied before that is too much.
+/// The next owner may have to copy the retained log: with little room, the state is copied before the log grows too
+/// large for that.
 #[test]
 fn a_log_retains_no_more_than_there_is_room_for() {
     block_on(async {
@@ -206,7 +208,7 @@ fn a_log_retains_no_more_than_there_is_room_for() {
     });
 }
 
-/// A log that goes on does not take the last room of a disk: the next owner needs a file, too.
+/// A log that goes on leaves the last room of a disk: the next owner needs a file, too.
 #[test]
 fn a_log_that_goes_on_leaves_room_for_a_takeover() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! Disks that lack something of the log, or of the state: they know it, and are not enough alone.
+//! Disks that lack a part of the log, or of the state: they record that, and do not start alone.
 
 use cairn_base::env::BoxFuture;
 use cairn_testkit::Pace;
@@ -28,8 +28,8 @@ pub(super) async fn expect_all(store: &MetaStore, numbers: std::ops::RangeInclus
     }
 }
 
-/// Two copies became one. The disk that has none any more knows that it has not all, also when starts
-/// have used its files again.
+/// Two copies become one. The disk without a copy records that it is incomplete, even after starts have reused its
+/// files.
 #[test]
 fn a_disk_that_the_log_left_for_fewer_copies_is_not_enough() {
     block_on(async {
@@ -49,7 +49,7 @@ fn a_disk_that_the_log_left_for_fewer_copies_is_not_enough() {
             store.close().await.expect("closes");
             expect_refused(&world, &pool.disks, &[0]).await;
         }
-        // Used again, it counts as any other.
+        // After reuse it counts like any other disk.
         let (store, _) = open(&world, 2, pool.present()).await;
         store.close().await.expect("closes");
         let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([0]))).await;
@@ -58,7 +58,7 @@ fn a_disk_that_the_log_left_for_fewer_copies_is_not_enough() {
     });
 }
 
-/// As above, when it is a start that wants fewer.
+/// As above, when a start lowers the number of copies.
 #[test]
 fn a_disk_that_a_start_leaves_for_fewer_copies_is_not_enough() {
     block_on(async {
@@ -77,8 +77,7 @@ fn a_disk_that_a_start_leaves_for_fewer_copies_is_not_enough() {
     });
 }
 
-/// A disk that left because there was none to take its place has not all either. Those that stay need it
-/// for nothing.
+/// A disk that drained without a replacement is incomplete, too. The remaining disks do not need it.
 #[test]
 fn a_disk_that_was_retired_is_not_enough_and_not_missed() {
     block_on(async {
@@ -99,8 +98,8 @@ fn a_disk_that_was_retired_is_not_enough_and_not_missed() {
     });
 }
 
-/// The power goes at any operation while the number of copies is lowered: all disks together have
-/// everything, and those that have not all say so. As many may be lost as before or after, so one of three.
+/// The power goes at any operation while the number of copies is lowered. All disks together have everything, and the
+/// incomplete ones record it. As many disks may be lost as before or after, so one of three.
 #[test]
 fn copies_are_lowered_in_one_step() {
     for (before, after) in [(2, 1), (3, 2)] {
@@ -139,7 +138,7 @@ fn copies_are_lowered_in_one_step() {
     }
 }
 
-/// A disk that fails while it is told so keeps nobody from going on.
+/// A disk that fails while it gets its header stops nothing.
 #[test]
 fn a_disk_that_fails_when_the_log_leaves_it_does_not_stop_it() {
     for kind in [OpKind::Create, OpKind::WriteDurable, OpKind::SyncFolder] {
@@ -159,8 +158,8 @@ fn a_disk_that_fails_when_the_log_leaves_it_does_not_stop_it() {
     }
 }
 
-/// A disk that failed once, and was not written to since, knows that it has not all when it is the only one that is there
-/// at a later start.
+/// A disk that failed once, and got no writes since, records that it is incomplete, for a later start that finds it
+/// alone.
 #[test]
 fn a_disk_that_the_log_left_for_an_error_is_not_enough() {
     block_on(async {
@@ -179,10 +178,10 @@ fn a_disk_that_the_log_left_for_an_error_is_not_enough() {
     });
 }
 
-/// As above, when it is a start that cannot read the disk.
+/// As above, when a start cannot read the disk.
 #[test]
 fn a_disk_that_a_start_could_not_read_is_not_enough() {
-    // The list of files, the first file, its header.
+    // Listing files, opening the first file, reading its header.
     for kind in [OpKind::List, OpKind::Open, OpKind::Read] {
         block_on(async {
             let world = TestWorld::new(1);
@@ -203,7 +202,7 @@ fn a_disk_that_a_start_could_not_read_is_not_enough() {
     }
 }
 
-/// Answers nothing as long as it has no permits.
+/// Holds all operations while it has no permits.
 struct Gate(Arc<Semaphore>);
 
 impl Pace for Gate {
@@ -213,7 +212,7 @@ impl Pace for Gate {
     }
 }
 
-/// A disk that failed and cannot be told is tried again with later files; one that answers nothing is not waited for.
+/// A failed disk that cannot get its header is retried with later files. A disk that does not answer holds nothing up.
 #[test]
 fn a_disk_that_failed_is_told_later_and_holds_nobody_up() {
     block_on(async {
@@ -241,8 +240,8 @@ fn a_disk_that_failed_is_told_later_and_holds_nobody_up() {
     });
 }
 
-/// A disk without space for another log file has space to say that the log goes on without it. The one that
-/// has everything needs it for nothing.
+/// A disk without space for another log file has space for a header that says that the log goes on without it. The
+/// other disk, which has everything, does not need it.
 #[test]
 fn a_disk_that_the_log_left_for_want_of_space_is_not_enough() {
     block_on(async {
@@ -261,8 +260,8 @@ fn a_disk_that_the_log_left_for_want_of_space_is_not_enough() {
     });
 }
 
-/// As above, with space again while the log goes on without the disk: the next file is not begun there before the
-/// disk has all that was before it.
+/// As above, with space again while the log goes on without the disk: the next file begins there only after the disk
+/// has all earlier records.
 #[test]
 fn a_disk_with_space_again_is_not_enough() {
     block_on(async {
@@ -288,7 +287,7 @@ fn a_disk_with_space_again_is_not_enough() {
     });
 }
 
-/// The log goes on without the second disk, which is full. Returns the number of what was put last.
+/// The log goes on without the second disk, which is full. Returns the number of the last put.
 async fn leave_for_want_of_space(world: &TestWorld, pool: &Pool, store: &MetaStore) -> u64 {
     limits::fill(&pool.disks[1], "ballast", 16 << 10).await;
     let mut number = 0;
@@ -304,8 +303,8 @@ async fn leave_for_want_of_space(world: &TestWorld, pool: &Pool, store: &MetaSto
     number
 }
 
-/// The power goes at any operation while copies are made on a disk that has none, and the other one is away then: what
-/// has not everything does not start.
+/// The power goes at any operation while copies are made on a disk without any, and then the other disk is away: an
+/// incomplete disk does not start.
 #[test]
 fn copies_are_raised_in_one_step() {
     for is_first in [true, false] {
@@ -353,7 +352,7 @@ fn copies_are_raised_in_one_step() {
                             expect_all(&store, 1..=number).await;
                             store.abort().await;
                         }
-                        // One copy on either of two may be on the other.
+                        // The one copy may be on either of the two disks.
                         Err(error) => assert!(is_first && !is_raised, "{what}: {error}"),
                     }
                 };
@@ -361,7 +360,7 @@ fn copies_are_raised_in_one_step() {
                     let what = format!("{mode:?}, before {}", recorder.describe(index));
                     let crash = || recorder.crash_at(index, mode, index as u64);
                     check(&crash(), index == raised, &what).await;
-                    // A start with both makes the copies, too, and may be cut short in the same way.
+                    // A start with both makes the copies, too, and may be cut short in that way.
                     if mode == Crash::Random && index % 3 == 0 {
                         let disks = crash();
                         let recorder = Recorder::new(&disks);
@@ -372,7 +371,7 @@ fn copies_are_raised_in_one_step() {
                         for index in 0..=opened {
                             let disks = recorder.crash_at(index, Crash::Random, index as u64);
                             check(&disks, index == opened, "a start").await;
-                            // And the start after that one: what has everything starts alone as before.
+                            // Then the start after that one: a complete disk starts alone as before.
                             if !is_first && index % 3 == 0 {
                                 let disks = recorder.crash_at(index, Crash::Random, index as u64);
                                 let recorder = Recorder::new(&disks);
@@ -394,7 +393,8 @@ fn copies_are_raised_in_one_step() {
     }
 }
 
-/// The disk of the state leaves: the store is opened on others, and that disk knows it, alone or with older ones.
+/// The disk of the working state drains. The store is opened on others, and that disk records it, whether it is found
+/// alone or with older ones.
 #[test]
 fn a_disk_that_the_state_left_is_not_enough() {
     block_on(async {
@@ -402,7 +402,7 @@ fn a_disk_that_the_state_left_is_not_enough() {
             let world = TestWorld::new(1);
             let pool = Pool::new(all);
             let recorder = Recorder::new(&pool.disks);
-            // As whoever wants a copy more, before it closes the store.
+            // Like a caller that wants one more copy before it closes the store.
             let store = create(&world, copies + 1, pool.present()).await;
             store.durable(store.submit(put(1))).await.expect("durable");
             assert_eq!(store.log().primary_disk(), DiskId(1));

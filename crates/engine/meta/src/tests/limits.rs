@@ -77,8 +77,8 @@ fn the_log_is_recycled_and_waits_for_the_journal() {
     });
 }
 
-/// A server that ends soon after each of its starts, for want of memory, say: the log names the starts that it still has
-/// something of, and so many at most.
+/// A server ends soon after each of its starts, for example for lack of memory: the log names the starts whose records
+/// it still holds, up to a limit.
 #[test]
 fn starts_that_end_early_do_not_use_up_the_terms() {
     block_on(async {
@@ -105,7 +105,8 @@ fn starts_that_end_early_do_not_use_up_the_terms() {
     });
 }
 
-/// As before, with one small write that nobody puts into a segment: it has to stay in the log, and keeps all of it since.
+/// As before, with one small write that is never put into a segment: it has to stay in the log, and retains the whole
+/// log since.
 #[test]
 fn starts_that_end_early_keep_the_journal_and_not_the_terms() {
     block_on(async {
@@ -123,7 +124,7 @@ fn starts_that_end_early_keep_the_journal_and_not_the_terms() {
             ctime: Timestamp::new(ctime, 2),
             mode: 0o600 + ctime as u32,
         };
-        // More than fits a batch; written over in the middle; cut before the last one.
+        // More than fits into a batch; overwritten in the middle; truncated before the last one.
         let entries = [
             entry(0, 12_000, 1, 1, 12_000),
             entry(12_000, 12_000, 2, 2, 24_000),
@@ -182,8 +183,8 @@ fn starts_that_end_early_keep_the_journal_and_not_the_terms() {
     });
 }
 
-/// One of two healthy disks never has space for a copy of the state: the log is cut all the same, and its terms do not
-/// run out.
+/// One of two healthy disks never has space for a copy of the state: the log is still cut, and its terms do not run
+/// out.
 #[test]
 fn the_log_is_cut_while_a_disk_has_no_space_for_the_state() {
     block_on(async {
@@ -235,7 +236,7 @@ fn the_log_is_cut_while_a_disk_has_no_space_for_the_state() {
     });
 }
 
-/// No copy of the state comes to its end.
+/// A state whose copies never complete.
 struct NeverShips;
 
 impl Pace for NeverShips {
@@ -245,8 +246,7 @@ impl Pace for NeverShips {
     }
 }
 
-/// Lives that end before the first copy of the state is made leave a long log, which is the only thing that another
-/// disk has.
+/// Lives that end before the first copy of the state leave a long log, which is all that another disk has.
 #[test]
 fn the_log_is_not_cut_before_the_first_copy_of_the_state_was_tried() {
     block_on(async {
@@ -275,7 +275,7 @@ fn the_log_is_not_cut_before_the_first_copy_of_the_state_was_tried() {
             primary = store.log().primary_disk();
             let durable = store.durable(store.submit(put(number))).await;
             durable.expect("durable");
-            // The disk of the state has it as of now, and the other is about to.
+            // The disk of the working state has it up to now, and the other one is about to.
             settle(&world).await;
             pool.crash(Crash::LoseUnsynced, number);
         }
@@ -289,7 +289,7 @@ fn the_log_is_not_cut_before_the_first_copy_of_the_state_was_tried() {
     });
 }
 
-/// The same for a disk that came later, when others had their copies.
+/// As above, for a disk that came later, when others had their copies.
 #[test]
 fn the_log_is_not_cut_before_a_new_disk_was_asked_for_the_state() {
     block_on(async {
@@ -324,8 +324,8 @@ fn the_log_is_not_cut_before_a_new_disk_was_asked_for_the_state() {
     });
 }
 
-/// The only other copy of the state is on a draining disk, and cannot yet, because no other has space for one: it is
-/// kept fresh until then.
+/// The only other copy of the state is on a draining disk, which cannot be released because no other disk has space for
+/// a copy: the copy is kept current until then.
 #[test]
 fn the_copy_on_a_disk_that_cannot_leave_yet_stays_of_use() {
     block_on(async {
@@ -401,7 +401,7 @@ fn admission_waits_for_the_queue() {
     });
 }
 
-/// Takes all space of a disk but some.
+/// Fills a disk except for `left_bytes`.
 pub(super) async fn fill(disk: &Arc<MemDisk>, name: &str, left_bytes: u64) {
     let free_bytes = disk.space().expect("says").free_bytes;
     let len_bytes = free_bytes.saturating_sub(left_bytes);
@@ -419,7 +419,7 @@ pub(super) async fn settle(world: &TestWorld) {
     }
 }
 
-/// What the log of a volume takes on disks goes to one file on each when nobody changes the volume any more, and nothing is lost by that.
+/// The log of an idle volume shrinks to one file on each disk, and loses nothing.
 #[test]
 fn a_quiet_log_gives_back_what_it_does_not_need() {
     const COUNT: u64 = 200;
@@ -430,7 +430,7 @@ fn a_quiet_log_gives_back_what_it_does_not_need() {
             let names = pool.disks.iter().flat_map(|disk| disk.file_names());
             names.filter(|name| name.contains("/log.")).count()
         };
-        // The state is never shipped by itself, so that all of the log is retained.
+        // The state is never shipped automatically, so that the whole log is retained.
         let settings = || MetaSettings {
             ship_bytes: 1 << 30,
             ..settings(2)
@@ -450,14 +450,14 @@ fn a_quiet_log_gives_back_what_it_does_not_need() {
             store.give_back_log();
             settle(&world).await;
         }
-        // What the store submits for it makes no volume less quiet, else that would begin anew each time.
+        // The store's own batch does not end the idle time, or the work would repeat for ever.
         for _ in 0..2 {
             assert!(store.last_ticket() > changed);
             assert_eq!(store.last_change(), changed);
             let ticket = store.shared.submit_quiet();
             store.durable(ticket).await.expect("durable");
         }
-        // The file that is written to, the next one if that is prepared, and one whose header still speaks.
+        // The open file, the prepared one if there is one, and one whose header still counts.
         let left = files();
         assert!(left <= 3 * pool.disks.len(), "{left} files");
         let stats = store.stats();
@@ -479,7 +479,7 @@ fn a_quiet_log_gives_back_what_it_does_not_need() {
     });
 }
 
-/// One disk had no room for its copy of the state. The log has all its copies, and nothing else asks for that one.
+/// One disk had no room for its copy of the state. The log has all its copies, and no other event requests that one.
 #[test]
 fn a_copy_of_the_state_that_found_no_room_is_made_when_there_is_some() {
     block_on(async {
@@ -500,8 +500,8 @@ fn a_copy_of_the_state_that_found_no_room_is_made_when_there_is_some() {
     });
 }
 
-/// Neither the state nor, later, the log finds space: what was submitted stays readable and safe, also
-/// over a restart, and goes on as soon as there is space.
+/// Neither the state nor, later, the log finds space: submitted batches stay readable and safe, even over a restart,
+/// and complete as soon as there is space.
 #[test]
 fn a_full_disk_delays_and_loses_nothing() {
     let mut unreplayed_count = 0;
@@ -523,10 +523,10 @@ fn a_full_disk_delays_and_loses_nothing() {
                 assert!(model.submit(&store));
                 let last = store.last_ticket();
                 store.durable(last).await.expect("the log has room");
-                // Log files that are not needed any more go before.
+                // Unneeded log files are removed first.
                 settle(&world).await;
                 fill(&pool.disks[0], &format!("ballast{round}"), 0).await;
-                // A start that had no space to replay has nothing to write either.
+                // A start without space to replay has nothing to write either.
                 let shipped = store.ship().await;
                 assert!(shipped.is_err() || store.is_full(), "round {round}");
                 for _ in 0..3 {
@@ -545,7 +545,7 @@ fn a_full_disk_delays_and_loses_nothing() {
                     unreplayed_count += usize::from(store.is_full());
                 }
             }
-            // Until the log is full, too: now they wait.
+            // Until the log is full, too: then the batches wait.
             for _ in 0..200 {
                 assert!(model.submit(&store));
                 settle_once().await;
@@ -579,7 +579,7 @@ async fn settle_once() {
     }
 }
 
-/// Each start needs a log file of its own, so it gets room for that and for no more.
+/// Each start needs a log file of its own, so it gets room for exactly that.
 async fn reopen_with_room_for_a_term(
     world: &TestWorld,
     pool: &Pool,

@@ -1,8 +1,8 @@
-//! Random lives of a volume, and the power that goes at any moment.
+//! Random lives of a volume, with power cuts at any moment.
 
 use super::*;
 
-/// One life of a volume: work, crashes, restarts, disks that go and come back.
+/// One life of a volume: work, crashes, restarts, disks that fail and return.
 async fn live(seed: u64, disk_count: usize, copies: usize) {
     let world = TestWorld::new(seed);
     let mut rng = Rng::new(seed ^ 0x5eed);
@@ -18,7 +18,7 @@ async fn live(seed: u64, disk_count: usize, copies: usize) {
     for _ in 0..60 {
         match rng.below(20) {
             0..=11 => {
-                // Now and then more than one group takes.
+                // Sometimes more than one group takes.
                 let count = if rng.below(6) == 0 { 60 } else { rng.below(6) };
                 for _ in 0..count {
                     model.submit(&store);
@@ -54,7 +54,7 @@ async fn live(seed: u64, disk_count: usize, copies: usize) {
                 pool.crash(mode, rng.below(1 << 40));
                 store.abort().await;
                 if !pool.missing.is_empty() {
-                    // All are back, some of them stale; redundancy is restored before more go.
+                    // All disks are back, some of them stale; redundancy is restored before more are lost.
                     pool.missing.clear();
                     store = reopen(&world, &pool, &mut model, copies).await;
                     store.ship().await.expect("ships");
@@ -86,7 +86,7 @@ fn a_volume_lives_through_crashes_and_lost_disks() {
     }
 }
 
-/// A workload is recorded once; then the power goes at any operation, and any two disks with it.
+/// A workload is recorded once; then the power goes at any operation, and any two disks are lost.
 #[test]
 fn any_two_of_four_disks_may_go_at_any_moment() {
     let pool = Pool::new(4);
@@ -149,8 +149,8 @@ fn any_two_of_four_disks_may_go_at_any_moment() {
     }
 }
 
-/// As many files as calls can be under way are made while the log stands, and clients may know them all. The power
-/// goes, and none of their numbers is given to another file.
+/// As many files as there can be concurrent calls are made while the log hangs, and clients may know all of them. The
+/// power goes, and no number is reused for another file.
 #[test]
 fn a_number_that_may_be_known_is_not_given_again() {
     const CALLS_MAX: u64 = 1024 * 256;

@@ -1,4 +1,4 @@
-//! A store over a log that is on no disk: what it asks of its log is all that it needs.
+//! A store over a log without disks: the log's interface is all that a store needs.
 
 use cairn_base::Epoch;
 use cairn_base::env::Spawner;
@@ -11,7 +11,7 @@ use crate::log::{FoundLog, History, LogFuture, LogRecord, LogStatus, LogWriter};
 use crate::open::Parts;
 use crate::tasks::Tasks;
 
-/// Survives every crash, but for what nobody was told of.
+/// Survives every crash, except for records that were not acknowledged.
 #[derive(Default)]
 struct Kept {
     terms: Vec<Term>,
@@ -31,7 +31,7 @@ impl CommitLog for MemoryLog {
 }
 
 impl MemoryLog {
-    /// Ends the process: some of what nobody was told of is lost.
+    /// Ends the process: some unacknowledged records are lost.
     fn crash(&self, rng: &mut Rng) {
         let mut kept = self.0.lock();
         let acknowledged = kept.acknowledged;
@@ -217,7 +217,7 @@ async fn live(seed: u64) {
                 store = reopen(&world, &pool, &log, &mut model).await;
             }
             18 => {
-                // Nobody waits for what it may still do.
+                // Late work is ignored.
                 store.abandon();
                 let next = reopen(&world, &pool, &log, &mut model).await;
                 assert_eq!(store.submit(Batch::new()), Ticket::REFUSED);
@@ -243,7 +243,7 @@ fn a_volume_lives_on_a_log_of_another_kind() {
     }
 }
 
-/// Who was taken over from adds nothing to the log any more.
+/// An owner that lost its volume adds nothing to the log any more.
 #[test]
 fn an_earlier_term_writes_nothing_after_a_later_one_began() {
     block_on(async {

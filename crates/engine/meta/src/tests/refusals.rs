@@ -1,4 +1,4 @@
-//! What is refused, because to go on would be to guess.
+//! Refusals, where going on would be a guess.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn it_refuses_rather_than_to_guess() {
             open(&[0, 1, 3]).await.err(),
             Some(MetaError::TooManyMissing { missing: 3, .. })
         ));
-        // A record in the middle damaged on all copies: later ones show that it is missing.
+        // A record in the middle is corrupt on all copies: later ones show that it is missing.
         let name = pool.disks[0]
             .file_names()
             .into_iter()
@@ -66,7 +66,7 @@ fn it_refuses_rather_than_to_guess() {
     });
 }
 
-/// A header with a right checksum says that its file is as long as a number can be.
+/// A header with a right checksum claims the largest possible file length.
 #[test]
 fn a_log_file_longer_than_any_is_refused() {
     block_on(async {
@@ -98,7 +98,7 @@ fn disks_used_apart_are_told_from_stale_ones() {
     block_on(async {
         let world = TestWorld::new(1);
         let pool = Pool::new(3);
-        // Two copies: so one disk of three may be away.
+        // Two copies: so one disk of three may be missing.
         let open = |missing: &[usize]| {
             let missing = missing.iter().copied().collect();
             let disks = present(&pool.disks, &missing);
@@ -123,7 +123,7 @@ fn disks_used_apart_are_told_from_stale_ones() {
                 .is_some()
         );
         put(store, 3).await;
-        // Twice down to one disk, another each time: both sides have acknowledged on their own.
+        // Down to one disk twice, another one each time: both sides have acknowledged changes on their own.
         let (store, _) = open(&[2]).await.expect("opens");
         store.ship().await.expect("ships");
         put(store, 4).await;

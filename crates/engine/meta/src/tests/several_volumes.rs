@@ -1,4 +1,4 @@
-//! Several volumes whose logs are on the same disks: files of one are used again by another, with the same numbers in them.
+//! Several volumes with logs on shared disks: one volume reuses files of another, with equal numbers in them.
 
 use cairn_base::planted::{Bug, plant};
 
@@ -6,7 +6,7 @@ use super::ensembles::Cluster;
 use super::*;
 
 const OTHER: VolumeId = VolumeId(8);
-/// Of what each volume writes: they have none in common.
+/// Distance between the inode numbers of two volumes: they have none in common.
 const INO_STEP: u64 = 1000;
 const RANDOM_VOLUME_COUNT: usize = 3;
 
@@ -29,7 +29,7 @@ fn inodes<L: CommitLog>(store: &MetaStore<L>) -> Vec<u64> {
     keys.filter_map(number).collect()
 }
 
-/// Until a volume has no file that its list does not name: those of earlier owners can be used again.
+/// Waits until a volume has only files that its list names: those of earlier owners can be reused.
 async fn await_recycled(cluster: &Cluster) {
     for _ in 0..10_000 {
         if cluster.shards_not_named().await == 0 {
@@ -40,7 +40,7 @@ async fn await_recycled(cluster: &Cluster) {
     panic!("files of earlier owners stay");
 }
 
-/// A volume is created and gets another owner, then a second volume the same; `closed`: it is given away, and not lost.
+/// A volume is created and changes its owner, then a second volume does. `closed`: it is released, and not lost.
 async fn one_after_the_other(closed: bool) {
     let first = Cluster::new(1, 2, 2).await;
     let work = async {
@@ -77,7 +77,7 @@ async fn one_after_the_other(closed: bool) {
     first.while_time_passes(work).await;
 }
 
-/// Volumes are created, written, shipped, lost and given away in any order. Each has what was done to it.
+/// Volumes are created, written, shipped, lost and released in any order. Each keeps its own changes.
 async fn any_order(seed: u64) {
     let first = Cluster::new(seed, 3, 2).await;
     let work = async {
@@ -114,7 +114,7 @@ async fn any_order(seed: u64) {
                     });
                     model.recovered(&next, &recovered);
                     *store = next;
-                    // Files of the earlier owner are removed meanwhile, or later.
+                    // The files of the earlier owner are removed meanwhile, or later.
                     for _ in 0..rng.below(100) {
                         tokio::task::yield_now().await;
                     }
@@ -143,7 +143,7 @@ fn volumes_that_share_disks_have_their_own_records_alone() {
     }
 }
 
-/// The number of a file is epoch and counter, which volumes have in common.
+/// The number of a file is epoch and counter, which several volumes may have in common.
 #[test]
 fn a_use_that_is_told_by_the_number_of_its_file_is_found_out() {
     let fails = |work: &dyn Fn()| {

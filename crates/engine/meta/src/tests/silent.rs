@@ -1,4 +1,4 @@
-//! A disk of the log answers nothing for a while: the log goes on without it, and goes back to it.
+//! A log device hangs for a while: the log goes on without it, and returns to it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// So many durable writes to log files, from now on, wait until they are let go.
+/// The next durable writes to log files, up to a number, wait for permission.
 struct Silent {
     count: AtomicU32,
     gate: Arc<Semaphore>,
@@ -54,7 +54,7 @@ async fn run() {
     }
 }
 
-/// Submits a change; how long it takes until it is durable, in steps of 100 ms.
+/// Submits a change, and returns the time until it is durable, in steps of 100 ms.
 async fn commit(world: &TestWorld, store: &Arc<MetaStore>, number: u64) -> u32 {
     let ticket = store.submit(put(number));
     for waited in 0..100 {
@@ -80,11 +80,11 @@ async fn expect(world: &TestWorld, copies: usize, disks: Disks, numbers: std::op
     store.abort().await;
 }
 
-/// Each change waited for it until it was known to hang, for 30 s.
+/// Each change used to wait up to 30 s, until the disk was known to hang.
 #[test]
 fn a_silent_disk_holds_up_one_group_for_half_a_second() {
     block_on(async {
-        // With and without the next file prepared, on that disk, too.
+        // With and without a prepared next file, on that disk, too.
         for (disk_count, before) in [(2, 1), (2, 8), (3, 1), (3, 8), (5, 1), (5, 8)] {
             let (world, pool) = (TestWorld::new(1), Pool::new(disk_count));
             let store = create(&world, 3, pool.present()).await;
@@ -92,7 +92,7 @@ fn a_silent_disk_holds_up_one_group_for_half_a_second() {
                 assert_eq!(commit(&world, &store, 10 - number).await, 0);
             }
             let silent = Silent::next(&pool.disks[1], u32::MAX);
-            // Another half for telling the disk, if as many copies cannot be had without it.
+            // Another half second for writing the header to the disk, if there are not as many copies without it.
             let waited = commit(&world, &store, 11).await;
             assert!((5..=11).contains(&waited), "{disk_count}: {waited}");
             for number in 12..30 {
@@ -127,20 +127,20 @@ fn a_disk_that_answers_again_gets_the_log_again_after_a_rest() {
                 assert_eq!(log_disks(&store), [1], "{time}");
                 world.clock.advance(Duration::from_secs(1));
             }
-            // Also if nobody writes.
+            // This also happens if nobody writes.
             run().await;
             assert_eq!(log_disks(&store), [1, 2], "{time}");
             assert!(!store.stats().is_degraded());
             number += 1;
         }
-        // It has all that was written without it.
+        // The disk has everything that was written without it.
         pool.crash(Crash::LoseUnsynced, 7);
         pool.missing.insert(0);
         expect(&world, 2, pool.present(), 10..number).await;
     });
 }
 
-/// It asked for an empty group each time it looked, as fast as it could, which the hold kept back one and all.
+/// A log that asked for an empty group at each check, as fast as it could, while the hold kept all of them back.
 #[test]
 fn a_disk_that_has_rested_is_taken_back_when_nobody_holds_the_store() {
     block_on(async {
@@ -171,8 +171,7 @@ fn a_disk_that_has_rested_is_taken_back_when_nobody_holds_the_store() {
     });
 }
 
-/// The write that was not waited for lands later, or never: the disk does not take itself for enough, and what it has
-/// harms nothing.
+/// The late write completes later, or never: the disk does not start alone, and its record does no harm.
 #[test]
 fn a_disk_that_the_log_left_because_it_was_silent_is_not_enough() {
     for lands in [false, true] {
@@ -180,7 +179,7 @@ fn a_disk_that_the_log_left_because_it_was_silent_is_not_enough() {
             let (world, mut pool) = (TestWorld::new(1), Pool::new(2));
             let store = create(&world, 2, pool.present()).await;
             commit(&world, &store, 10).await;
-            // This one only: what it is told next arrives.
+            // Only this write: the header after it arrives.
             let silent = Silent::next(&pool.disks[1], 1);
             for number in 11..20 {
                 commit(&world, &store, number).await;
@@ -208,7 +207,7 @@ fn a_disk_that_the_log_left_because_it_was_silent_is_not_enough() {
     }
 }
 
-/// Nobody else could take its place, so there is nothing to gain.
+/// No other disk could replace it, so the log waits.
 #[test]
 fn the_only_disk_is_waited_for() {
     block_on(async {
@@ -228,7 +227,7 @@ fn the_only_disk_is_waited_for() {
     });
 }
 
-/// The header of a file that it was late to make says that it has everything, and lands all the same.
+/// The header of a late file says that the disk has everything, and is written after all.
 #[test]
 fn a_disk_that_was_late_when_the_log_came_back_to_it_is_not_enough() {
     for lands in [false, true] {
@@ -268,8 +267,8 @@ fn a_disk_that_was_late_when_the_log_came_back_to_it_is_not_enough() {
     }
 }
 
-/// While there is no space for another file, nothing goes to what is left of the one that a disk was dropped from: that
-/// disk does not know yet that it lacks something.
+/// Without space for another file, the rest of the file that a disk was dropped from gets no records: that disk has no
+/// header yet that says so.
 #[test]
 fn a_group_waits_until_a_disk_that_failed_can_be_told() {
     block_on(async {
@@ -329,7 +328,7 @@ fn a_disk_that_rests_is_used_when_no_other_is_left() {
     });
 }
 
-/// What is opened in its place meets no late write.
+/// A store opened in its place meets no late write.
 #[test]
 fn a_store_that_is_closed_waits_for_a_silent_disk() {
     block_on(async {

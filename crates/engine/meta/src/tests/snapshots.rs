@@ -1,4 +1,4 @@
-//! Snapshots in the store: what a group with a moved value does, names and locks, what a start finds.
+//! Snapshots in the store: groups with moved values, names and locks, recovery.
 
 use cairn_base::{Branch, Generation, View};
 
@@ -31,7 +31,7 @@ fn seen(store: &MetaStore, generation: Generation) -> Option<Bytes> {
     view.get(&Key::inode(Ino(5))).expect("reads")
 }
 
-/// Both were merged into one group, and the history got the value at its old place.
+/// Both batches used to be merged into one group, and the history got the value at its old place.
 #[test]
 fn a_value_that_is_moved_and_then_replaced_is_history_as_it_was_moved() {
     block_on(async {
@@ -44,7 +44,7 @@ fn a_value_that_is_moved_and_then_replaced_is_history_as_it_was_moved() {
         moved.put_moved(Key::inode(Ino(5)), first, &b"new place"[..]);
         let mut replaced = Batch::new();
         replaced.put(Key::inode(Ino(5)), &b"other"[..]);
-        // Nobody else has a turn between them.
+        // No other task runs between them.
         store.submit(moved);
         let last = store.submit(replaced);
         store.applied(last).await.expect("applied");
@@ -55,7 +55,7 @@ fn a_value_that_is_moved_and_then_replaced_is_history_as_it_was_moved() {
     });
 }
 
-/// What is put before and after a snapshot without a wait is on its own side of it.
+/// Puts before and after a snapshot, without a wait, are on their own side of it.
 #[test]
 fn a_snapshot_cuts_a_group() {
     block_on(async {
@@ -83,7 +83,7 @@ fn number_at(view: Option<Bytes>) -> u64 {
     u64::from_be_bytes(bytes[..].try_into().expect("eight bytes"))
 }
 
-/// Somebody puts each number into one store and then into the other: never is it in the second's snapshot alone.
+/// A writer puts each number into one store and then into the other: no number is in the second's snapshot alone.
 #[test]
 fn snapshots_of_two_stores_are_of_one_instant() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,7 +148,7 @@ fn snapshots_of_two_stores_are_of_one_instant() {
                 "{first} and {second}"
             );
         }
-        // All or none: a name that one of them has is refused, and the other has none after that.
+        // All or none: a name that one store has is refused, and the other store gets no snapshot then.
         take(&stores[1], "mine").await;
         let both = [0, 1].map(|at| (&*stores[at], Branch::MAIN));
         let refused = MetaStore::take_snapshots(&both, &new("mine"));
@@ -207,7 +207,7 @@ fn a_start_finds_snapshots_with_their_names_and_locks() {
         assert!(store.view(View::Snapshot(second)).is_err());
         store.applied(deleted).await.expect("applied");
         assert_eq!(store.versions_of(second, None, 10).expect("reads").len(), 1);
-        // With the other one gone, what it had is the first one's to hold alone.
+        // Without the other snapshot, the first one alone holds these versions.
         assert_eq!(store.versions_of(first, None, 10).expect("reads").len(), 2);
         let removed = store.remove_snapshot(first);
         assert_eq!(removed, Err(SnapshotError::NotFound), "it is not deleted");
@@ -240,7 +240,7 @@ fn what_is_submitted_while_the_store_is_held_becomes_durable_when_nobody_holds_i
             drop(held);
         }
         store.durable(ticket).await.expect("durable");
-        // A store that closes waits for nobody.
+        // A store that closes does not wait for the hold.
         let held = store.hold();
         let ticket = submit(b"last");
         let (durable, closed) = tokio::join!(store.durable(ticket), store.close());

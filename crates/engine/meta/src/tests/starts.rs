@@ -1,4 +1,4 @@
-//! Starts that are cut short, again and again, on disks that come and go.
+//! Interrupted starts, again and again, on disks that fail and return.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use cairn_testkit::{Crash, Fault, MemDisk, OpKind, Recorder, TestWorld};
 use super::{Pool, VOLUME, block_on, create, present, put, settings};
 use crate::{Key, MetaError, MetaStore};
 
-/// Opens without some of the disks.
+/// Opens a volume without some of the disks.
 async fn open_without(
     world: &TestWorld,
     disks: &[Arc<MemDisk>],
@@ -38,15 +38,15 @@ async fn expect(
     store
 }
 
-/// All ways to take up to `count` of `disks` away.
+/// All sets of up to `count` missing disks.
 fn subsets(disks: usize, count: usize) -> Vec<Vec<usize>> {
     let all = (0u32..1 << disks).filter(|set| set.count_ones() as usize <= count);
     let members = |set: u32| (0..disks).filter(|disk| set >> disk & 1 == 1).collect();
     all.map(members).collect()
 }
 
-/// Disks as a crash in the middle of a group leaves them: record 1 was answered, record 2 is on one of
-/// the log's disks only and was not.
+/// Disks after a crash in the middle of a group: record 1 was acknowledged; record 2 is on one of the log's disks only
+/// and was not.
 async fn torn_group(world: &TestWorld, disk_count: usize, copies: usize) -> Pool {
     let mut pool = Pool::new(disk_count);
     let store = create(world, copies, pool.present()).await;
@@ -60,9 +60,9 @@ async fn torn_group(world: &TestWorld, disk_count: usize, copies: usize) -> Pool
     pool
 }
 
-/// The power goes at any operation of a start, and at any of the start after that; and each time as many
-/// disks are away as may be, one of them perhaps the only one that has the last record. All that was
-/// answered is there, no start is refused, and the disks that were away change nothing when they are back.
+/// The power goes at any operation of a start, and at any operation of the next one. Each time as many disks are
+/// missing as allowed, one of them perhaps the only one with the last record. All acknowledged records exist, no start
+/// is refused, and the missing disks change nothing when they return.
 #[test]
 fn starts_that_are_cut_short_promise_nothing() {
     for (disk_count, copies) in [(3, 2), (4, 3)] {
@@ -78,7 +78,7 @@ fn starts_that_are_cut_short_promise_nothing() {
                     let store = expect(&world, disks, copies, &[], &[1]).await;
                     let count = recorder.op_count();
                     store.abort().await;
-                    // All of the first start, and every third of those after it.
+                    // Every operation of the first start, and every third one of the later starts.
                     for index in (0..=count).step_by(1 + 2 * round) {
                         let seed = (number * 1000 + index) as u64;
                         let mode = Crash::ALL[seed as usize % Crash::ALL.len()];
@@ -86,7 +86,7 @@ fn starts_that_are_cut_short_promise_nothing() {
                         for missing in &away {
                             let disks = cut();
                             let store = expect(&world, &disks, copies, missing, &[1]).await;
-                            // Number 3 may take the place of a record that is on a missing disk.
+                            // Number 3 may take the place of a record on a missing disk.
                             store.durable(store.submit(put(3))).await.expect("durable");
                             let mut pool = Pool {
                                 disks,
@@ -108,8 +108,8 @@ fn starts_that_are_cut_short_promise_nothing() {
     }
 }
 
-/// A start without one disk copies what that one had. Cut short, it must not have made the next one
-/// count fewer disks as missing than may hold the only copies.
+/// A start without one disk copies the records of that disk. If it is cut short, the next start must still refuse when
+/// the disks with the only copies are missing.
 #[test]
 fn a_start_that_is_cut_short_forgets_no_disk() {
     block_on(async {
@@ -129,7 +129,7 @@ fn a_start_that_is_cut_short_forgets_no_disk() {
         let mut refused_count = 0;
         for index in 0..=count {
             for mode in Crash::ALL {
-                // Both that had the log: more than may be lost, so it is refused or it is all there.
+                // Both disks of the log: more than may be lost, so the start is refused or finds everything.
                 let disks = recorder.crash_at(index, mode, index as u64);
                 match open_without(&world, &disks, 2, &[0, 1]).await {
                     Ok(store) => {

@@ -1,4 +1,4 @@
-//! RocksDB's files rot, and copies take the place of states.
+//! Bit rot in RocksDB's files, and copies that replace states.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Turns a bit in the middle of the largest table, where inodes are; the file stays the one that hard
-/// links name.
+/// Flips a bit in the middle of the largest table, where inodes are; the file stays the one that hard links name.
 fn rot(folder: &Path) {
     let entries = fs::read_dir(folder).expect("reads");
     let tables = entries
@@ -60,7 +59,7 @@ fn replica_in(folder: &Path) -> PathBuf {
     replicas.find(is_replica).expect("a copy of the state")
 }
 
-/// A copy that finds no room is not begun: until it failed there would be none for others.
+/// A copy without room is not begun: until it failed, it would take all room from others.
 #[test]
 fn a_copy_that_finds_no_room_is_not_begun() {
     with_env(|env, folder| async move {
@@ -73,7 +72,7 @@ fn a_copy_that_finds_no_room_is_not_begun() {
             let disk = cairn_disk::RealDisk::open(path, settings).expect("a disk");
             (DiskId(u128::from(index) + 1), disk)
         };
-        // Beside the log's file.
+        // Besides the log's file.
         let small = 5 << 20;
         let disks = vec![disk(0, None), disk(1, Some(small))];
         let settings = MetaSettings {
@@ -102,7 +101,7 @@ fn a_copy_that_finds_no_room_is_not_begun() {
     });
 }
 
-/// A disk that says how much room there is when it is let go, once that is asked for.
+/// A disk that, once asked for its free space, answers when it is released.
 struct Undecided {
     inner: Arc<cairn_disk::RealDisk>,
     asked: Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>,
@@ -185,7 +184,7 @@ fn a_copy_that_nobody_waits_for_any_more_keeps_its_turn() {
     });
 }
 
-/// Values that do not compress, so that a table has many blocks.
+/// Incompressible values, so that a table has many blocks.
 async fn write(store: &MetaStore, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let mut rng = Rng::new(number);
@@ -198,12 +197,12 @@ async fn write(store: &MetaStore, numbers: std::ops::Range<u64>) {
     store.durable(last).await.expect("durable");
 }
 
-/// What is durable is shipped once it is applied, which is a little later.
+/// Durable changes are shipped once they are applied, a little later.
 async fn ship_until_it_fails(store: &MetaStore) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while store.failure().is_none() {
         assert!(Instant::now() < deadline, "it goes on with a damaged state");
-        // Who flushes the state may meet the damage first, when RocksDB did while it merged tables.
+        // The task that flushes the state may find the corruption first, if RocksDB met it while it merged tables.
         if let Err(error) = store.ship().await {
             assert!(matches!(error, MetaError::StateDamaged(_)), "{error:?}");
             assert!(store.failure().is_some());
@@ -225,8 +224,8 @@ async fn open(env: &Env, settings: &MetaSettings, disks: Disks) -> Arc<MetaStore
     opened.unwrap_or_else(|error| panic!("{error}")).0
 }
 
-/// A disk has the state that was once worked with and a newer copy of another disk's: a crash came after
-/// the copy was made and before the old state was removed. Then the other disk is lost.
+/// A disk has an old working state and a newer copy of another disk's: the crash came after the copy was made and
+/// before the old state was removed. Then the other disk is lost.
 #[test]
 fn a_copy_takes_the_place_of_an_older_state_on_its_disk() {
     for is_cut in [false, true] {
@@ -254,7 +253,7 @@ fn a_copy_takes_the_place_of_an_older_state_on_its_disk() {
             assert_eq!(store.log().primary_disk(), DiskId(2));
             store.ship().await.expect("ships");
             if is_cut {
-                // The log does not go on from the old state any more.
+                // The log does not continue the old state any more.
                 write(&store, 1..2).await;
             }
             store.abort().await;
@@ -273,7 +272,7 @@ fn a_copy_takes_the_place_of_an_older_state_on_its_disk() {
     }
 }
 
-/// The folders in a volume's folder, with the numbers of copies left out.
+/// The folders in a volume's folder, without the numbers of copies.
 fn states_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("reads");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -285,7 +284,7 @@ fn states_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A crash leaves what is not a copy yet; a copy that became the state keeps what that gave up long ago.
+/// A crash leaves incomplete copies; a copy that became the state keeps its replica's folder for long.
 #[test]
 fn what_is_left_of_copies_is_removed() {
     with_env(|env, folder| async move {
@@ -327,8 +326,8 @@ fn what_is_left_of_copies_is_removed() {
     });
 }
 
-/// What rots in the state is noticed before it becomes a copy, also after a restart, and the store gives
-/// up in favour of the copies that are whole.
+/// Bit rot in the state is found before it gets into a copy, even after a restart, and the store gives way to the
+/// intact copies.
 #[test]
 fn a_rotten_state_is_not_shipped() {
     for restarts in [false, true] {
@@ -343,7 +342,7 @@ fn a_rotten_state_is_not_shipped() {
                 store.abort().await;
                 drop(store);
             } else {
-                // As a disk that comes without a copy.
+                // Like a disk that comes without a copy.
                 fs::remove_dir_all(replica_in(&volume_folder(&folder, 1))).expect("removes");
                 rot(&volume_folder(&folder, 0).join("state"));
                 write(&store, COUNT..COUNT + 1).await;
@@ -366,8 +365,7 @@ fn a_rotten_state_is_not_shipped() {
     }
 }
 
-/// A read that meets damage ends the store if another copy has what is asked for; the only copy goes on
-/// with what can be read.
+/// A read that meets corruption ends the store if another copy exists; an only copy goes on with its readable entries.
 #[test]
 fn a_rotten_state_is_left_for_a_copy() {
     for copies in [1, 2] {
@@ -382,7 +380,7 @@ fn a_rotten_state_is_left_for_a_copy() {
             rot(&volume_folder(&folder, 0).join("state"));
             let store = open(&env, &settings, disks(&[2, 3])).await;
             let error = read_all(&store, COUNT).expect_err("it is damaged");
-            // What the store does by itself may meet it first.
+            // Background work of the store may find it first.
             let cause = match &error {
                 MetaError::Failed(cause) => cause,
                 error => error,
@@ -399,7 +397,7 @@ fn a_rotten_state_is_left_for_a_copy() {
     }
 }
 
-/// What every start reads is met by the start, which goes on with another copy, and not by each that is tried.
+/// Corruption in the entries that every start reads is found by the start, which goes on with another copy.
 #[test]
 fn a_state_that_cannot_be_started_with_is_left_for_a_copy() {
     for copies in [1, 2] {
@@ -445,7 +443,7 @@ fn a_state_that_cannot_be_started_with_is_left_for_a_copy() {
     }
 }
 
-/// That the only state cannot be copied keeps nobody from reading and writing.
+/// An only state that cannot be copied still allows reads and writes.
 #[test]
 fn an_only_state_that_cannot_be_copied_goes_on() {
     with_env(|env, folder| async move {
@@ -456,7 +454,7 @@ fn an_only_state_that_cannot_be_copied_goes_on() {
         store.close().await.expect("closes");
         drop(store);
         let store = open(&env, &settings(2), real_disks(&folder, &[1, 2, 3])).await;
-        // In the place of the folder that the copy is made in.
+        // A file in the place of the copy's folder.
         fs::write(volume_folder(&folder, 0).join("ship.new"), "a file").expect("writes");
         let mut others = real_disks(&folder, &[0, 2, 3]);
         let (id, disk) = others.pop().expect("a disk");
@@ -472,8 +470,8 @@ fn an_only_state_that_cannot_be_copied_goes_on() {
     });
 }
 
-/// Who reads from a disk that is gone, and from no other because there is no copy, waits until it is back, as
-/// who writes does; an error would reach the programs of users.
+/// Readers of a lost disk without another copy wait until it is back, as writers do; an error would reach the programs
+/// of users.
 #[test]
 fn a_state_on_a_disk_that_is_gone_ends_the_store() {
     with_env(|env, folder| async move {
@@ -496,7 +494,7 @@ fn a_state_on_a_disk_that_is_gone_ends_the_store() {
     });
 }
 
-/// A table that rots in a copy would be taken over by every copy after it.
+/// Bit rot in a table of a copy would spread to every later copy.
 #[test]
 fn a_rotten_copy_is_made_whole_in_time() {
     with_env(|env, folder| async move {

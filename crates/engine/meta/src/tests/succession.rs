@@ -1,4 +1,4 @@
-//! A store ends while a group is in its log write: who waits hears from the next store what became of it.
+//! A store ends while a group is in its log write: waiting callers get the outcome from the next store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::Succession;
 
-/// Writes of the log wait, once asked to, until they are let go.
+/// Log writes wait, once requested, until they are released.
 #[derive(Default)]
 pub(super) struct HeldLog {
     is_held: AtomicBool,
@@ -30,7 +30,7 @@ impl HeldLog {
     }
 }
 
-/// What a disk is given, so that several can share one.
+/// The pace of a disk, shared by several.
 pub(super) struct PaceOf(pub Arc<HeldLog>);
 
 impl Pace for PaceOf {
@@ -90,7 +90,7 @@ impl Volume {
         }
     }
 
-    /// Submits a change whose log write does not end, and another one behind it; both are waited for.
+    /// Submits a change whose log write does not end, and another one behind it; waits for both.
     async fn submit(&self) -> [tokio::task::JoinHandle<Result<(), MetaError>>; 2] {
         self.held.hold();
         let first = self.wait(self.store.submit(put(10)));
@@ -145,7 +145,7 @@ fn a_change_under_way_when_the_store_fails_is_answered_by_what_became_of_it() {
     });
 }
 
-/// One of the copies was written when the store was left behind, and nobody hears of the other.
+/// One of the copies was written when the store was abandoned; the result of the other is not reported.
 #[test]
 fn a_change_under_way_when_the_store_is_left_behind_is_answered_by_what_became_of_it() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! Old copies of the state that wait to be removed, on disks that do not answer; copies that are being made at the end.
+//! Old copies of the state that wait for removal, on disks that do not answer; copies in progress at the end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::state::Candidate;
 
-/// Runs a test on a thread of its own, and fails when that takes too long.
+/// Runs a test on a thread of its own, and fails if that takes too long.
 fn in_time(test: impl Future<Output = ()> + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
@@ -21,7 +21,7 @@ fn in_time(test: impl Future<Output = ()> + Send + 'static) {
     ended.expect("it waits for a disk that does not answer, or failed");
 }
 
-/// The disk hangs, and then is not used any more.
+/// The disk hangs, and is then faulted.
 #[test]
 fn shipping_goes_on_when_a_disk_hangs_with_an_old_copy() {
     in_time(async {
@@ -56,7 +56,7 @@ fn an_old_copy_on_a_disk_that_failed_is_left_alone() {
         store.ship().await.expect("ships");
         assert!(folder.path().join("state").exists());
         assert_eq!(store.shared.superseded.lock().len(), 1);
-        // It comes back.
+        // The disk returns.
         let disk: Arc<dyn Disk> = pool.disks[1].clone();
         store
             .log()
@@ -67,8 +67,8 @@ fn an_old_copy_on_a_disk_that_failed_is_left_alone() {
     });
 }
 
-/// What is in the place of a store that was left behind may need what looks old to it. Closing what it has
-/// open may take for ever.
+/// A store opened in the place of an abandoned one may need copies that look old to it. Closing open files may take for
+/// ever.
 #[test]
 fn a_store_that_is_left_behind_removes_nothing_and_waits_for_nothing() {
     in_time(async {
@@ -97,7 +97,7 @@ fn a_store_that_is_left_behind_removes_nothing_and_waits_for_nothing() {
     });
 }
 
-/// Whoever unmounts it then finds nothing of it open.
+/// After that, the disk can be unmounted: none of its files is open.
 #[test]
 fn a_disk_leaves_with_its_old_copy_closed() {
     in_time(async {
@@ -118,7 +118,7 @@ fn a_disk_leaves_with_its_old_copy_closed() {
     });
 }
 
-/// The first file that is made for a copy of the state waits until it is let go.
+/// The first file of a copy of the state waits until it is released.
 #[derive(Default)]
 struct Held {
     is_over: AtomicBool,
@@ -169,7 +169,7 @@ fn a_copy_under_way_is_waited_for() {
     });
 }
 
-/// The shipment that is under way has chosen its disks already.
+/// The shipment in progress has chosen its disks already.
 #[test]
 fn a_disk_that_comes_while_a_copy_is_made_gets_one_too() {
     in_time(async {

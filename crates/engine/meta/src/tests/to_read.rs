@@ -1,4 +1,4 @@
-//! A volume that is opened to be read alone: all that is durable is seen, nothing is written, every change is refused.
+//! A volume that is opened read-only: everything durable is visible, nothing is written, every change is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ async fn refuses(store: &MetaStore, why: &str) {
     assert!(store.ship().await.is_err());
 }
 
-/// On folders, with RocksDB: whatever of the log the state has, and whichever copy of it is there.
+/// On folders, with RocksDB: with any part of the log in the state, and with any copy of the state.
 #[test]
 fn a_volume_on_folders_is_read_and_no_file_changes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -79,7 +79,7 @@ fn a_volume_on_folders_is_read_and_no_file_changes() {
             store.abort().await;
             drop(store);
             if round == 2 {
-                // The copies of it on other disks are left.
+                // The copies of the state on other disks are left.
                 let primary = disks[0].1.folder().expect("a folder");
                 let state = primary.join("volumes/00000007/state");
                 std::fs::remove_dir_all(state).expect("removes");
@@ -162,8 +162,8 @@ fn a_volume_on_full_disks_is_read() {
     }
 }
 
-/// What the log has beside the state is counted as long as it is read, and refused where there is too much of it. An opening for
-/// writing counts while it replays, and is never refused.
+/// Records beyond the state are counted while they are read, and refused if there are too many. An opening for writing
+/// counts while it replays, and is never refused.
 #[test]
 fn a_log_in_memory_is_counted_until_the_volume_is_closed() {
     block_on(async {

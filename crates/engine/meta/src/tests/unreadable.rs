@@ -1,4 +1,4 @@
-//! Log files on disks with sectors that cannot be read.
+//! Log files on disks with unreadable sectors.
 
 use cairn_base::disk::{DiskError, DiskFile, DiskSpace, IoFuture};
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ struct BadFile {
 }
 
 impl BadDisk {
-    /// A disk that holds what another one does.
+    /// A disk with the contents of another one.
     fn copy_of(disk: &Arc<MemDisk>, bad: &[(String, u64)]) -> Arc<Self> {
         Arc::new(Self {
             inner: MemDisk::from_snapshot(&disk.snapshot()),
@@ -52,7 +52,7 @@ impl Disk for BadDisk {
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()> {
-        // The blocks stay where they are, whatever they are called.
+        // The blocks keep their place under any file name.
         for (name, _) in self.bad.lock().iter_mut().filter(|(name, _)| name == from) {
             to.clone_into(name);
         }
@@ -81,7 +81,7 @@ impl DiskFile for BadFile {
         self.inner.write_at(offset, parts)
     }
 
-    /// What is written can be read.
+    /// Written blocks become readable.
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
         let len: usize = parts.iter().map(Bytes::len).sum();
         let range = offset..offset + len as u64;
@@ -115,7 +115,7 @@ impl DiskFile for BadFile {
 
 const PUT_COUNT: u64 = 70;
 
-/// Disks with a log of several files, of which only some is needed, and how many records of it are.
+/// Disks with a log of several files, of which only some is needed, and the number of needed records.
 async fn used_disks(world: &TestWorld, count: usize) -> (Pool, u64) {
     let pool = Pool::new(count);
     let store = create(world, count, pool.present()).await;
@@ -134,7 +134,7 @@ async fn used_disks(world: &TestWorld, count: usize) -> (Pool, u64) {
     (pool, stats.durable.0 - stats.log_start.0 + 1)
 }
 
-/// All blocks of log files but their headers.
+/// All blocks of log files except their headers.
 fn log_blocks(disk: &MemDisk) -> Vec<(String, u64)> {
     let logs = disk.file_sizes().into_iter();
     let logs = logs.filter(|(name, _)| name.contains("/log."));
@@ -154,7 +154,7 @@ fn all_of(disks: &[Arc<BadDisk>]) -> Disks {
     disks.iter().enumerate().map(disk).collect()
 }
 
-/// Opens twice, with something written between; false if the start is refused.
+/// Opens twice, with a write in between; false if the start is refused.
 async fn opens_with_all(world: &TestWorld, disks: &[Arc<BadDisk>]) -> bool {
     let copies = disks.len();
     let opened = MetaStore::open(world.env.clone(), settings(copies), VOLUME, all_of(disks)).await;
@@ -179,8 +179,8 @@ async fn opens_with_all(world: &TestWorld, disks: &[Arc<BadDisk>]) -> bool {
     true
 }
 
-/// A block that cannot be read, wherever it is in the log of the only disk: the start is refused where it is needed, or
-/// where the log may go on, and nowhere else.
+/// One unreadable block anywhere in the log of the only disk: the start is refused if the block is needed, or if the
+/// log may go on there, and otherwise succeeds.
 #[test]
 fn a_bad_sector_costs_only_what_is_in_it() {
     block_on(async {
@@ -192,7 +192,7 @@ fn a_bad_sector_costs_only_what_is_in_it() {
             let disk = BadDisk::copy_of(&pool.disks[0], std::slice::from_ref(bad));
             refused += u64::from(!opens_with_all(&world, &[disk]).await);
         }
-        // The block where the next record would be, and the first of the file that is made ahead.
+        // The block where the next record would be, and the first block of the prepared file.
         assert!(
             (needed..=needed + 2).contains(&refused) && needed < blocks.len() as u64 / 2,
             "{refused} of {} refused, {needed} needed",
@@ -201,7 +201,7 @@ fn a_bad_sector_costs_only_what_is_in_it() {
     });
 }
 
-/// With a second disk that has the same nothing is missing.
+/// With a second disk that has a copy, nothing is missing.
 #[test]
 fn a_bad_sector_on_one_of_two_disks_costs_nothing() {
     block_on(async {

@@ -1,6 +1,6 @@
-//! Places at which readers met damage, until they can be read or are gone.
+//! Places at which reads met corruption, until they are readable or gone.
 //!
-//! Owns: which places these are, that they are looked at again. Must not know: who reads, what is said of them.
+//! Owns: the list of these places, and their re-checks. Must not know: the readers, how corruption is reported.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use crate::error::{ErrorKind, SegmentError};
 use crate::store::SegmentStore;
 
-/// Places that are kept; of more it is known that there are as many.
+/// Limit of the places kept; above it the count stays at this number.
 const PLACES_MAX: usize = 1024;
-/// Places that are looked at again at a time.
+/// Places that are checked again at a time.
 const LOOKS_MAX: usize = 16;
 
 /// Volume, segment, block of the stripe, offset in it.
@@ -27,19 +27,19 @@ fn place_of(volume: VolumeId, pointer: &RecordPointer) -> Place {
     (volume, location.segment, at.0, at.1)
 }
 
-/// Where damage was met, with what reads it, and how many reads had met some by then.
+/// Corrupt places, each with the pointer that reads it, and the number of corrupt reads by then.
 #[derive(Default)]
 pub(crate) struct DamagedPlaces(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
     met: BTreeMap<Place, (RecordPointer, u64)>,
-    /// The last one that was looked at again.
+    /// The last place that was checked again.
     looked: Option<Place>,
 }
 
 impl DamagedPlaces {
-    /// Notes that the read number `nth` of those that met damage met it there.
+    /// Notes that the corrupt read number `nth` was at this place.
     pub(crate) fn note(&self, volume: VolumeId, pointer: &RecordPointer, nth: u64) {
         let mut places = self.0.lock();
         let place = place_of(volume, pointer);
@@ -52,7 +52,7 @@ impl DamagedPlaces {
         self.0.lock().met.remove(&place_of(volume, pointer));
     }
 
-    /// The next ones in turn.
+    /// The next places in turn.
     fn next(&self) -> Vec<(VolumeId, RecordPointer)> {
         let mut places = self.0.lock();
         let from = match places.looked {
@@ -61,7 +61,7 @@ impl DamagedPlaces {
         };
         let behind = places.met.range((from, Bound::Unbounded));
         let behind: Vec<_> = behind.take(LOOKS_MAX).collect();
-        // The turn begins anew at the end.
+        // The turn restarts at the end.
         let last = match behind.len() < LOOKS_MAX {
             true => None,
             false => behind.last().map(|(place, _)| **place),
@@ -76,18 +76,18 @@ impl DamagedPlaces {
 }
 
 impl SegmentStore {
-    /// Places at which readers met damage and that still cannot be read, as far as that is known.
+    /// Number of places at which reads met corruption and that are still unreadable, as far as known.
     pub fn damaged_places(&self) -> u64 {
         self.damaged_places.0.lock().met.len() as u64
     }
 
-    /// Looks again at some of the places at which readers met damage: what was wrong with a disk or a tier may be mended, and the
-    /// data may be deleted. To be called now and then.
+    /// Checks some of the corrupt places again: a disk or a tier may be repaired, and the data may be deleted. To be
+    /// called repeatedly.
     pub async fn check_damaged_places(self: &Arc<Self>) {
         for (volume, pointer) in self.damaged_places.next() {
             let is_over = match self.verify(volume, &pointer).await {
                 Ok(()) => true,
-                // Another node has it, or it is deleted.
+                // Another node has the volume, or it is deleted.
                 Err(SegmentError::VolumeClosed { .. }) => true,
                 Err(error) => error.kind() == ErrorKind::Gone,
             };
@@ -97,8 +97,8 @@ impl SegmentStore {
         }
     }
 
-    /// Forgets the places at which none but the first `reads` of those that met damage met some: a scrub that read all of it knows
-    /// better.
+    /// Forgets the places that were met only by the first `reads` of the corrupt reads: a complete scrub has newer
+    /// results.
     pub fn forget_damaged_places(&self, reads: u64) {
         let mut places = self.damaged_places.0.lock();
         places.met.retain(|_, (_, nth)| *nth > reads);

@@ -1,6 +1,6 @@
-//! The stored bytes of a record, verified, from their shards, or from redundancy where that is needed.
+//! The stored bytes of a record, verified: from their shards, or from redundancy where needed.
 //!
-//! Owns: when a read is degraded, which disks are waited for, what is repaired afterwards.
+//! Owns: when a read is degraded, which disks it waits for, what is repaired afterwards.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -21,40 +21,40 @@ use crate::record::checksum_of;
 use crate::repair::Fix;
 use crate::store::{SegmentStore, count};
 
-/// Why bytes of a shard could not be read.
+/// Reasons why bytes of a shard could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     /// The disk was not asked, did not answer, or is missing: it may have the bytes.
     Away,
-    /// The disk is none of the pool's any more: nobody expects it back.
+    /// The disk is no member of the pool any more: it will not come back.
     Forgotten,
-    /// The disk refused to read them; it may take them anew.
+    /// The disk failed to read them; a rewrite may succeed.
     Unreadable,
-    /// The disk is fine, and has no such file, or one that ends too soon: the whole shard has to be rebuilt.
+    /// The disk works, and the file is missing or too short: the whole shard must be rebuilt.
     Missing,
 }
 
-/// What is known of who reads.
+/// The kind of reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// What comes behind it is wanted next.
+    /// It reads in order, and will read the next bytes soon.
     InOrder,
     Any,
-    /// Work in the background.
+    /// Background work.
     Internal,
-    /// The same, of what it can do without: no file is damaged when a segment's summary is.
+    /// Background work that can do without the bytes: a corrupt summary of a segment damages no file.
     Summary,
 }
 
-/// Bytes of a record with the checksum that they have together.
+/// Bytes of a record that share a checksum.
 pub(crate) struct Check {
-    /// In the stored record.
+    /// Range in the stored record.
     pub stored: Range<u32>,
     pub checksum: u32,
 }
 
 impl SegmentStore {
-    /// The stored bytes that adjacent `checks` cover, every one of them verified.
+    /// The verified stored bytes that adjacent `checks` cover.
     pub(super) async fn fetch(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -126,8 +126,8 @@ impl SegmentStore {
         Ok(all)
     }
 
-    /// Whether these pieces should be cut from the decoded stripe although they may all be there: a disk
-    /// of the stripe is away, and a reader in order is at its start, or its decoding is under way.
+    /// Whether these pieces should be cut from the decoded stripe even if all of them may be readable: a disk of the
+    /// stripe is away, and either a reader in order is at its start, or it is being decoded.
     fn is_stripe_wanted(
         &self,
         segment: &Segment,
@@ -156,8 +156,8 @@ impl SegmentStore {
         })
     }
 
-    /// Reads bytes `columns` of one unit of a stripe. A disk that has failed is asked only as a last resort, and one that
-    /// answers nothing is waited for only then, or where those that do are not enough.
+    /// Reads bytes `columns` of one unit of a stripe. A faulted disk is asked only as a last resort. An unresponsive
+    /// disk is waited for only then, or if the answering ones are not enough.
     pub(super) async fn read_shard(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -198,14 +198,14 @@ impl SegmentStore {
             Err(error) => {
                 tracing::debug!(volume = %segment.volume, segment = %segment.id, shard, %error, "a shard could not be read");
                 Err(match error.kind() {
-                    // Also one that had no file descriptor left: the bytes are as good as they were.
+                    // This includes a lack of file descriptors: the bytes are unaffected.
                     _ if is_no_answer(&error) => Lost::Away,
                     ShardErrorKind::Io => Lost::Unreadable,
                     ShardErrorKind::NotFound => {
                         self.start_rebuild(segment, shard, 0);
                         Lost::Missing
                     }
-                    // While it is written and sealed its length is on its way.
+                    // While it is written and sealed, its length is still changing.
                     _ if is_short(&error) && segment.settled_len_bytes().is_some() => {
                         let stripe_end =
                             location.stripe_offset_bytes() + u64::from(location.unit_len_bytes());
@@ -220,12 +220,12 @@ impl SegmentStore {
     }
 }
 
-/// Whether the file ends before what was asked for.
+/// Whether the file ends before the requested range.
 fn is_short(error: &ShardError) -> bool {
     matches!(error, ShardError::Disk(DiskError::Short { .. }))
 }
 
-/// Whether nothing follows from an error for what the disk has: nobody asked it, or it did not answer.
+/// Whether an error tells nothing about the contents of the disk: the disk was not asked, or did not answer.
 pub(crate) fn is_no_answer(error: &ShardError) -> bool {
     matches!(
         error,
@@ -239,7 +239,7 @@ pub(super) fn data_count(segment: &Segment) -> usize {
     usize::from(segment.code.data())
 }
 
-/// Whether pieces are so large a part of their stripe that its other records are likely wanted next.
+/// Whether the pieces cover so much of their stripe that its other records are probably needed next.
 pub(super) fn is_streaming(segment: &Segment, location: &Location, pieces: &[Piece]) -> bool {
     let wanted: u32 = pieces.iter().map(|piece| piece.len_bytes).sum();
     segment.code.data() > 1 && wanted >= location.unit_len_bytes() / 2
@@ -265,7 +265,7 @@ pub(super) fn slice_known(
     Some(known)
 }
 
-/// Fixes of adjacent bytes of one shard as one: granule by granule they would each be synced.
+/// Joins fixes of adjacent bytes of one shard: one per granule would need a sync each.
 fn join_adjacent(fixes: Vec<Fix>) -> Vec<Fix> {
     let mut joined: Vec<(Piece, Vec<Bytes>)> = Vec::new();
     for Fix { piece, data } in fixes {

@@ -1,7 +1,7 @@
-//! The way of a read: cache, the bytes from their shards, checksums, redundancy.
+//! The read path: cache, bytes from their shards, checksums, redundancy.
 //!
-//! Owns: which parts of a record are fetched and cached together.
-//! Invariant: no byte leaves here that did not pass its record's checksum (Rule 2).
+//! Owns: which parts of a record are fetched and cached together. Invariant: every byte returned here has passed its
+//! record's checksum (Rule 2).
 
 mod damaged_places;
 mod fetch;
@@ -32,16 +32,16 @@ use crate::record::{decode_record, decrypt_granules};
 use crate::store::{SegmentStore, count};
 use crate::volume::Volume;
 
-/// A part shorter than this is copied before it is cached: the blocks around it, which were read
-/// with it, would weigh as much as itself.
+/// A shorter part is copied before it is cached: otherwise the blocks around it, which were read with it, would weigh
+/// as much as the part itself.
 const SHARE_LEN_BYTES_MIN: usize = 16 << 10;
 
 impl SegmentStore {
-    /// Bytes `range` of the file bytes of a record, in parts, in order; from the cache or from disks,
-    /// from redundancy where disks fail. Damage that is found is repaired in the background.
+    /// File bytes `range` of a record, in parts, in order; from the cache or from disks, and from redundancy where
+    /// disks fail. Corruption found on the way is repaired in the background.
     ///
     /// Fails with `Gone` if the segment was removed meanwhile, with `Unreachable` if too few disks answer now, and with
-    /// `Damaged` if no disk can give the bytes.
+    /// `Damaged` if no disk can provide the bytes.
     pub async fn read(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -51,7 +51,7 @@ impl SegmentStore {
         self.read_for(volume, pointer, range, Reader::Any).await
     }
 
-    /// The same for a reader in order, who will want what comes behind it as well.
+    /// As [`Self::read`], for a reader in order, which will read the next bytes soon.
     pub async fn read_in_order(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -61,7 +61,7 @@ impl SegmentStore {
         self.read_for(volume, pointer, range, Reader::InOrder).await
     }
 
-    /// The same for work in the background, which is no use that anybody makes of the data.
+    /// As [`Self::read`], for background work: it does not count as a use of the data.
     pub async fn read_internally(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -72,7 +72,7 @@ impl SegmentStore {
             .await
     }
 
-    /// The same for a segment's summary: no damage is counted.
+    /// As [`Self::read`], for a segment's summary: corruption is not counted.
     pub(crate) async fn read_summary(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -108,7 +108,7 @@ impl SegmentStore {
                 .read_of(&volume, &segment, pointer, range.clone(), reader)
                 .await;
             match result {
-                // Its shards are deleted or already hold another segment's bytes; they may be in a tier now.
+                // Its shards are deleted or already hold another segment's bytes; its bytes may be in a tier now.
                 Err(_) if segment.is_removed() => {
                     let now = volume.segment(segment.id)?;
                     if Arc::ptr_eq(&now, &segment) {
@@ -153,7 +153,7 @@ impl SegmentStore {
         }
         match self.read_whole(volume, segment, pointer, reader).await {
             Ok(parts) => Ok(slice(&parts, range)),
-            // Only what was read along may be damaged, or out of reach.
+            // Only bytes that were read along may be corrupt, or unreachable.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Unreachable)
                     && has_parts_beside(pointer, &range) =>
@@ -165,12 +165,11 @@ impl SegmentStore {
         }
     }
 
-    /// Reads a whole record from the disks, past the cache, and checks it against its pointer. Damage
-    /// is repaired from redundancy before this returns, where there is enough of it. Needs no key: checksums are of what is
-    /// stored.
+    /// Reads a whole record from the disks, bypassing the cache, and checks it against its pointer. Corruption is
+    /// repaired from redundancy, where possible, before this returns. Needs no key: checksums cover the stored bytes.
     ///
     /// Fails with `Gone` if the segment was removed meanwhile, with `Unreachable` if too few disks answer now, and with
-    /// `Damaged` if no disk can give the bytes.
+    /// `Damaged` if no disk can provide the bytes.
     pub async fn verify(self: &Arc<Self>, volume: VolumeId, pointer: &RecordPointer) -> Result<()> {
         check_range(pointer, &(0..0))?;
         let segment = self.volume(volume)?.segment(pointer.location.segment)?;
@@ -186,10 +185,10 @@ impl SegmentStore {
                 .map(drop)
                 .map_err(|error| damaged(&segment, &pointer.location, error.to_string()))
         });
-        // Its own among them.
+        // This includes the repairs of this call.
         self.repairs_done().await;
         match checked {
-            // Or its bytes went to a tier meanwhile, and nothing was wrong with them then.
+            // Or its bytes went to a tier meanwhile, and were right at that time.
             Err(_) if segment.is_removed() => Err(gone(&segment)),
             checked => checked,
         }
@@ -231,7 +230,7 @@ impl SegmentStore {
         range: Range<u32>,
         reader: Reader,
     ) -> Result<Vec<Bytes>> {
-        // In ascending order by everyone, so that two readers never wait for each other.
+        // All readers use ascending order, so that no two wait for each other.
         let mut missing: Vec<(u32, Miss<'_>)> = Vec::new();
         let mut found: Vec<(u32, Parts)> = Vec::new();
         for granule in granules(&range) {
@@ -263,7 +262,7 @@ impl SegmentStore {
             for (index, miss) in (0..).zip(misses) {
                 let start = index * CHECKSUM_GRANULE_BYTES;
                 let parts = slice(&stored, start..start + CHECKSUM_GRANULE_BYTES);
-                // Alone it is what was read; as part of a run it would keep the whole run alive.
+                // A single part is the buffer that was read; as a slice of a run it would keep the whole run alive.
                 let parts: Parts = if run_len == 1 {
                     parts.into_iter().map(unshare_small).collect()
                 } else {
@@ -288,7 +287,7 @@ fn gone(segment: &Segment) -> SegmentError {
     }
 }
 
-/// Verified stored bytes of a record, from granule `first` on, without their encryption.
+/// Decrypted stored bytes of a record, from granule `first` on. `stored` is verified.
 fn plain(
     volume: &Volume,
     segment: &Segment,
@@ -306,7 +305,7 @@ fn plain(
     Ok(vec![plain])
 }
 
-/// What is checked in a whole record.
+/// The checks of a whole record.
 fn checks(pointer: &RecordPointer) -> Vec<Check> {
     let len_bytes = pointer.location.len_bytes;
     if pointer.codec != Codec::Raw {
@@ -331,7 +330,7 @@ fn checks(pointer: &RecordPointer) -> Vec<Check> {
         .collect()
 }
 
-/// Whether a read of `range` fetches and caches the record as one.
+/// Whether a read of `range` fetches and caches the whole record.
 fn is_read_whole(pointer: &RecordPointer, range: &Range<u32>) -> bool {
     let len_bytes = pointer.file_len_bytes;
     pointer.codec != Codec::Raw
@@ -339,7 +338,7 @@ fn is_read_whole(pointer: &RecordPointer, range: &Range<u32>) -> bool {
         || range.len() as u32 >= len_bytes / 2
 }
 
-/// Whether a record has parts with checksums of their own that nothing of `range` is in.
+/// Whether a record has parts with their own checksums outside of `range`.
 fn has_parts_beside(pointer: &RecordPointer, range: &Range<u32>) -> bool {
     let wanted = granules(range).count();
     pointer.codec == Codec::Raw && wanted < pointer.checksums.len()
@@ -360,7 +359,7 @@ fn check_range(pointer: &RecordPointer, range: &Range<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses places outside of the segment, which only damaged metadata can name.
+/// Refuses places outside of the segment, which only corrupt metadata can name.
 fn check_place(segment: &Segment, location: &Location) -> Result<()> {
     let unit_len_bytes = u64::from(location.unit_len_bytes());
     let stripe_end = location.stripe_offset_bytes() + unit_len_bytes;

@@ -1,6 +1,6 @@
-//! Bytes that their own shards do not give, from the other shards of their stripes.
+//! Bytes that their own shards cannot provide, from the other shards of their stripes.
 //!
-//! Owns: which shards are to blame for bytes that fail their checksum.
+//! Owns: which shards are at fault for bytes that fail their checksum.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::stripe_cache::Units;
 
 /// Bytes that pass their checksum.
 enum Good {
-    /// As their own shards gave them.
+    /// As read from their own shards.
     Direct(Bytes),
     Computed(Bytes),
 }
 
 impl SegmentStore {
-    /// Fills in pieces that could not be read, from other shards; leaves those it cannot.
+    /// Fills in unreadable pieces from other shards; skips those that it cannot.
     pub(super) async fn decode_lost(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -72,8 +72,8 @@ impl SegmentStore {
         self.stripes.get_or_decode(&key, decode).await
     }
 
-    /// The bytes `columns` of the `wanted` units of a stripe, read where possible and computed from any
-    /// other shards where not. They are not verified. None: fewer than N shards could be read.
+    /// The bytes `columns` of the `wanted` units of a stripe, read where possible and otherwise computed from any other
+    /// shards. Not verified. None: fewer than N shards could be read.
     pub(crate) async fn decode_units(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -82,7 +82,7 @@ impl SegmentStore {
         wanted: &[u8],
     ) -> Option<Vec<Bytes>> {
         let data = data_count(segment);
-        // Not those that are known to be lost: each would cost another round of reads.
+        // Without shards known to be lost: each would cost another round of reads.
         let mut candidates = self.answering(segment);
         let mut present: Vec<(u8, Bytes)> = Vec::with_capacity(data);
         while present.len() < data {
@@ -99,7 +99,8 @@ impl SegmentStore {
         decode(segment, &present, wanted, columns.len())
     }
 
-    /// The bytes of a unit that all other shards agree on; `None` if they do not, or are not more than decoding needs.
+    /// The bytes of a unit that all other shards agree on; `None` if they disagree, or if there are no more of them
+    /// than decoding needs.
     pub(crate) async fn agreed(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -136,8 +137,8 @@ impl SegmentStore {
         agree.then_some(unit)
     }
 
-    /// Bytes that fail their checksum, or could not be had: tries every set of N shards until the
-    /// checksum passes, then knows which shards were wrong and adds to `fixes` what they should have.
+    /// Recovers bytes that fail their checksum or could not be read: tries every set of N shards until the checksum
+    /// passes. Then it knows which shards are wrong, and adds their right bytes to `fixes`.
     pub(super) async fn recover(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -152,7 +153,8 @@ impl SegmentStore {
         let mut reads = join_all(reads).await;
         let mut found = self.find_good(segment, &pieces, &columns, &reads, check.checksum);
         if found.is_none() {
-            // Disks that failed or answer nothing may have what is missing. Not before: they are waited for.
+            // Faulted or unresponsive disks may have the missing bytes. They are asked last, because that waits for
+            // them.
             let again = (0..).zip(reads).map(|(shard, read)| {
                 let columns = columns.clone();
                 async move {
@@ -196,8 +198,8 @@ impl SegmentStore {
         Ok(recovered)
     }
 
-    /// Why no N of the shards, as far as they could be `read`, give bytes that pass their checksum. They are damaged only
-    /// if no disk that was not heard can change that.
+    /// The reason why no N of the shards, as far as they were `read`, give bytes that pass their checksum. The bytes
+    /// are corrupt only if no disk that has not answered can change that.
     fn not_found(
         &self,
         segment: &Segment,
@@ -227,7 +229,7 @@ impl SegmentStore {
         damaged_at(segment, location, stored, detail)
     }
 
-    /// What an operator knows the disk of a shard by: its label, or its number if it is missing.
+    /// Name of a shard's disk for an operator: its label, or its number if it is missing.
     fn label_of(&self, segment: &Segment, shard: u8) -> String {
         let Some(id) = segment.disk_of(shard) else {
             return format!("shard {shard}");
@@ -236,7 +238,7 @@ impl SegmentStore {
         disk.map_or_else(|| format!("disk {id}"), |disk| disk.label().to_owned())
     }
 
-    /// The bytes of the `pieces` that pass `checksum`, from what was read of each shard.
+    /// The bytes of the `pieces` that pass `checksum`, from the bytes read of each shard.
     fn find_good(
         &self,
         segment: &Segment,
@@ -249,7 +251,7 @@ impl SegmentStore {
             let read = reads.get(usize::from(piece.shard))?.as_ref().ok()?;
             Some(cut(read, within(piece, columns)))
         });
-        // They may be all there, and only were not read by themselves before.
+        // All pieces may be present, although they were not read by themselves before.
         if let Some(parts) = direct.collect::<Option<Vec<Bytes>>>()
             && checksum_of(&parts) == checksum
         {
@@ -265,8 +267,8 @@ impl SegmentStore {
             .map(Good::Computed)
     }
 
-    /// Whether a shard never had all that was written to the others, because its disk did not answer or failed then: what it has
-    /// in its place is no damage, and nothing to hold against the disk. Such a shard has no footer.
+    /// Whether a shard missed writes because its disk was unresponsive or failing: its other bytes are then no
+    /// corruption, and no fault of the disk. Such a shard has no footer.
     async fn has_missed(&self, segment: &Segment, shard: u8) -> bool {
         if segment.settled_len_bytes().is_none() {
             return segment.has_failed(shard);
@@ -274,7 +276,7 @@ impl SegmentStore {
         if self.is_unsealed(segment, shard).await != Some(true) {
             return false;
         }
-        // Where the segment was never sealed, none has a footer.
+        // If the segment was never sealed, no shard has a footer.
         for other in (0..).take_while(|other| segment.disk_of(*other).is_some()) {
             if other != shard && self.is_unsealed(segment, other).await == Some(false) {
                 return true;
@@ -283,7 +285,7 @@ impl SegmentStore {
         false
     }
 
-    /// Whether a shard is there without a footer; `None` if its disk does not say.
+    /// Whether a shard exists without a footer; `None` if its disk does not answer.
     async fn is_unsealed(&self, segment: &Segment, shard: u8) -> Option<bool> {
         let disk = segment.disk_of(shard).and_then(|disk| self.disk(disk))?;
         let (asked, name) = (Arc::clone(&disk), segment.shard_name(shard));
@@ -398,7 +400,7 @@ fn columns_of(pieces: &[Piece]) -> Range<u32> {
     start.unwrap_or(0)..end.unwrap_or(0)
 }
 
-/// Where the columns of a piece are within `columns`.
+/// Range of a piece within `columns`.
 fn within(piece: &Piece, columns: &Range<u32>) -> Range<u32> {
     piece.unit_offset - columns.start..piece.columns().end - columns.start
 }

@@ -1,13 +1,13 @@
-//! A second cache, behind the one in memory: on a disk that is faster than those of the pool.
+//! A second cache behind the one in memory, on a disk that is faster than those of the pool.
 //!
-//! Owns: what is looked for there, what is kept, that nothing leaves it without its checksum. Must not know: how it keeps
-//! bytes ([`ReadCache`]).
+//! Owns: which reads use it, which bytes it keeps, and the check of their checksums. Must not know: how it stores bytes
+//! ([`ReadCache`]).
 //!
-//! It has records as they are stored (compressed, encrypted), in the pieces that have checksums. A place is written once and
-//! ids of segments are never used again, so nothing in it is ever stale, also after a restart. What it loses, lacks or
-//! damages is read from the pool's disks: the pool does not depend on it.
+//! It holds records as they are stored (compressed, encrypted), in the pieces that have checksums. A place is written
+//! once and segment ids are never reused, so no entry is ever stale, even after a restart. Bytes that it loses, lacks
+//! or corrupts are read from the pool's disks: the pool does not depend on it.
 //!
-//! What is read once may never be read again: a piece is kept when it is wanted from the pool's disks for the second time.
+//! Many pieces are read only once. So a piece is kept when it is read from the pool's disks for the second time.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -29,27 +29,27 @@ use crate::life::Segment;
 use crate::record::checksum_of;
 use crate::store::{SegmentStore, count};
 
-/// The length of [`CachePlace::encode`].
+/// Length of [`CachePlace::encode`].
 pub const CACHE_PLACE_LEN_BYTES: usize = 20;
-/// Places that are remembered for each that the cache has room for.
+/// Remembered places for each place that the cache has room for.
 const ASKED_PER_PLACE: u64 = 4;
 const ASKED_COUNT_MIN: u64 = 1 << 12;
 const ASKED_COUNT_MAX: u64 = 1 << 24;
-/// A piece, most often: what a record has a checksum for.
+/// Usual length of a piece: the part of a record that has a checksum.
 const PIECE_BYTES_GUESS: u64 = 32 << 10;
 
-/// Where a piece of a record begins.
+/// Start of a piece of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CachePlace {
     pub volume: VolumeId,
     pub segment: SegmentId,
     pub stripe_block: u32,
-    /// In the stripe.
+    /// Offset in the stripe.
     pub offset_bytes: u32,
 }
 
 impl CachePlace {
-    /// The same for ever: a cache outlives its process.
+    /// A stable encoding: a cache outlives its process.
     pub fn encode(&self) -> [u8; CACHE_PLACE_LEN_BYTES] {
         let mut bytes = [0; CACHE_PLACE_LEN_BYTES];
         let (volume, rest) = bytes.split_at_mut(4);
@@ -63,12 +63,12 @@ impl CachePlace {
     }
 }
 
-/// Keeps bytes, or not; it may lose them at any time.
+/// A store that may keep bytes, and may lose them at any time.
 pub trait ReadCache: Send + Sync + 'static {
     fn get(&self, place: CachePlace) -> BoxFuture<Option<Bytes>>;
-    /// Does not wait: what it cannot take now is not kept.
+    /// Does not wait: bytes that it cannot take now are dropped.
     fn put(&self, place: CachePlace, stored: Bytes);
-    /// What it gave for this place was wrong.
+    /// Drops an entry that was wrong.
     fn forget(&self, place: CachePlace);
     fn capacity_bytes(&self) -> u64;
 }
@@ -88,8 +88,7 @@ impl Second {
     }
 }
 
-/// Places that were asked for lately, as far as there is room to remember them: each takes the room of others that have
-/// the same hash.
+/// Recently requested places, as far as there is room: a place replaces others with an equal hash.
 struct RecentReads(Vec<AtomicU32>);
 
 impl RecentReads {
@@ -99,13 +98,13 @@ impl RecentReads {
         Self(slots.collect())
     }
 
-    /// Whether this is not the first time.
+    /// Notes a place. Returns whether it was there already.
     fn again(&self, place: &CachePlace) -> bool {
         let mut hasher = FxHasher::default();
         place.hash(&mut hasher);
         let hash = hasher.finish();
         let at = (hash >> 32) as usize & (self.0.len() - 1);
-        // 0 is nothing.
+        // 0 marks an empty slot.
         let tag = (hash as u32).max(1);
         self.0
             .get(at)
@@ -114,7 +113,7 @@ impl RecentReads {
 }
 
 impl SegmentStore {
-    /// Looks for records in this cache before they are read from the pool's disks, from now on.
+    /// Uses this cache for all reads from now on, before the pool's disks.
     pub fn use_read_cache(&self, cache: Arc<dyn ReadCache>) {
         let second = Arc::new(Second::new(cache));
         self.second.store(Some(second));
@@ -124,7 +123,7 @@ impl SegmentStore {
         self.second.store(None);
     }
 
-    /// The stored bytes that adjacent `checks` cover, every one of them verified; from the second cache if that has all.
+    /// The verified stored bytes that adjacent `checks` cover; from the second cache if that has all of them.
     pub(super) async fn fetch_through(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -147,7 +146,7 @@ impl SegmentStore {
         Ok(stored)
     }
 
-    /// The stored bytes that adjacent `checks` cover, every one of them verified, if the second cache has all.
+    /// The verified stored bytes that adjacent `checks` cover, if the second cache has all of them.
     pub(super) async fn look_in_second(
         &self,
         second: &Second,
@@ -160,7 +159,7 @@ impl SegmentStore {
             .map(|check| place_of(segment, pointer, check.stored.start))
             .collect();
         let found = join_all(places.iter().map(|place| second.cache.get(*place))).await;
-        // Where one is missing all are read from the pool's disks.
+        // If one is missing, all are read from the pool's disks.
         let found = match found.iter().all(Option::is_some) {
             true => found,
             false => Vec::new(),
@@ -188,7 +187,7 @@ impl SegmentStore {
         None
     }
 
-    /// The second cache may keep these verified bytes, which are those of adjacent `ranges` of a stored record.
+    /// Offers these verified bytes to the second cache. They belong to adjacent `ranges` of a stored record.
     pub(super) fn keep_in_second(
         &self,
         second: &Second,
@@ -210,7 +209,7 @@ impl SegmentStore {
     }
 }
 
-/// The place of what begins at `start` of a stored record.
+/// Place of the piece that begins at `start` of a stored record.
 fn place_of(segment: &Segment, pointer: &RecordPointer, start: u32) -> CachePlace {
     CachePlace {
         volume: segment.volume,

@@ -1,11 +1,11 @@
-//! Reads of several records at once: those that lie near one another in a stripe come with one read of each shard.
+//! Reads of several records at once: neighbours in a stripe share one read of each shard.
 //!
-//! Owns: which records are fetched together, how many bytes between them are read along, how much of them is unpacked at a time.
-//! Invariant: as with a single read, no byte leaves here that did not pass the checksum of its own record. What does not pass,
-//! or does not come, is read alone: that finds what is to blame, repairs it and reports it.
+//! Owns: which records are fetched together, the gap that is read along, the number of bytes unpacked at a time.
+//! Invariant: as with a single read, every byte returned here has passed the checksum of its own record. A record that
+//! fails the check, or is not read, is read alone: that read finds the cause, repairs it and reports it.
 //!
-//! A file that was overwritten in small pieces has its neighbouring bytes in small records. What one flush wrote lies in one
-//! stripe in the order of the file, so a reader in order wants many records of the same stripe, with little between them.
+//! A file that was overwritten in small pieces has neighbouring bytes in small records. One flush puts its records into
+//! one stripe in the order of the file. So a reader in order needs many records of one stripe, with small gaps.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,29 +28,29 @@ use crate::record::{checksum_of, decode_record};
 use crate::store::{SegmentStore, count};
 use crate::volume::Volume;
 
-/// Bytes between two records that are read along, at most: they cost less than another read.
+/// Longest gap between two records that is read along: that costs less than another read.
 const GAP_BYTES_MAX: u32 = 32 << 10;
-/// Bytes of a stripe that one fetch brings into memory, at most.
+/// Limit of the bytes of a stripe that one fetch reads.
 const SPAN_BYTES_MAX: u32 = 1 << 20;
-/// What the records in it are unpacked to, at most: a few bytes may be a whole record of zeros.
+/// Limit of the unpacked size of the records in one fetch: a few bytes may be a whole record of zeros.
 const SPAN_UNPACKED_BYTES_MAX: u32 = 1 << 20;
-/// Such fetches of one read that are under way at the same time, at most,
+/// Limit of the parallel fetches of one read.
 const SPANS_MAX: usize = 16;
-/// and reads of what is not near anything else,
+/// Limit of the parallel reads of single records.
 const READS_MAX: usize = 128;
-/// which are unpacked to no more than this and one record. Of reads for clients, and ahead of them, there are many at a time.
+/// Limit of the unpacked size of these, plus one record, for reads of clients and read-ahead: there are many at a time.
 const READS_UNPACKED_BYTES_MAX: u64 = 8 << 20;
-/// Work in the background reads once at a time.
+/// The limit for background work, which does one such read at a time.
 const INTERNAL_UNPACKED_BYTES_MAX: u64 = 32 << 20;
-/// Less than this part of an unpacked record is copied out of it, and would keep all of it in memory.
+/// A smaller part of an unpacked record is copied, because a slice would keep the whole record in memory.
 const KEPT_PART: usize = 4;
-/// What is larger gains nothing from company, and would be copied out of it.
+/// A larger unit gains nothing from a shared read, and would be copied out of it.
 const UNIT_BYTES_MAX: u32 = 64 << 10;
 
-/// Bytes of a record that are wanted, in file bytes from its beginning.
+/// A wanted part of a record, in file bytes from its beginning.
 pub type WantedPart = (Arc<RecordPointer>, Range<u32>);
 
-/// Bytes of a stripe.
+/// A range of bytes of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct StripeRange {
     segment: SegmentId,
@@ -61,7 +61,7 @@ struct StripeRange {
 }
 
 impl StripeRange {
-    /// The same stripe, and bytes from the beginning of this place to the end of `last`.
+    /// The range from the beginning of this place to the end of `last`, in one stripe.
     fn through(self, last: Self) -> Self {
         Self {
             end: last.end.max(self.end),
@@ -69,7 +69,7 @@ impl StripeRange {
         }
     }
 
-    /// What [`Location`] calls these bytes, as if they were one record.
+    /// The [`Location`] of these bytes, as if they were one record.
     fn location(self) -> Location {
         Location {
             segment: self.segment,
@@ -81,12 +81,12 @@ impl StripeRange {
     }
 }
 
-/// What is fetched and cached as one: a record, or a granule of it.
+/// The unit of fetching and caching: a record, or a granule of it.
 struct Unit<'a> {
     pointer: &'a RecordPointer,
-    /// `None`: all of the record.
+    /// `None`: the whole record.
     granule: Option<u32>,
-    /// Of its stored bytes.
+    /// Place of its stored bytes.
     place: StripeRange,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Unit<'a> {
         checks_of(self.pointer, self.granule)
     }
 
-    /// Its place, and how many bytes it is in memory.
+    /// Its place, and its size in memory in bytes.
     fn weighed(&self) -> (StripeRange, u32) {
         let unpacked_bytes = match self.granule {
             None => self.pointer.file_len_bytes,
@@ -131,16 +131,16 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// Bytes of a stripe as they came, unverified.
+/// Bytes of a stripe as read, not verified.
 struct Span {
     place: StripeRange,
     pieces: Vec<Piece>,
-    /// `None`: could not be had.
+    /// `None`: could not be read.
     parts: Vec<Option<Bytes>>,
 }
 
 impl Span {
-    /// The stored bytes of a unit in the span, if all of them pass their checksums.
+    /// The stored bytes of a unit in the span, if they pass their checksums.
     fn verified(&self, unit: &Unit<'_>) -> Option<Vec<Bytes>> {
         let offset = unit.pointer.location.offset_bytes;
         let mut verified = Vec::new();
@@ -159,8 +159,8 @@ impl Span {
 }
 
 impl SegmentStore {
-    /// As [`Self::read`] of each of several parts of records, with the same errors, in their order. Records that lie near one
-    /// another are fetched together.
+    /// As [`Self::read`] for several parts of records, with its errors, in the order of the parts. Neighbouring records
+    /// are fetched together.
     pub async fn read_many(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -169,7 +169,7 @@ impl SegmentStore {
         self.read_many_for(volume, wanted, Reader::Any).await
     }
 
-    /// As [`Self::read_in_order`] of each of several parts of records.
+    /// As [`Self::read_in_order`] for several parts of records.
     pub async fn read_many_in_order(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -178,7 +178,7 @@ impl SegmentStore {
         self.read_many_for(volume, wanted, Reader::InOrder).await
     }
 
-    /// As [`Self::read_internally`] of each of several parts of records.
+    /// As [`Self::read_internally`] for several parts of records.
     pub async fn read_many_internally(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -240,7 +240,7 @@ impl SegmentStore {
         }
     }
 
-    /// Fills in what is missing in `found`, as far as it lies near other parts that are missing.
+    /// Fills in missing parts in `found` that lie near other missing parts.
     async fn fetch_together(
         self: &Arc<Self>,
         volume: &Volume,
@@ -248,7 +248,7 @@ impl SegmentStore {
         found: &mut [Option<Vec<Bytes>>],
         reader: Reader,
     ) {
-        // Several parts may be of one record: it is fetched once, and nobody waits for himself.
+        // Several parts may belong to one record: it is fetched once, so that no fetch waits for itself.
         let mut by_record: FxHashMap<Key, Vec<(usize, &WantedPart)>> = FxHashMap::default();
         for (index, (part, found)) in wanted.iter().zip(found.iter()).enumerate() {
             let (pointer, range) = part;
@@ -258,7 +258,8 @@ impl SegmentStore {
                 continue;
             }
             let of_record = by_record.entry(Key::whole(volume.id, pointer)).or_default();
-            // Only damaged metadata has two records that begin in one place. Fetched together they would wait for each other.
+            // Only corrupt metadata has two records that begin in one place. Fetched together they would wait for each
+            // other.
             if of_record
                 .first()
                 .is_none_or(|(_, (first, _))| first == pointer)
@@ -291,7 +292,7 @@ impl SegmentStore {
                     of_granules.insert(unit.key(volume.id), parts);
                     continue;
                 }
-                // At once, so that no more is unpacked at a time than these spans are.
+                // At once, so that the unpacked bytes never exceed those of these spans.
                 let of_record = by_record.get(&unit.key(volume.id));
                 for (index, (pointer, range)) in of_record.into_iter().flatten() {
                     if let Some(slot) = found.get_mut(*index) {
@@ -311,8 +312,8 @@ impl SegmentStore {
         }
     }
 
-    /// Units of one stripe that lie near one another, from the cache, or from the disks and into the cache; those are `None` that
-    /// could not be had in this way. As many as there are units.
+    /// Neighbouring units of one stripe, from the cache, or from the disks and into the cache. The result has one entry
+    /// for each unit; `None` means that this way could not provide it.
     async fn fetch_run(
         self: &Arc<Self>,
         volume: &Volume,
@@ -330,7 +331,7 @@ impl SegmentStore {
         if segment.remote.is_some() || !units.iter().all(has_place) {
             return found;
         }
-        // In ascending order by everyone, so that two readers never wait for each other.
+        // All readers use ascending order, so that no two wait for each other.
         let mut missing: Vec<(&Unit<'_>, Miss<'_>, &mut Option<Parts>)> = Vec::new();
         for (unit, slot) in units.iter().zip(&mut found) {
             match self.cache.get_or_miss(&unit.key(volume.id)).await {
@@ -354,7 +355,7 @@ impl SegmentStore {
         found
     }
 
-    /// The stored bytes of units, in order, verified: from the second cache, or from the disks, together.
+    /// The verified stored bytes of units, in order: from the second cache, or from the disks, together.
     async fn fetch_units(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -413,7 +414,7 @@ impl SegmentStore {
             .iter()
             .map(|piece| self.read_shard(segment, &location, piece.shard, piece.columns(), false));
         let reads = join_all(reads).await;
-        // What a disk cannot read, or lost, is to be repaired: that is for reads of single records.
+        // Unreadable or lost bytes need a repair: reads of single records do that.
         let is_damaged = reads
             .iter()
             .any(|read| matches!(read, Err(Lost::Unreadable | Lost::Missing)));
@@ -439,7 +440,7 @@ fn checks_of(pointer: &RecordPointer, granule: Option<u32>) -> Vec<Check> {
     }
 }
 
-/// What to fetch for these parts of one record.
+/// The units to fetch for these parts of one record.
 fn units_of<'a>(parts: &[(usize, &'a WantedPart)]) -> Vec<Unit<'a>> {
     let Some((_, (pointer, _))) = parts.first() else {
         return Vec::new();
@@ -463,11 +464,11 @@ fn units_of<'a>(parts: &[(usize, &'a WantedPart)]) -> Vec<Unit<'a>> {
         .collect()
 }
 
-/// Cuts places in order, each with the bytes that it is unpacked to, into runs, each in one stripe, of at most [`SPAN_BYTES_MAX`]
-/// and, unpacked, [`SPAN_UNPACKED_BYTES_MAX`], with at most [`GAP_BYTES_MAX`] between two.
+/// Splits places into runs. The places are in order, each with its unpacked size. A run lies in one stripe, has at most
+/// [`SPAN_BYTES_MAX`] and, unpacked, [`SPAN_UNPACKED_BYTES_MAX`], and has gaps of at most [`GAP_BYTES_MAX`].
 fn runs(places: &[(StripeRange, u32)]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    // Where the last run begins and ends, and what it is unpacked to.
+    // Place of the last run, and its unpacked size.
     let mut open: Option<(StripeRange, u32)> = None;
     for (index, (place, place_unpacked_bytes)) in places.iter().enumerate() {
         let joined = open.map(|(open, unpacked_bytes)| {
@@ -498,7 +499,7 @@ fn runs(places: &[(StripeRange, u32)]) -> Vec<Range<usize>> {
     runs
 }
 
-/// The file bytes of a unit, from its verified stored bytes; `None` if they make no sense.
+/// The file bytes of a unit, from its verified stored bytes; `None` if they are invalid.
 fn parts_of(
     volume: &Volume,
     segment: &Arc<Segment>,
@@ -509,7 +510,7 @@ fn parts_of(
     let first = unit.granule.unwrap_or(0);
     let plain = plain(volume, segment, pointer, first, stored).ok()?;
     let bytes: Bytes = match pointer.codec {
-        // A part of the span would keep all of it in memory.
+        // A slice of the span would keep all of it in memory.
         Codec::Raw if pointer.encryption.is_none() => plain.concat().into(),
         Codec::Raw => join(plain),
         Codec::Lz4 | Codec::Zstd => {
@@ -519,7 +520,7 @@ fn parts_of(
     Some([bytes].into())
 }
 
-/// Bytes `range` of a record, if all its granules that they are in were fetched.
+/// Bytes `range` of a record, if all granules of the range were fetched.
 fn cut_from(
     fetched: &FxHashMap<Key, Parts>,
     volume: VolumeId,
@@ -534,7 +535,7 @@ fn cut_from(
     Some(found)
 }
 
-/// A part of a record as it is given to whoever asked for many: not as a slice of an unpacked record that is much larger.
+/// A part of a record for the caller of a read of many: copied if it is a slice of a much larger unpacked record.
 fn unshared(part: Vec<Bytes>, pointer: &RecordPointer) -> Vec<Bytes> {
     let len: usize = part.iter().map(Bytes::len).sum();
     let is_small = len < pointer.file_len_bytes as usize / KEPT_PART;

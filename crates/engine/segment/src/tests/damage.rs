@@ -1,4 +1,4 @@
-//! Lost disks and wrong bytes: the same bytes come back and are repaired, or an error; never others.
+//! Lost disks and corrupt bytes: a read returns the written bytes and repairs them, or fails; it never returns others.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn unpaced() -> Pace {
     Pace::new(TestWorld::new(1).env.clock, 0)
 }
 
-/// Records of many sizes, 1 MiB ones among them.
+/// Records of many sizes, including 1 MiB.
 async fn fill(world: &World, n: u8, m: u8, rng: &mut Rng) -> Vec<Written> {
     let mut all = Vec::new();
     for batch in [
@@ -68,7 +68,7 @@ fn harm() -> impl Strategy<Value = Harm> {
     prop_oneof![Just(Harm::Away), Just(Harm::Failing), Just(Harm::Flipped)]
 }
 
-/// Flips bits in every 4 KiB block of every shard of a disk: whatever is read there is wrong.
+/// Flips bits in every 4 KiB block of every shard of a disk: every read there is wrong.
 fn flip_everywhere(world: &World, disk: usize, rng: &mut Rng) {
     for name in world.disks[disk].file_names() {
         if !name.starts_with("shards/") {
@@ -130,7 +130,7 @@ proptest! {
                 healing.check(std::slice::from_ref(each)).await;
                 healing.store.repairs_done().await;
             }
-            // ... and now nothing is wrong any more on the disks that are there.
+            // ... and now everything on the present disks is right.
             let healed = world.cold(&away).await;
             healed.check(&written).await;
             assert_eq!(healed.store.stats().checksum_errors, 0);
@@ -164,7 +164,7 @@ proptest! {
                     Harm::Flipped => flip_everywhere(&cold, *disk, &mut rng),
                 }
             }
-            // One more is lost than the code survives: those that may come back decide.
+            // One more than the code survives is lost: the disks that may come back decide.
             let want = match away.is_empty() {
                 true => ErrorKind::Damaged,
                 false => ErrorKind::Unreachable,
@@ -178,7 +178,7 @@ proptest! {
                     harmed.iter().all(|(other, _)| *other != disk)
                 });
                 match cold.read_all(each).await {
-                    // A record may lie on shards that are all there.
+                    // All shards of a record may be present.
                     Ok(bytes) => assert!(bytes == each.data),
                     Err(error) => {
                         assert!(!intact, "what lies on good disks is served");
@@ -224,7 +224,7 @@ proptest! {
     }
 }
 
-/// Damage counts until it can be read again, or is gone.
+/// Corruption counts until the place is readable again, or gone.
 #[test]
 fn places_that_can_be_read_again_are_not_damaged_any_more() {
     block_on(async {
@@ -260,7 +260,7 @@ fn places_that_can_be_read_again_are_not_damaged_any_more() {
     });
 }
 
-/// "Damaged" is said of what no disk of the pool can give, present or absent.
+/// `Damaged` is the error only if no disk of the pool, present or absent, can provide the bytes.
 #[test]
 fn what_absent_disks_may_have_is_not_damaged() {
     #[derive(Clone, Copy, PartialEq)]
@@ -275,7 +275,7 @@ fn what_absent_disks_may_have_is_not_damaged() {
         (&[Unreadable, Unreadable, Missing], ErrorKind::Unreachable),
         (&[Forgotten, Forgotten, Missing], ErrorKind::Unreachable),
         (&[Forgotten, Unreadable, Missing], ErrorKind::Unreachable),
-        // Were they all back, there would still be too few.
+        // Even with all of them back there would be too few.
         (
             &[Forgotten, Forgotten, Unreadable, Missing],
             ErrorKind::Damaged,
@@ -314,14 +314,14 @@ fn what_absent_disks_may_have_is_not_damaged() {
                 (stats.damaged_reads, stats.unreachable_reads),
                 (u64::from(is_damaged), u64::from(!is_damaged)),
             );
-            // When all are back it is as if nothing had been.
+            // With all disks back, everything can be read.
             world.disks.iter().for_each(|disk| disk.clear_faults());
             world.cold(&[]).await.check(&written).await;
         });
     }
 }
 
-/// A reader of half a record has all of it read at once, and gets what is well of it also if the rest is not.
+/// A read of half a record fetches the whole record at once, and returns its intact part even if the rest is corrupt.
 #[test]
 fn damage_costs_no_more_than_the_part_that_it_is_in() {
     block_on(async {
@@ -345,7 +345,7 @@ fn damage_costs_no_more_than_the_part_that_it_is_in() {
         ];
         for (parts, is_well) in cases {
             let range = parts.start * PART..parts.end * PART;
-            // Nothing is in memory.
+            // The caches are empty.
             let got = world.cold(&[]).await.read(written, range.clone()).await;
             match got {
                 Ok(bytes) => {
@@ -378,14 +378,14 @@ fn a_stripe_without_two_disks_is_read_once() {
             assert!(got.expect("read") == each.data);
         }
         let stats = cold.store.stats();
-        // Each stripe once: four units, whichever they are.
+        // Each stripe once: any four units.
         assert_eq!(stats.disk_read_bytes, 8 << 20);
         assert_eq!(stats.degraded_reads, 8);
     });
 }
 
-/// Two records share a block and are repaired at the same time: each repair reads the block, puts its record
-/// into it and writes it, so one could put back what the other had just repaired.
+/// Two records share a block and are repaired in parallel. Each repair reads the block, replaces its record and writes
+/// the block, so one could undo the other.
 #[test]
 fn repairs_of_one_block_do_not_undo_each_other() {
     for seed in 0..40 {
@@ -418,8 +418,8 @@ fn repairs_of_one_block_do_not_undo_each_other() {
     }
 }
 
-/// A disk whose reads are wrong now and then: what a repair reads of the record beside, to write the block, must not
-/// become wrong for good.
+/// A disk returns wrong bytes now and then. A repair reads the neighbouring record to write the block: that record must
+/// not become wrong for good.
 #[test]
 fn a_repair_does_not_write_what_the_disk_gives_of_the_record_beside() {
     block_on(async {
@@ -439,7 +439,7 @@ fn a_repair_does_not_write_what_the_disk_gives_of_the_record_beside() {
                 bit: u64::from(written[record].pointer.location.offset_bytes + 7) * 8,
             },
         };
-        // What was asked for, by itself and with all shards; then what is beside it.
+        // The wanted bytes, by themselves and with all shards; then the bytes around them.
         cold.disks[bad].inject(flip(0, 2));
         cold.disks[bad].inject(flip(1, 2));
         let read = cold.read_all(&written[0]).await;
@@ -456,7 +456,7 @@ fn a_repair_does_not_write_what_the_disk_gives_of_the_record_beside() {
     });
 }
 
-/// As above, with a scrub in the place of the second repair.
+/// As above, with a scrub instead of the second repair.
 #[test]
 fn a_repair_and_a_scrub_of_one_block_do_not_undo_each_other() {
     for seed in 0..100 {
@@ -475,7 +475,8 @@ fn a_repair_and_a_scrub_of_one_block_do_not_undo_each_other() {
                 cold.disks[bad].flip_bit(&name, at + 7, 3);
             }
             cold.disks[bad].yield_at_random(seed, 4);
-            // Each a task of its own, as the repair is one: else that would be done between two of their turns.
+            // Each is a task of its own, like the repair: otherwise the repair would run between two turns of the
+            // scrub.
             let store = cold.store.clone();
             let scrub = tokio::spawn(async move {
                 let pace = unpaced();
@@ -496,7 +497,7 @@ fn a_repair_and_a_scrub_of_one_block_do_not_undo_each_other() {
     }
 }
 
-/// No read of a shard is done before the gate opens.
+/// Reads of a shard wait until the gate opens.
 struct ReadGate(Arc<Semaphore>);
 
 impl DiskPace for ReadGate {
@@ -510,7 +511,7 @@ impl DiskPace for ReadGate {
     }
 }
 
-/// A disk that answers nothing is waited for only where there is no other way.
+/// Reads wait for an unresponsive disk only if there is no other way.
 #[test]
 fn reads_do_not_wait_for_a_silent_disk() {
     block_on(async {
@@ -550,7 +551,7 @@ fn reads_do_not_wait_for_a_silent_disk() {
     });
 }
 
-/// Nor where another shard is wrong, as long as the others are enough.
+/// This also holds if another shard is wrong, as long as the others are enough.
 #[test]
 fn wrong_bytes_are_recovered_without_a_silent_disk() {
     block_on(async {
@@ -613,7 +614,7 @@ fn writes_go_around_failing_disks() {
                         });
                     }
                     for _ in 0..3 {
-                        // A new stream each time, so that segments are made too.
+                        // A new stream each time, so that segments are created, too.
                         let records =
                             vec![(data(&mut rng, 50_000, false, true), Compression::None)];
                         let stream = Stream::File(written.len() as u64);
@@ -656,7 +657,7 @@ fn all_disks_failing_is_an_error_and_passes() {
         for disk in &world.disks {
             disk.inject(FaultRule {
                 kind: Some(OpKind::Write),
-                // Also those that were recycled meanwhile.
+                // Includes shards that were recycled meanwhile.
                 name_part: String::new(),
                 skip: 0,
                 times: u64::MAX,
@@ -676,7 +677,7 @@ fn all_disks_failing_is_an_error_and_passes() {
                 .await,
         );
         world.check(&written).await;
-        // Segments in which nothing was acknowledged are not left behind.
+        // Segments without acknowledged records are not left behind.
         world.store.seal_all(VOLUME).await;
         assert_eq!(world.store.segments(VOLUME).len(), 2);
     });
@@ -741,8 +742,8 @@ fn a_pool_started_without_disks_writes_narrower() {
 fn a_shard_whose_file_is_gone_is_rebuilt() {
     block_on(async {
         let mut rng = Rng::new(11);
-        // Sealed, and cut off by a crash before that. A parity shard is missed when one of data is
-        // away, and then rebuilt from what is left.
+        // Sealed, and cut off by a crash before that. A lost parity shard is noticed when a data shard is away, and is
+        // then rebuilt from the rest.
         let cases = [true, false].map(|sealed| (0..5_u8).map(move |index| (sealed, index)));
         for (sealed, index) in cases.into_iter().flatten() {
             let world = World::new(6, u64::from(index)).await;
@@ -762,7 +763,7 @@ fn a_shard_whose_file_is_gone_is_rebuilt() {
             let stats = cold.store.stats();
             assert_eq!((stats.checksum_errors, stats.repairs), (0, 0));
             if !sealed {
-                // Nothing vouches for the others: a scrub has its records written anew.
+                // The others cannot be verified: a scrub has the records rewritten.
                 assert_eq!((stats.rebuilds, stats.rebuilds_failed), (0, 1), "{index}");
                 let unsealed = cold.store.unsealed(VOLUME, &unpaced()).await;
                 assert!(unsealed.expect("named").contains(&segment));
@@ -771,14 +772,14 @@ fn a_shard_whose_file_is_gone_is_rebuilt() {
             assert_eq!((stats.rebuilds, stats.rebuilds_failed), (1, 0), "{index}");
             let rebuilt = cold.disks[disk].file_bytes(&file).expect("there again");
             assert!(rebuilt == before, "shard {index}, sealed {sealed}");
-            // It is as good as the one before: two others may go now.
+            // It is as good as the previous one: two others may be lost now.
             let lost = [(index + 1) % 4, (index + 2) % 4].map(disk_of);
             cold.cold(&lost).await.check(&written).await;
         }
     });
 }
 
-/// A check of the file system may leave a file so. It says nothing of the disk, which was put out for it.
+/// A check of the file system may leave such a file. It used to fault the disk, which is not at fault.
 #[test]
 fn a_shard_that_is_cut_short_is_rebuilt_and_its_disk_is_fine() {
     block_on(async {
@@ -795,7 +796,7 @@ fn a_shard_that_is_cut_short_is_rebuilt_and_its_disk_is_fine() {
             }
             let (disk, file) = world.shard_file(segment, index);
             let before = world.disks[disk].file_bytes(&file).expect("there");
-            // Parity is missed when a disk with data is away, and too little is left to make it anew.
+            // Lost parity is noticed when a disk with data is away, and then too little is left to rebuild it.
             let first = world.shard_file(segment, 0).0;
             let away = if index < 2 { vec![] } else { vec![first] };
             let cold = world.cold(&away).await;
@@ -818,7 +819,7 @@ fn a_shard_that_is_cut_short_is_rebuilt_and_its_disk_is_fine() {
             let after = cold.disks[disk].file_bytes(&file).expect("there");
             let is_rebuilt = sealed && index < 2;
             assert_eq!(cold.store.stats().rebuilds, u64::from(is_rebuilt));
-            // Nothing vouches for the others, or they are too few.
+            // The others cannot be verified, or they are too few.
             assert!(is_rebuilt || after.len() == 100_000, "shard {index}");
             if is_rebuilt {
                 let footer_of = |bytes: &[u8]| cairn_shard::decode_footer(bytes).expect("sealed");
@@ -834,7 +835,7 @@ fn a_shard_that_is_cut_short_is_rebuilt_and_its_disk_is_fine() {
     });
 }
 
-/// A pointer may be wrong. What ends where the others say that it does is left alone.
+/// A pointer may be wrong. A shard with the length that the others imply is left alone.
 #[test]
 fn a_shard_that_is_asked_for_what_is_behind_its_end_is_not_rebuilt() {
     block_on(async {
@@ -843,7 +844,7 @@ fn a_shard_that_is_asked_for_what_is_behind_its_end_is_not_rebuilt() {
         let record = data(&mut rng, 64 << 10, false, true);
         let mut written = world.append_ok(code(2, 1), vec![record]).await;
         world.store.seal_all(VOLUME).await;
-        // Not all of its shards could be cut behind their footers, as far as the metadata knows.
+        // According to the metadata, not all of its shards could be cut behind their footers.
         let mut known = world.store.segments(VOLUME);
         known[0].shard_len_bytes = 8 << 20;
         let cold = world.restart(world.disks.clone(), &[], known).await;
@@ -869,8 +870,7 @@ fn footers_name_the_term_that_wrote_them() {
     });
 }
 
-/// A disk that has no space for a shard works: data that had to go without it would be less protected
-/// than what was asked for, and nobody would know.
+/// A disk without space for a shard works. Data written without it would silently have less protection than wanted.
 #[test]
 fn a_full_disk_is_no_reason_for_fewer_copies() {
     block_on(async {
@@ -895,8 +895,8 @@ fn a_full_disk_is_no_reason_for_fewer_copies() {
     });
 }
 
-/// One write that fails says nothing of the disk: with two disks, or three and two parities, there is none to
-/// take its place, and data that went without it would be less protected than what was asked for.
+/// One failed write does not fault a disk. With two disks, or three and two parities, no other disk can replace it, and
+/// data written without it would have less protection than wanted.
 #[test]
 fn one_error_is_no_reason_for_fewer_copies() {
     block_on(async {
@@ -929,7 +929,7 @@ fn one_error_is_no_reason_for_fewer_copies() {
     });
 }
 
-/// Room that is short when bytes are written is no other case than when the file is made.
+/// Lack of room during a write counts like lack of room when the file is created.
 #[test]
 fn a_disk_that_is_full_when_it_is_written_to_is_no_reason_for_fewer_copies() {
     block_on(async {
@@ -952,8 +952,8 @@ fn a_disk_that_is_full_when_it_is_written_to_is_no_reason_for_fewer_copies() {
     });
 }
 
-/// The disk of a world at `index` as a restart, or somebody who looked after it, brings it back: it fails after
-/// as few errors in a row as the real ones.
+/// A disk of a world at `index` as a restart, or an operator, brings it back: it is faulted after as few consecutive
+/// errors as real ones.
 async fn join_again(world: &World, index: usize) -> Arc<ShardDisk> {
     let disk: Arc<dyn Disk> = world.disks[index].clone();
     let joined = ShardDisk::open(disk, POOL, ShardSettings::default()).await;
@@ -980,7 +980,7 @@ fn a_disk_that_is_back_is_used_by_the_next_append() {
         join_again(&world, 0).await;
         assert_eq!(parity_of_next(Stream::Mixed).await, 2);
         assert_eq!(parity_of_next(Stream::File(1)).await, 2);
-        // What is good enough stays in use.
+        // A segment with sufficient protection stays in use.
         assert_eq!(parity_of_next(Stream::Mixed).await, 2);
         assert_eq!(world.store.stats().segments_created, 4);
     });
@@ -1039,7 +1039,7 @@ fn a_rebuild_that_fails_is_not_tried_at_every_read() {
     });
 }
 
-/// Its disks have no room: damage in a volume that is opened to be read is read around, and nothing on the disks changes.
+/// The disks have no room: reads of a read-only volume work around corruption, and nothing on the disks changes.
 #[test]
 fn what_is_opened_to_be_read_is_not_repaired() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! Pools on several nodes: what new segments, moves and rebuilds make of them.
+//! Pools on several nodes: the placement of new segments, moves and rebuilds.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::moves::unpaced;
 use super::world::*;
 use crate::*;
 
-/// A pool of so many nodes with two disks each: 1 and 2 on the first, and so on.
+/// A pool of nodes with two disks each: 1 and 2 on the first, and so on.
 async fn on_nodes(node_count: usize, seed: u64) -> World {
     let world = World::new(2 * node_count, seed).await;
     set_members(&world, &[], &[]);
@@ -22,7 +22,7 @@ fn node_of(disk: DiskId) -> NodeId {
     NodeId(disk.0.div_ceil(2))
 }
 
-/// Tells the store which disks leave, and which are not there.
+/// Tells the store which disks are draining, and which are missing.
 fn set_members(world: &World, draining: &[u128], lost: &[u128]) {
     let before = world.store.members();
     let ids = (1..=world.disks.len() as u128).map(DiskId);
@@ -52,7 +52,7 @@ async fn fill(world: &World, rng: &mut Rng) -> Vec<Written> {
     all
 }
 
-/// Moves all shards off these disks; how many moved, and how many found no place.
+/// Moves all shards off these disks. Returns how many moved, and how many had no target.
 async fn move_off(world: &World, from: &[u128]) -> (usize, usize) {
     let (mut moved, mut refused) = (0, 0);
     for info in world.store.segments(VOLUME) {
@@ -78,7 +78,7 @@ async fn move_off(world: &World, from: &[u128]) -> (usize, usize) {
     (moved, refused)
 }
 
-/// How many nodes each segment survives.
+/// Numbers of nodes that the segments survive.
 fn nodes_survived(world: &World) -> BTreeSet<usize> {
     let segments = world.store.segments(VOLUME);
     let survives = segments.iter().map(|info| world.store.survives(info));
@@ -103,7 +103,7 @@ fn each_shard_has_a_node_of_its_own_and_keeps_that() {
         let segment_count = world.store.segments(VOLUME).len();
         assert_eq!(nodes_survived(&world), [2].into());
 
-        // What is on a disk that leaves goes to the other disk of its node.
+        // Shards on a draining disk go to the other disk of its node.
         set_members(&world, &[1], &[]);
         let on_first = shards_on(&world, &[1]);
         assert!(on_first > 0, "chosen so that there is something to move");
@@ -112,13 +112,13 @@ fn each_shard_has_a_node_of_its_own_and_keeps_that() {
         assert_eq!(nodes_survived(&world), [2].into());
         world.check(&written).await;
 
-        // The whole node leaves: everywhere else two shards would fail together.
+        // The whole node drains: on any other node two shards would fail together.
         set_members(&world, &[1, 2], &[]);
         assert_eq!(move_off(&world, &[2]).await, (0, segment_count));
         assert_eq!(nodes_survived(&world), [2].into());
         assert_eq!(world.store.default_code(), code(2, 2));
 
-        // It is lost: to have the shard anywhere is better than not to have it.
+        // The node is lost: a shard anywhere is better than none.
         set_members(&world, &[], &[1, 2]);
         assert_eq!(nodes_survived(&world), [1].into());
         assert_eq!(move_off(&world, &[2]).await, (segment_count, 0));
@@ -144,7 +144,7 @@ fn a_lost_node_makes_new_segments_narrower() {
         // Half of four nodes, then a third of three.
         let left = world.store.usable(wanted);
         assert_eq!(left.total_bytes, all.total_bytes / 2);
-        // With two nodes left it is as many disks as ever, and a node.
+        // With two nodes left it survives as many disks as before, and a node.
         set_members(&world, &[], &[5, 6, 7, 8]);
         let more = fill_with(&world, wanted, &mut Rng::new(3)).await;
         let last = world.store.segments(VOLUME);
@@ -162,7 +162,7 @@ async fn fill_with(world: &World, code: cairn_erasure::Code, rng: &mut Rng) -> V
     world.append_ok(code, records).await
 }
 
-/// On one node disks count, whatever the node is called.
+/// On one node disks count, whatever the id of the node.
 #[test]
 fn one_node_is_as_it_was() {
     block_on(async {

@@ -1,4 +1,5 @@
-//! Encrypted volumes: only what was written, by who has the key. That all else is as with others every second seed shows.
+//! Encrypted volumes: only the written bytes, and only with the key. Every second seed of the other tests uses one,
+//! too.
 
 use bytes::Bytes;
 use cairn_base::crc32c;
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 use super::world::*;
 use crate::*;
 
-/// Of an encrypted volume.
+/// Seed of an encrypted volume.
 const SEED: u64 = 1;
 
 fn location(record: &EncodedRecord) -> Location {
@@ -26,14 +27,14 @@ fn key(seed: u64) -> VolumeKey {
     VolumeKey::random(VOLUME, &*TestWorld::new(seed).env.entropy)
 }
 
-/// A record as it is stored, and its pointer.
+/// A record in its stored form, and its pointer.
 fn stored(data: &Bytes, compression: Compression, salt: u8) -> (RecordPointer, Vec<u8>) {
     let parts = data.chunks(5000).map(Bytes::copy_from_slice).collect();
     let record = encode_encrypted_record(parts, compression, &key(1), [salt; 16]);
     (record.pointer(location(&record)), record.parts().concat())
 }
 
-/// What a reader would get whose checksums somebody has made to fit.
+/// The result of a reader if an attacker has made the checksums match.
 fn opened(pointer: &RecordPointer, key: &VolumeKey, stored: &[u8]) -> Result<Bytes, RecordError> {
     let encryption = pointer.encryption.as_ref().expect("it is encrypted");
     let parts = [Bytes::copy_from_slice(stored)];
@@ -52,7 +53,7 @@ proptest! {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd(1)] {
             let (pointer, mut stored) = stored(&data, compression, 3);
             prop_assert_eq!(pointer.check(), Ok(()));
-            // Places and lengths are as without encryption, and checksums are of what is stored.
+            // Places and lengths are as without encryption, and checksums cover the stored bytes.
             let as_plain = encode_record(vec![data.clone()], compression);
             prop_assert_eq!(stored.len(), as_plain.stored_len_bytes() as usize);
             prop_assert_eq!(pointer.codec, as_plain.codec());
@@ -89,7 +90,7 @@ proptest! {
     }
 }
 
-/// Granules, with their tags, of the same record or of another are not taken for one another.
+/// Granules with their tags cannot be swapped within a record or between records.
 #[test]
 fn granules_have_their_places() {
     let len = 3 * CHECKSUM_GRANULE_BYTES as usize;
@@ -147,7 +148,7 @@ fn a_volume_without_its_key_is_checked_and_not_read() {
         );
 
         let world = world.cold(&[]).await;
-        // Granules alone, at the ends of such, and all.
+        // Single granules, at their ends, and all of them.
         for range in [
             0..1,
             32_767..32_769,

@@ -1,4 +1,4 @@
-//! An owner whose volume somebody else took, and disks that do not say whether they refuse it.
+//! An owner that lost its volume, and disks that do not confirm that they refuse it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn unpaced() -> Pace {
     Pace::new(TestWorld::new(1).env.clock, 0)
 }
 
-/// The store of another process that uses the same disks, as of now.
+/// The store of another process on these disks, as of now.
 fn successor(world: &World) -> Arc<SegmentStore> {
     let env = TestWorld::new(77).env;
     let none: Vec<Arc<cairn_shard::ShardDisk>> = Vec::new();
@@ -70,7 +70,7 @@ fn the_volume_of_an_old_owner_ends_and_loses_nothing() {
         let opened = next.open_volume(VOLUME, NEXT, allocate(1000), known);
         opened.await.expect("opened");
 
-        // Into an open segment; what it did not reach is not tried on other disks.
+        // Into an open segment; a refused write is not retried on other disks.
         let late = vec![(data(&mut rng, 5000, false, true), Compression::None)];
         let retries = world.store.stats().append_retries;
         let refused = world.append(code(4, 2), Stream::Mixed, late.clone()).await;
@@ -103,7 +103,7 @@ fn the_volume_of_an_old_owner_ends_and_loses_nothing() {
         let encoded = vec![encode_record(vec![late[0].0.clone()], Compression::None)];
         let appended = next.append(VOLUME, code(4, 2), Stream::Mixed, encoded);
         appended.await.expect("the new owner writes");
-        // What the old one opened again is refused, too.
+        // Segments that the old owner reopened are refused, too.
         let again = world
             .store
             .open_volume(VOLUME, EPOCH, allocate(2000), Vec::new());
@@ -111,7 +111,7 @@ fn the_volume_of_an_old_owner_ends_and_loses_nothing() {
     });
 }
 
-/// The first that an old owner hears of its end may be anything.
+/// Any step may be the first in which an old owner learns of its end.
 #[test]
 fn each_step_of_an_old_owner_ends_its_volume() {
     block_on(async {
@@ -225,7 +225,7 @@ fn a_disk_that_does_not_promise_is_away_until_it_has() {
             );
         settle().await;
         assert!(!opening.is_finished());
-        // Twice the looks at the disks of one deadline.
+        // Twice the checks of one deadline.
         for _ in 0..2 {
             world
                 .clock
@@ -235,7 +235,7 @@ fn a_disk_that_does_not_promise_is_away_until_it_has() {
         assert!(opening.is_finished(), "it holds nobody up");
         opening.await.expect("no panic").expect("opened");
         assert!(world.store.healthy_disk(silent).is_none());
-        // It is read, and takes nothing; nothing is given up because of it.
+        // The disk is read and gets no writes; nothing is given up because of it.
         world.check(&written).await;
         let records = vec![data(&mut rng, 300_000, false, true)];
         let more = world.append_ok(code(4, 2), records).await;
@@ -265,7 +265,7 @@ fn a_disk_that_cannot_promise_yet_is_asked_again() {
             .store
             .open_volume(VOLUME, NEXT, allocate(1000), Vec::new());
         opened.await.expect("opened");
-        // It was asked again at once, by the task that keeps asking.
+        // The task that retries asked again at once.
         settle().await;
         world.clock.advance(Duration::from_secs(2));
         settle().await;
@@ -290,7 +290,7 @@ fn a_disk_that_joins_is_asked_for_all_volumes() {
     });
 }
 
-/// A disk of another node that failed may come back by itself, and is the same disk to those who have it from there.
+/// A faulted disk of another node may recover by itself, and keeps its handle for the nodes that use it.
 #[test]
 fn a_disk_that_had_failed_when_a_volume_was_opened_is_asked_when_it_is_back() {
     block_on(async {
@@ -347,7 +347,7 @@ fn a_pool_too_full_to_promise_has_no_room_and_is_not_broken() {
     });
 }
 
-/// They are shards, but of no segment: who has the metadata decides about them.
+/// They are shards, but of no segment: the owner of the metadata decides about them.
 #[test]
 fn a_sweep_leaves_files_of_log_and_state_alone() {
     block_on(async {
@@ -368,7 +368,7 @@ fn a_sweep_leaves_files_of_log_and_state_alone() {
         assert_eq!(swept.shards_removed, 1);
         let left = disk.list(VOLUME).await.expect("listed");
         assert_eq!(left.names, kept);
-        // They go with the volume.
+        // They are deleted with the volume.
         let swept = world
             .store
             .remove_volume(VOLUME, &Arc::new(unpaced()))

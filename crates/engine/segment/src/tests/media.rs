@@ -1,4 +1,4 @@
-//! Segments that are to be on one kind of disks.
+//! Segments that ask for a device class.
 
 use std::sync::Arc;
 
@@ -58,11 +58,11 @@ fn segments_are_on_the_kind_that_is_asked_for() {
         name_media(&world, &ssd);
         let wanted = append(&world, SSD, 100_000).await;
         assert_eq!((wanted.media, on(&wanted, &ssd)), (SSD, wanted.disks.len()));
-        // As many may be lost as anywhere; there are fewer disks for data.
+        // As many losses as anywhere; there are fewer disks for data.
         assert_eq!(wanted.code, code(2, 2));
         let any = append(&world, None, 100_001).await;
         assert_eq!((any.media, any.code), (None, code(4, 2)));
-        // Two kinds are two segments, and each goes on where it was.
+        // Two classes are two segments, and each stream continues in its own.
         let again = append(&world, SSD, 100_002).await;
         assert_eq!(again.id, wanted.id);
         assert_ne!(any.id, wanted.id);
@@ -72,7 +72,7 @@ fn segments_are_on_the_kind_that_is_asked_for() {
     });
 }
 
-/// See `cairn_base::planted`: with two disks of the kind a segment there would survive the loss of one.
+/// See `cairn_base::planted`: with two disks of the class a segment there would survive the loss of one.
 #[test]
 fn protection_comes_before_the_kind() {
     use cairn_base::planted::{Bug, plant};

@@ -1,4 +1,4 @@
-//! What a move of a shard meets on its way: sweeps, removals, disks that are away, bytes that nobody vouches for.
+//! Events during a move of a shard: sweeps, removals, missing disks, unverifiable bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ struct Gate {
     open: Arc<Notify>,
 }
 
-/// What a test has of a gate.
+/// A test's handle of a gate.
 struct Held {
     reached: Arc<Notify>,
     open: Arc<Notify>,
@@ -82,7 +82,7 @@ async fn filled(disks: usize, seed: u64) -> (World, Vec<Written>, SegmentInfo) {
     (world, written, info)
 }
 
-/// The disk of a pool of seven that holds nothing of a segment of six shards.
+/// In a pool of seven, the disk without a shard of a segment of six.
 fn spare_disk(info: &SegmentInfo) -> usize {
     (0..7)
         .find(|index| !info.disks.contains(&DiskId(*index as u128 + 1)))
@@ -95,7 +95,7 @@ async fn settle() {
     }
 }
 
-/// It would hold up all moves that come after it.
+/// Such a disk would delay all later moves.
 #[test]
 fn no_move_begins_on_a_disk_that_does_not_answer_or_fails() {
     block_on(async {
@@ -136,7 +136,7 @@ fn a_sweep_spares_what_a_move_publishes_meanwhile() {
         let target = spare_disk(&info);
         let cold = world.cold(&[]).await;
         let disk = cold.disks[target].clone();
-        // What crashes left there: two rounds of a sweep, and the shard itself from a move that broke off.
+        // Leftovers of crashes: two rounds of a sweep, and the shard itself from an interrupted move.
         let moved_name = format!("shards/{:08x}/{:016x}.01", VOLUME.0, info.id.0);
         let mut names: Vec<String> = (0..32)
             .map(|index| format!("shards/{:08x}/{:016x}.{index:02}", VOLUME.0, 0))
@@ -158,7 +158,7 @@ fn a_sweep_spares_what_a_move_publishes_meanwhile() {
         local
             .run_until(async move {
                 first.reached.notified().await;
-                // The sweep knows what it is going to delete; the move begins.
+                // The sweep has its list of deletions; the move begins.
                 let moving = tokio::task::spawn_local(async move {
                     store.move_shard(place, &unpaced()).await.expect("moved")
                 });
@@ -173,14 +173,14 @@ fn a_sweep_spares_what_a_move_publishes_meanwhile() {
             })
             .await;
         assert!(disk.file_names().contains(&moved_name), "the moved shard");
-        // Nothing has to be computed where all six shards are there.
+        // With all six shards present, nothing must be computed.
         let again = cold.cold(&[]).await;
         again.check(&written).await;
         assert_eq!(again.store.stats().degraded_reads, 0);
     });
 }
 
-/// A disk that hangs holds a sweep up, and the volume is opened again on other disks meanwhile.
+/// A hanging disk delays a sweep, and meanwhile the volume is reopened on other disks.
 #[test]
 fn a_sweep_spares_what_is_written_after_the_volume_was_opened_again() {
     block_on(async {
@@ -220,7 +220,7 @@ fn a_move_that_fails_leaves_no_file() {
     block_on(async {
         let (world, _, info) = filled(7, 21).await;
         world.store.seal_all(VOLUME).await;
-        // Three of six shards are away: it takes four to compute one.
+        // Three of six shards are away: computing one takes four.
         let away = [0, 1, 2].map(|shard: usize| info.disks[shard].0 as usize - 1);
         let cold = world.cold(&away).await;
         let free_before = cold.store.space().free_bytes;
@@ -241,7 +241,7 @@ fn bytes_are_given_up_only_when_every_other_disk_is_there() {
     block_on(async {
         let (world, written, info) = filled(7, 22).await;
         world.store.seal_all(VOLUME).await;
-        // Wrong on the draining disk, and for now too few others to compute them.
+        // Wrong on the draining disk, and at present too few others to compute them.
         let (disk, file) = world.shard_file(info.id, 0);
         world.disks[disk].flip_bit(&file, 4096, 1);
         let away = [1, 2, 3].map(|shard: usize| info.disks[shard].0 as usize - 1);
@@ -267,7 +267,7 @@ async fn single_copy(world: &World, len_bytes: usize) -> (Vec<Written>, SegmentI
     (written, world.store.segments(VOLUME).remove(0))
 }
 
-/// A crash took the length of a file: what was answered is before its end, so nothing of it is lost.
+/// A crash lost the length of a file: acknowledged bytes are before its end, so nothing is lost.
 #[test]
 fn a_single_copy_that_a_crash_cut_short_is_moved_as_it_is() {
     block_on(async {
@@ -288,7 +288,7 @@ fn a_single_copy_that_a_crash_cut_short_is_moved_as_it_is() {
     });
 }
 
-/// Its disk may have missed what others have: the copy would look whole.
+/// Its disk may have missed writes that other disks have: the copy would look complete.
 #[test]
 fn one_of_several_copies_that_is_cut_short_is_not_moved_as_it_is() {
     block_on(async {
@@ -308,7 +308,7 @@ fn one_of_several_copies_that_is_cut_short_is_not_moved_as_it_is() {
     });
 }
 
-/// Of a segment that is just being sealed there is neither a footer yet nor the length that it had before.
+/// A segment that is just being sealed has neither a footer nor its earlier length.
 #[test]
 fn a_shard_is_not_moved_while_it_is_sealed() {
     block_on(async {
@@ -316,7 +316,7 @@ fn a_shard_is_not_moved_while_it_is_sealed() {
         let (written, info) = single_copy(&world, 100_000).await;
         let gates = Arc::new(Gates::default());
         let cut = gates.hold(OpKind::SetLen, ".00");
-        // Wherever the copy is made.
+        // On any disk that gets the copy.
         let made = gates.hold(OpKind::Create, ".00.0");
         for disk in &world.disks {
             disk.pace_with(gates.clone());
@@ -352,7 +352,7 @@ fn a_shard_is_not_moved_while_it_is_sealed() {
     });
 }
 
-/// Bytes of a single copy are lost only if the disk that has them works, and does not give them.
+/// Bytes of a single copy are lost only if their disk works and cannot read them.
 #[test]
 fn a_single_copy_on_a_disk_that_fails_for_now_is_not_given_up() {
     block_on(async {
@@ -363,7 +363,7 @@ fn a_single_copy_on_a_disk_that_fails_for_now_is_not_given_up() {
             let cold = world.cold(&[]).await;
             let (disk, _) = cold.shard_file(info.id, 0);
             let gates = Arc::new(Gates::default());
-            // Its footer is read by then, nothing else.
+            // Only its footer is read by then.
             let made = gates.hold(OpKind::Create, ".00.0");
             for disk in &cold.disks {
                 disk.pace_with(gates.clone());
@@ -416,7 +416,7 @@ fn a_single_copy_on_a_disk_that_fails_for_now_is_not_given_up() {
     });
 }
 
-/// Bytes that only this shard still has are not lost because it cannot be opened, or its footer read, once.
+/// Bytes that only this shard still has are not lost by one failure to open it, or to read its footer.
 #[test]
 fn a_shard_that_cannot_be_opened_for_now_is_not_given_up() {
     block_on(async {
@@ -458,7 +458,7 @@ fn a_shard_that_cannot_be_opened_for_now_is_not_given_up() {
     });
 }
 
-/// Two copies, sealed, of which the second is wrong in its first piece: only the first one has that.
+/// Two copies, sealed. The second is wrong in its first piece: only the first one has that.
 async fn one_good_copy(seed: u64) -> (World, Vec<Written>, SegmentInfo) {
     let mut rng = Rng::new(seed);
     let world = World::new(3, seed).await;
@@ -472,7 +472,7 @@ async fn one_good_copy(seed: u64) -> (World, Vec<Written>, SegmentInfo) {
     (cold, written, info)
 }
 
-/// A bad sector under the footer says nothing of the bytes before it.
+/// A bad sector under the footer does not affect the bytes before it.
 #[test]
 fn a_shard_whose_footer_alone_cannot_be_read_is_kept() {
     block_on(async {
@@ -482,7 +482,7 @@ fn a_shard_whose_footer_alone_cannot_be_read_is_kept() {
             kind: Some(OpKind::Read),
             name_part: file,
             skip: 0,
-            // Its trailer, when it is asked for and when it is asked for again.
+            // Its trailer, at the first request and at the retry.
             times: 2,
             fault: Fault::Io,
         });
@@ -494,7 +494,7 @@ fn a_shard_whose_footer_alone_cannot_be_read_is_kept() {
     });
 }
 
-/// Who reads gets from such a disk what it still gives; a move would delete that.
+/// Readers get the readable bytes of such a disk; a move would delete them.
 #[test]
 fn what_only_a_failed_disk_may_have_is_left_to_the_records() {
     block_on(async {
@@ -505,7 +505,7 @@ fn what_only_a_failed_disk_may_have_is_left_to_the_records() {
         let moved = moved.map(|moved| moved.lost_bytes);
         assert!(matches!(moved, Err(MoveError::Unsealed)), "{moved:?}");
         cold.check(&written).await;
-        // Taken out of the pool it has nothing for anybody.
+        // After its removal from the pool it is of no use to any reader.
         cold.store.disk_forget(disk.id());
         let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
         assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
@@ -593,7 +593,7 @@ fn a_removal_does_not_wait_for_a_slow_move() {
 #[test]
 fn nothing_is_computed_from_bytes_that_nobody_vouches_for() {
     block_on(async {
-        // Not sealed, as a crash leaves it, and a wrong bit that no footer tells.
+        // Not sealed, as a crash leaves it, with a wrong bit that no footer shows.
         let (world, written, info) = filled(7, 26).await;
         let (disk, file) = world.shard_file(info.id, 0);
         world.disks[disk].flip_bit(&file, 4096, 1);
@@ -602,14 +602,14 @@ fn nothing_is_computed_from_bytes_that_nobody_vouches_for() {
         let moved = cold.store.move_shard(at(&info, 4), &unpaced()).await;
         assert!(moved.is_err(), "parity was computed from a wrong bit");
         cold.check(&written).await;
-        // It is there, and can be copied as it is.
+        // The shard exists, and can be copied unchanged.
         let cold = world.cold(&[]).await;
         let moved = cold.store.move_shard(at(&info, 4), &unpaced()).await;
         moved.expect("moved").finish().await;
     });
 }
 
-/// The shard's own footer cannot be read, so that nothing of its own tells whether its bytes are right.
+/// The shard's own footer is unreadable, so nothing verifies its bytes.
 #[test]
 fn a_shard_whose_footer_is_damaged_is_computed_from_those_that_are_vouched_for() {
     block_on(async {
@@ -635,8 +635,8 @@ fn a_shard_whose_footer_is_damaged_is_computed_from_those_that_are_vouched_for()
     });
 }
 
-/// As before, and three of the others are wrong at the same place: what the shard holds may be right, and nobody
-/// may take it for that.
+/// As before, and three of the others are wrong at that place: the shard's bytes may be right, but must not count as
+/// verified.
 #[test]
 fn bytes_that_nobody_vouches_for_are_kept_and_not_taken_for_good() {
     block_on(async {
@@ -664,14 +664,14 @@ fn bytes_that_nobody_vouches_for_are_kept_and_not_taken_for_good() {
             (scrub.wrong_bytes, scrub.repaired_bytes),
             ((4 * 64) << 10, 0)
         );
-        // The records tell: what lies on this shard alone is read.
+        // The records show it: those on this shard alone are read.
         let results = written.iter().map(|each| cold.read_all(each));
         let results = futures_util::future::join_all(results).await;
         assert!(results.iter().any(Result::is_ok));
     });
 }
 
-/// A crash came between the footers, and there are too few to compute a shard, although nothing is lost.
+/// A crash came between the footers. Too few are left to compute a shard, although nothing is lost.
 #[test]
 fn a_segment_that_is_half_sealed_is_left_to_its_records() {
     block_on(async {
@@ -721,7 +721,7 @@ fn a_move_whose_end_is_not_known_keeps_both_files() {
             let swept = again.store.sweep(VOLUME).await.expect("swept");
             assert_eq!(swept.shards_removed, 1);
             again.check(&written).await;
-            // It can be moved again.
+            // The shard can be moved again.
             let moved = again.store.move_shard(place, &unpaced()).await;
             moved.expect("moved").finish().await;
             again.cold(&[]).await.check(&written).await;
@@ -738,7 +738,7 @@ impl DiskPace for Never {
     }
 }
 
-/// What is on it is deleted after the next start, also if nobody knows of it any more.
+/// Its files are deleted after the next start, even those of unknown segments.
 #[test]
 fn nothing_is_deleted_on_a_disk_that_has_failed() {
     block_on(async {
@@ -801,7 +801,7 @@ fn a_disk_that_leaves_waits_for_segments_being_made() {
     block_on(async {
         let world = World::new(3, 27).await;
         let gates = Arc::new(Gates::default());
-        // The first file of the first segment, wherever it is made.
+        // The first file of the first segment, on any disk.
         let held = gates.hold(OpKind::Create, "0000000000000001.00");
         for disk in &world.disks {
             disk.pace_with(gates.clone());
@@ -827,7 +827,7 @@ fn a_disk_that_leaves_waits_for_segments_being_made() {
                 held.open.notify_one();
                 done.await.expect("ended");
                 let appended = appending.await.expect("ended");
-                // It is known to be there now; who removes the disk sees it.
+                // Its disks are known now; the removal of the disk sees it.
                 let known = store.segments(VOLUME);
                 assert!(known.iter().any(|info| info.disks.contains(&on)));
                 assert_eq!(appended.segments.len(), 1);
@@ -836,7 +836,7 @@ fn a_disk_that_leaves_waits_for_segments_being_made() {
     });
 }
 
-/// A scrub was about to read a shard that then was elsewhere: it took the shard for lost.
+/// A scrub was about to read a shard that then moved: it used to count the shard as lost.
 #[test]
 fn a_shard_that_moves_beside_a_scrub_is_not_wrong() {
     block_on(async {

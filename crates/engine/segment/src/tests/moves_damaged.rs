@@ -1,4 +1,4 @@
-//! Moves of shards with bytes that cannot be had: nothing that could still be read is lost with them.
+//! Moves of shards with unrecoverable bytes: no readable byte is lost with them.
 
 use cairn_testkit::{Fault, FaultRule, OpKind, Rng};
 
@@ -6,7 +6,7 @@ use super::moves::{at, unpaced};
 use super::world::*;
 use crate::*;
 
-/// Records of a block each, sixteen to a piece, in a row of their own.
+/// Records of a block each, sixteen to a piece, in stripes of their own.
 async fn one_piece(world: &World, code: cairn_erasure::Code) -> (Vec<Written>, SegmentInfo) {
     let mut rng = Rng::new(40);
     let records = (0..16).map(|_| data(&mut rng, 4096, false, true)).collect();
@@ -51,13 +51,13 @@ fn a_single_copy_is_moved_with_what_is_wrong_in_it() {
         moved.finish().await;
         let cold = cold.cold(&[]).await;
         assert_eq!(readable(&cold, &written).await, all_but_first());
-        // Nobody takes the piece for good.
+        // The piece does not count as verified.
         let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
         assert_eq!(scrub.expect("scrubbed").wrong_bytes, 64 << 10);
     });
 }
 
-/// The disk works, and some of what it holds cannot be read: the rest must not wait for that, nor be lost with it.
+/// The disk works, and some of its bytes are unreadable: the rest must neither wait for them nor be lost with them.
 #[test]
 fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up_by_blocks() {
     block_on(async {
@@ -76,7 +76,7 @@ fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up_by_blocks() {
             cold.disks[disk].inject(FaultRule {
                 kind: Some(OpKind::Read),
                 name_part: "shards/".to_owned(),
-                // Behind the two reads of the footer.
+                // After the two reads of the footer.
                 skip: 2,
                 times,
                 fault: Fault::Io,
@@ -117,7 +117,7 @@ async fn wrong_in_one(seed: u64, wrong: u8) -> (World, Vec<Written>, SegmentInfo
     (world, written, info)
 }
 
-/// What is right beside a piece that was given up is on one disk alone: a scrub has it written anew.
+/// The right bytes around a piece that was given up are on one disk only: a scrub has them rewritten.
 #[test]
 fn what_is_right_beside_a_lost_piece_is_written_anew() {
     block_on(async {
@@ -150,18 +150,18 @@ fn what_only_a_missing_disk_has_is_not_given_up() {
         let moved = moved.map(|moved| moved.lost_bytes);
         assert!(matches!(moved, Err(MoveError::Unsealed)), "{moved:?}");
         world.cold(&[]).await.check(&written).await;
-        // Taken out of the pool it has nothing for anybody.
+        // After its removal from the pool it is of no use to any reader.
         cold.store.disk_forget(info.disks[0]);
         let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
         assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
     });
 }
 
-/// An error says nothing of what the disk of the other copy has: it is asked again before anything is given up.
+/// An error tells nothing about the bytes on the disk of the other copy: it is asked again before anything is given up.
 #[test]
 fn what_another_disk_does_not_give_at_once_is_not_given_up() {
     block_on(async {
-        // The part, its piece, the piece once more, and after a look at the disk.
+        // The part, its piece, the piece once more, and after a probe of the disk.
         for (times, lost_bytes) in [(2, 0), (3, 0), (4, 64 << 10)] {
             let world = World::new(3, 35).await;
             let (written, info) = one_piece(&world, code(1, 1)).await;
@@ -171,7 +171,7 @@ fn what_another_disk_does_not_give_at_once_is_not_given_up() {
             let fail = |name_part: &str, times| FaultRule {
                 kind: Some(OpKind::Read),
                 name_part: name_part.to_owned(),
-                // Behind the two reads of the footer.
+                // After the two reads of the footer.
                 skip: 2,
                 times,
                 fault: Fault::Io,
@@ -181,7 +181,7 @@ fn what_another_disk_does_not_give_at_once_is_not_given_up() {
             let moved = moved.expect("moved");
             assert_eq!(moved.lost_bytes, lost_bytes, "{times}");
             moved.abandon().await;
-            // A disk that gives nothing at all has lost nothing.
+            // A disk that reads nothing at all has lost nothing.
             cold.disks[disk].clear_faults();
             cold.disks[disk].inject(fail("", u64::MAX));
             let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;

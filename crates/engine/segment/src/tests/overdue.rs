@@ -1,5 +1,4 @@
-//! Disks that do not answer a write: appends go on without them where others are enough, and what is written late
-//! harms nobody.
+//! Disks that do not answer a write: appends go on without them where others are enough, and late writes do no harm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +83,7 @@ async fn goes_on_without(kind: OpKind, n: u8, m: u8, disk_count: usize) {
     let world = Arc::new(World::new(disk_count, 3).await);
     let what = format!("{kind:?}, {n}+{m}");
     let silent = match kind {
-        // Only a segment that is being made asks for that.
+        // Only the creation of a segment does these.
         OpKind::Create | OpKind::SyncFolder => None,
         _ => {
             let first = start(&world, code(n, m), 1).await.expect("no panic");
@@ -135,7 +134,7 @@ async fn goes_on_without(kind: OpKind, n: u8, m: u8, disk_count: usize) {
         retries <= 1,
         "{what}: only the first had to be written again: {retries}"
     );
-    // What was held up happens now, and the disk is as good as before.
+    // The held operations complete now, and the disk is as good as before.
     gate.add_permits(1 << 20);
     settle().await;
     assert_eq!(world.store.late.all(), [], "{what}");
@@ -149,7 +148,7 @@ async fn goes_on_without(kind: OpKind, n: u8, m: u8, disk_count: usize) {
             .scrub_segment(VOLUME, id, &pace)
             .await
             .expect("scrub");
-        // What a late disk missed is no damage, and is nothing to hold against it.
+        // Writes that a late disk missed are no corruption, and no fault of the disk.
         assert_eq!(scrub.wrong_bytes, 0, "{what}");
         assert_eq!(scrub.segments_inconsistent, 0, "{what}");
         completed_bytes += scrub.completed_bytes;
@@ -169,7 +168,7 @@ async fn goes_on_without(kind: OpKind, n: u8, m: u8, disk_count: usize) {
     world.cold(&away).await.check(&all).await;
 }
 
-/// Fewer copies than what was asked for are no way out: it is waited for as long as it takes.
+/// Lower protection than wanted is no solution: the append waits for as long as it takes.
 #[test]
 fn a_disk_that_nothing_can_do_without_is_waited_for() {
     block_on(async {
@@ -192,7 +191,7 @@ fn a_disk_that_nothing_can_do_without_is_waited_for() {
     });
 }
 
-/// Nor is one that answers others, only not this one yet: it is busy, as all of them may be.
+/// A disk that answers other requests, but not yet this one, is busy, as all of them may be.
 #[test]
 fn a_disk_that_is_only_busy_is_waited_for_longer() {
     block_on(async {
@@ -209,7 +208,7 @@ fn a_disk_that_is_only_busy_is_waited_for_longer() {
             settle().await;
             assert!(!running.is_finished());
         }
-        // Not for ever.
+        // But not for ever.
         disk.probe().await.expect("it answers that");
         world.clock.advance(Duration::from_millis(250));
         settle().await;
@@ -218,7 +217,7 @@ fn a_disk_that_is_only_busy_is_waited_for_longer() {
     });
 }
 
-/// The file of a shard that is written late is no other shard's.
+/// The file of a late shard never becomes another shard.
 #[test]
 fn what_is_written_late_lands_in_no_other_shard() {
     block_on(async {
@@ -238,9 +237,9 @@ fn what_is_written_late_lands_in_no_other_shard() {
             world.store.seal_all(VOLUME).await;
         }
         assert_eq!(world.store.late.all(), [DiskId(1)]);
-        // Its file is that of a segment in which nothing was answered: it goes.
+        // Its file belongs to a segment without acknowledged records, and is deleted.
         world.store.seal_all(VOLUME).await;
-        // Nobody waits for that, because the disk is late.
+        // This does not wait for the late disk.
         settle().await;
         let names = world.disks[0].file_names();
         let files = names.iter().filter(|name| name.starts_with("shards/"));
@@ -260,7 +259,7 @@ fn what_is_written_late_lands_in_no_other_shard() {
     });
 }
 
-/// Nor does sealing, or removing, which garbage collection and the end of the process wait for.
+/// Sealing and removal do not wait either: garbage collection and the end of the process wait for them.
 #[test]
 fn segments_are_sealed_and_removed_without_a_disk_that_does_not_answer() {
     for kind in [
@@ -319,7 +318,7 @@ fn segments_are_sealed_and_removed_without_a_disk_that_does_not_answer() {
     }
 }
 
-/// Whoever removes or seals segments one after the other, as garbage collection does, waits once: writers wait for it.
+/// Removing or sealing many segments in a row, as garbage collection does, waits once: writers wait for it.
 #[test]
 fn of_many_segments_only_the_first_waits_for_a_disk_that_does_not_answer() {
     block_on(async {
@@ -354,8 +353,8 @@ fn of_many_segments_only_the_first_waits_for_a_disk_that_does_not_answer() {
     });
 }
 
-/// A disk that was found not to answer, or to fail, is given nothing new until it is found well, at once and with no less
-/// protection; what only it and others could take, it is given.
+/// A disk that was found unresponsive or failing gets nothing new until it is found well, at once and with full
+/// protection. Data that needs this disk for its protection still uses it.
 #[test]
 fn nothing_new_is_put_on_a_disk_that_has_not_proven_itself() {
     block_on(async {
@@ -383,7 +382,7 @@ fn nothing_new_is_put_on_a_disk_that_has_not_proven_itself() {
     });
 }
 
-/// A read of what a disk never took is decoded around, and nothing to hold against the disk.
+/// A read of bytes that a disk missed is decoded from others, and is no fault of the disk.
 #[test]
 fn what_a_disk_never_took_is_not_wrong_bytes() {
     block_on(async {
@@ -394,7 +393,7 @@ fn what_a_disk_never_took_is_not_wrong_bytes() {
             let records = vec![(record, Compression::None)];
             let written = world.append(code(2, 1), Stream::Mixed, records).await;
             let written = written.expect("appended");
-            // The summary is what a segment gets when it is sealed.
+            // A segment gets its summary when it is sealed.
             world.disks[disk].inject(FaultRule {
                 kind: Some(OpKind::Write),
                 name_part: "shards".to_owned(),
@@ -419,7 +418,7 @@ fn what_a_disk_never_took_is_not_wrong_bytes() {
     });
 }
 
-/// A disk that missed something does not count before it has that.
+/// A disk that missed writes does not count before it has them.
 #[test]
 fn a_disk_that_is_well_again_is_given_what_it_missed() {
     block_on(async {
@@ -450,7 +449,7 @@ fn a_disk_that_is_well_again_is_given_what_it_missed() {
             let pace = Pace::new(Arc::new(world.clock.clone()), 0);
             assert_eq!(world.store.make_good(id, &pace).await, 0);
             assert_eq!(state(), Some(DiskState::Healthy));
-            // Now any other one may go.
+            // Now any other disk may be lost.
             let gone = (missing + 1) % 3;
             let cold = world.cold(&[gone]).await;
             cold.check(&written).await;
@@ -463,7 +462,7 @@ fn a_disk_that_is_well_again_is_given_what_it_missed() {
     });
 }
 
-/// A restart, or another owner, knows of few suspects only; those that lack something are found at once.
+/// After a restart, or with another owner, few suspects are known; incomplete shards are found at once.
 #[test]
 fn what_a_disk_missed_before_a_start_is_found_again() {
     block_on(async {
@@ -503,15 +502,15 @@ fn what_a_disk_missed_before_a_start_is_found_again() {
             }
             assert_eq!(cold.store.make_good(id, &pace).await, 0);
             assert!(!cold.store.may_lack(VOLUME, lacking));
-            // Now any other one may go.
+            // Now any other disk may be lost.
             let gone = (missing + 1) % 3;
             cold.cold(&[gone]).await.check(&written).await;
         }
     });
 }
 
-/// An owner that is cut off while it seals leaves footers on some disks. Those without one are said to return only where the others
-/// can give them what they lack.
+/// An owner that is cut off during sealing leaves footers on some disks. Disks without one count as returning only if
+/// the others can provide the missing bytes.
 #[test]
 fn disks_that_the_others_cannot_give_what_they_lack_do_not_return() {
     let cases = [
@@ -530,7 +529,7 @@ fn disks_that_the_others_cannot_give_what_they_lack_do_not_return() {
             let written = start(&world, code, 1).await.expect("no panic");
             let written = written.expect("appended");
             let id = segment_of(&written);
-            // As the metadata has it: it never noted that the segment is sealed, and who opens it appends nothing.
+            // As in the metadata: it never noted the segment as sealed, and the next owner appends nothing.
             let mut known = world.store.segments(VOLUME);
             for info in &mut known {
                 info.sealed = true;
@@ -573,7 +572,7 @@ fn disks_that_the_others_cannot_give_what_they_lack_do_not_return() {
     }
 }
 
-/// A disk that is away at the start may lack something until it says what it has.
+/// A disk that is missing at the start may lack something until it has answered.
 #[test]
 fn a_suspect_stays_one_until_all_its_disks_have_answered() {
     block_on(async {
@@ -587,7 +586,7 @@ fn a_suspect_stays_one_until_all_its_disks_have_answered() {
         cold.store.look_for_missed(&pace).await;
         assert!(cold.store.may_lack(VOLUME, id));
         assert!((1..=3).all(|disk| !cold.store.lacks_some(DiskId(disk))));
-        // A segment that is gone is no suspect.
+        // A removed segment is no suspect.
         cold.store.remove(VOLUME, id).await.expect("removed");
         cold.clock.advance(Duration::from_secs(30));
         cold.store.look_for_missed(&pace).await;
@@ -595,7 +594,7 @@ fn a_suspect_stays_one_until_all_its_disks_have_answered() {
     });
 }
 
-/// Where all disks are doubted, as after a pause of all of them, appends share segments as before.
+/// If all disks are doubtful, as after a pause of all of them, appends share segments as before.
 #[test]
 fn a_doubt_of_all_disks_makes_no_more_segments() {
     block_on(async {
@@ -616,7 +615,7 @@ fn a_doubt_of_all_disks_makes_no_more_segments() {
     });
 }
 
-/// What cannot be made good is tried again, and a segment that is gone lacks nothing.
+/// An incomplete shard that cannot be completed is tried again, and a removed segment counts as complete.
 #[test]
 fn a_disk_lacks_what_cannot_be_made_for_it_until_it_can() {
     block_on(async {
@@ -646,7 +645,8 @@ fn a_disk_lacks_what_cannot_be_made_for_it_until_it_can() {
     });
 }
 
-/// Nor does a sweep: the volume is served meanwhile, and what is on that disk goes when it answers.
+/// A sweep does not wait either: the volume is served meanwhile, and the shards on that disk are deleted when it
+/// answers.
 #[test]
 fn a_sweep_passes_a_silent_disk_and_comes_back_to_it() {
     block_on(async {
@@ -654,7 +654,7 @@ fn a_sweep_passes_a_silent_disk_and_comes_back_to_it() {
         let written = start(&world, code(2, 1), 1).await.expect("no panic");
         drop(written.expect("appended"));
         world.store.seal_all(VOLUME).await;
-        // Nothing is known of it any more: all its shards are orphans.
+        // The segments are unknown now: all shards are orphans.
         world.open_again(Vec::new()).await;
         let gate = hang(&world, 1, OpKind::Remove);
         let sweeping = world.clone();
@@ -678,7 +678,8 @@ fn a_sweep_passes_a_silent_disk_and_comes_back_to_it() {
     });
 }
 
-/// A volume of a million files is deleted beside clients: at their pace, also what only a look at the disks finds.
+/// A volume of a million files is deleted beside clients, at the given pace. That includes files that only a listing of
+/// the disks finds.
 #[test]
 fn a_volume_is_deleted_at_the_pace_that_it_is_given() {
     for is_known in [true, false] {

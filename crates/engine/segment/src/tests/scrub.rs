@@ -1,4 +1,4 @@
-//! Scrub finds and repairs what is wrong with shards; moves leave no moment without a copy.
+//! Scrub finds and repairs corrupt shards; moves leave no moment without a copy.
 
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, OpenMode};
@@ -26,7 +26,7 @@ async fn fill(world: &World, n: u8, m: u8, rng: &mut Rng) -> Vec<Written> {
     all
 }
 
-/// So much that a footer takes less than the room that was set aside for it: only it tells where the data ends.
+/// Enough data that a footer takes less than the reserved room: only the footer shows where the data ends.
 async fn fill_much(world: &World, rng: &mut Rng) -> Vec<Written> {
     let mut all = Vec::new();
     for _ in 0..5 {
@@ -47,7 +47,7 @@ async fn scrub_all(world: &World) -> SegmentScrub {
     all
 }
 
-/// Whatever is on the disks below `shards/`, by name.
+/// All files on the disks below `shards/`, by name.
 fn shard_files(world: &World) -> Vec<(usize, String, Vec<u8>)> {
     let mut files = Vec::new();
     for (index, disk) in world.disks.iter().enumerate() {
@@ -65,7 +65,7 @@ fn shard_files(world: &World) -> Vec<(usize, String, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Bits flipped anywhere in the shards of up to M disks, footers included; files gone, too.
+    /// Bits flipped anywhere in the shards of up to M disks, footers included; some files deleted.
     #[test]
     fn scrub_makes_shards_what_they_were(
         pick in 0..4_usize, seed in any::<u32>(), flips in 1..40_usize, gone in any::<bool>(),
@@ -94,10 +94,10 @@ proptest! {
             let scrub = scrub_all(&cold).await;
             assert_eq!(scrub.wrong_bytes, scrub.repaired_bytes);
             assert_eq!((scrub.shards_away, scrub.segments_unsealed), (0, 0));
-            // What a footer's spare bytes hold is not checked, so only what counts is compared.
+            // Unused bytes of a footer are not checked, so only the others are compared.
             let again = scrub_all(&cold.cold(&[]).await).await;
             assert_eq!((again.wrong_bytes, again.shards_sealed, again.shards_rebuilt), (0, 0, 0));
-            // Any M disks may go now: those that were not harmed.
+            // Any M disks may be lost now: those that were not harmed.
             let others: Vec<usize> = (0..usize::from(n + m)).filter(|disk| !harmed.contains(disk)).take(usize::from(m)).collect();
             let cold = cold.cold(&others).await;
             cold.check(&written).await;
@@ -146,7 +146,7 @@ fn a_record_is_verified_on_the_disk_and_repaired() {
         let mut rng = Rng::new(6);
         let world = World::new(6, 6).await;
         let written = fill(&world, 4, 2, &mut rng).await;
-        // Not sealed, so that nothing but the pointers tells; and cached, which must not help.
+        // Not sealed, so that only the pointers can verify it; and cached, which must not help.
         world.check(&written).await;
         let (disk, file) = world.shard_file(written[0].pointer.location.segment, 0);
         world.disks[disk].flip_bit(&file, 10, 1);
@@ -199,7 +199,7 @@ fn parity_that_was_computed_from_something_else_is_found() {
 #[test]
 fn a_shard_whose_footer_is_damaged_is_repaired_and_sealed_again() {
     block_on(async {
-        // Of the trailer: its magic, what follows that, all of it unreadable; the body before it.
+        // In the trailer: its magic, the bytes after that, all of it unreadable; the body before it.
         for harm in ["magic", "field", "unreadable", "body"] {
             let mut rng = Rng::new(13);
             let world = World::new(6, 13).await;
@@ -216,7 +216,7 @@ fn a_shard_whose_footer_is_damaged_is_repaired_and_sealed_again() {
                 "field" => disk.flip_bit(&file, len - 4096 + 10, 1),
                 "body" => disk.flip_bit(&file, len - 8192 + 10, 1),
                 _ => {
-                    // For the footer; and behind the three parts, to find out where the data ends.
+                    // For the footer; and after the three parts, to find the end of the data.
                     for skip in [0, 3] {
                         disk.inject(FaultRule {
                             kind: Some(OpKind::Read),
@@ -228,7 +228,7 @@ fn a_shard_whose_footer_is_damaged_is_repaired_and_sealed_again() {
                     }
                 }
             }
-            // The data's last block: where that is only the footer told.
+            // The data's last block: only the footer showed its place.
             disk.flip_bit(&file, len - 8192 - 100, 1);
             let scrub = scrub_all(&cold).await;
             // The last piece is a short one.
@@ -266,7 +266,7 @@ fn a_read_repairs_a_shard_whose_footer_is_damaged() {
     });
 }
 
-/// As a check of the file system leaves it: the file is there, and ends before its stripes do.
+/// As a check of the file system leaves it: the file exists, and ends before its stripes do.
 #[test]
 fn a_shard_that_was_cut_short_is_made_anew() {
     block_on(async {
@@ -283,7 +283,7 @@ fn a_shard_that_was_cut_short_is_made_anew() {
             short.set_len(100 << 10).await.expect("cut");
             let away: Vec<usize> = match with_others {
                 true => Vec::new(),
-                // What is left of it may be all that there is.
+                // The rest of it may be the only copy.
                 false => (1..4)
                     .map(|shard| world.shard_file(segment, shard).0)
                     .collect(),
@@ -301,7 +301,7 @@ fn a_shard_that_was_cut_short_is_made_anew() {
                 continue;
             }
             assert_eq!((scrub.wrong_bytes, scrub.shards_rebuilt), (0, 1));
-            // It may have more room before its footer than the one before.
+            // It may have more room before its footer than the previous one.
             for ((_, name, bytes), (_, _, was)) in shard_files(&cold).iter().zip(&before) {
                 let footer = cairn_shard::decode_footer(bytes).expect("a footer");
                 assert_eq!(
@@ -343,7 +343,7 @@ fn segments_without_footers_are_named() {
     });
 }
 
-/// Moves every shard that is on `from`; returns how many bytes were lost.
+/// Moves every shard on `from`; returns the number of lost bytes.
 async fn move_off(world: &World, from: DiskId) -> Result<u64, MoveError> {
     let mut lost_bytes = 0;
     for info in world.store.segments(VOLUME) {
@@ -366,7 +366,7 @@ async fn move_off(world: &World, from: DiskId) -> Result<u64, MoveError> {
 #[test]
 fn shards_move_off_a_disk_that_leaves() {
     block_on(async {
-        // There and read; failing every read; away since the start.
+        // Present and readable; failing every read; missing since the start.
         for how in ["draining", "failing", "away"] {
             for sealed in [true, false] {
                 let mut rng = Rng::new(7);
@@ -390,7 +390,7 @@ fn shards_move_off_a_disk_that_leaves() {
                 }
                 cold.store.disk_draining(from, true);
                 if how != "draining" && !sealed {
-                    // Nothing vouches for what it would be computed from.
+                    // Nothing verifies the bytes that it would be computed from.
                     let moved = move_off(&cold, from).await;
                     assert!(
                         matches!(moved, Err(MoveError::Unsealed)),
@@ -436,7 +436,8 @@ fn a_move_that_is_not_finished_changes_nothing() {
         let again = world.store.move_shard(at, &unpaced()).await;
         assert!(matches!(again.map(drop), Err(MoveError::NotNow)));
         assert_eq!(shard_files(&world).len(), before.len() + 1);
-        // A sweep meanwhile keeps it; one after it was dropped does so until it is known what the metadata has.
+        // A sweep meanwhile keeps the new file. After the move was dropped, a sweep keeps it until the metadata is
+        // known.
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 0);
         drop(moved);
@@ -446,7 +447,7 @@ fn a_move_that_is_not_finished_changes_nothing() {
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 1);
         assert!(shard_files(&world) == before);
-        // One that is known to be in vain needs no sweep.
+        // A move that is known to have failed needs no sweep.
         let moved = world.store.move_shard(at, &unpaced()).await.expect("made");
         moved.abandon().await;
         assert!(shard_files(&world) == before);
@@ -497,7 +498,7 @@ fn what_is_lost_does_not_keep_the_rest_unprotected() {
         let written = fill(&world, 4, 2, &mut rng).await;
         world.store.seal_all(VOLUME).await;
         let info = world.store.segments(VOLUME).remove(0);
-        // Three pieces at one place: more than the code can do without.
+        // Three pieces at one place: more than the code survives.
         for shard in 0..3 {
             let (disk, file) = world.shard_file(info.id, shard);
             world.disks[disk].flip_bit(&file, 4096, 1);
@@ -525,12 +526,13 @@ fn what_is_lost_does_not_keep_the_rest_unprotected() {
     });
 }
 
-/// A shard that is gone, and the others have a bad piece: what else it held comes back with the records only, unless
-/// a disk that is away has what is missing.
+/// A shard is gone, and the others have a bad piece: the rest of its bytes comes back with the records only, unless a
+/// missing disk has the bytes.
 #[test]
 fn a_shard_that_cannot_be_made_anew_is_told() {
     block_on(async {
-        // Whether a piece is bad, whether a disk is away; shards away, of them not made; whether it is written anew.
+        // Whether a piece is bad, whether a disk is missing; shards away, and those that could not be rebuilt; whether
+        // the segment is rewritten.
         let cases = [
             (false, false, 0, 0, false),
             (true, false, 1, 1, true),

@@ -1,4 +1,4 @@
-//! Full pools, removal, sweeping, and what segments are open.
+//! Full pools, removal, sweeping, and the set of open segments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn a_full_pool_reads_removes_and_rewrites() {
                 )
                 .await;
             all.extend(moved.expect("the reserve is for this"));
-            // What is left in the segment that it made is the reserve's: nobody else gets it.
+            // The rest of the segment that it made belongs to the reserve: no other stream gets it.
             let record = || {
                 (
                     data(&mut Rng::new(2), 1 << 20, false, true),
@@ -82,7 +82,7 @@ fn a_full_pool_reads_removes_and_rewrites() {
     });
 }
 
-/// What a refused append had reserved in a segment is given back: the segment is sealed as any other.
+/// The reservation of a refused append is given back: the segment is sealed like any other.
 #[test]
 fn a_refused_append_keeps_no_segment_from_being_sealed() {
     block_on(async {
@@ -91,7 +91,7 @@ fn a_refused_append_keeps_no_segment_from_being_sealed() {
             let mut rng = Rng::new(5);
             let mut all = Vec::new();
             let refused = loop {
-                // Where the second does not fit any more the first one does.
+                // The second record does not fit any more where the first one does.
                 let records = [1 << 13, 1 << 20]
                     .map(|len| (data(&mut rng, len, false, true), Compression::None));
                 match world
@@ -112,7 +112,7 @@ fn a_refused_append_keeps_no_segment_from_being_sealed() {
     });
 }
 
-/// Stripes that others came behind cannot be given back.
+/// Stripes with later reservations behind them cannot be given back.
 #[test]
 fn only_the_last_stripes_are_given_back() {
     let info = SegmentInfo {
@@ -198,7 +198,7 @@ fn a_sweep_takes_only_what_nobody_knows() {
             .await;
         world.store.seal_all(VOLUME).await;
         let known = world.store.segments(VOLUME);
-        // An append that no transaction followed.
+        // An append without a transaction after it.
         world
             .append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)])
             .await;
@@ -338,12 +338,12 @@ fn spares_are_made_evenly_used_and_given_back() {
             .append_ok(code(2, 1), vec![data(&mut Rng::new(1), 5000, false, true)])
             .await;
         assert_eq!(spares(&world), [1, 1, 1], "a new segment takes them");
-        // Kept over a restart.
+        // Kept across a restart.
         let world = world.cold(&[]).await;
         assert_eq!(spares(&world), [1, 1, 1]);
         while world.store.tend_spares(wanted_bytes).await {}
         assert_eq!(spares(&world), [2, 2, 2]);
-        // Somebody else fills a disk: no more there, then none.
+        // Other data fills a disk: first there is no more room, then none.
         let room = |world: &World| world.disks[0].space().expect("space").free_bytes;
         let fill = |len_bytes| OpenMode::CreateNew { len_bytes };
         world.disks[0]
@@ -362,7 +362,7 @@ fn spares_are_made_evenly_used_and_given_back() {
     });
 }
 
-/// Not even an empty segment has room for it, so there is nothing to wait for.
+/// Not even an empty segment has room for it, so waiting would not help.
 #[test]
 fn a_record_that_no_segment_has_room_for_is_refused() {
     block_on(async {

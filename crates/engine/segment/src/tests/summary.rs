@@ -1,4 +1,5 @@
-//! Summaries: they name exactly what was appended, survive what the data survives, and are missing, never wrong.
+//! Summaries: they name exactly the appended records, have the protection of the data, and may be missing but never
+//! wrong.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 use super::world::*;
 use crate::*;
 
-/// Appends records with owners; returns what their segments' summaries must say, sorted.
+/// Appends records with owners; returns the expected summaries of their segments, sorted.
 async fn append_owned(
     world: &World,
     code: Code,
@@ -79,7 +80,7 @@ proptest! {
                 assert_eq!(summary(&world, *id).await, None, "not sealed");
             }
             world.store.seal_all(VOLUME).await;
-            // Any disk may be away, where there is redundancy.
+            // Any disk may be missing, if there is redundancy.
             let away: &[usize] = if m > 0 { &[away] } else { &[] };
             let world = world.cold(away).await;
             for (id, mut entries) in want {
@@ -94,7 +95,7 @@ proptest! {
 fn a_segment_is_full_when_its_summary_is() {
     block_on(async {
         let world = World::new(1, 2).await;
-        // Small records: the room for data would take many more.
+        // Small records: the room for data would fit many more.
         let count = cairn_formats::summary::SUMMARY_ENTRIES_MAX as u64 + 100;
         let mut found = BTreeMap::new();
         for first in (0..count).step_by(4096) {
@@ -151,7 +152,7 @@ async fn check_damaged(damaged_shards: std::ops::Range<u8>, is_there: bool) {
 
     world.store.seal_all(VOLUME).await;
     assert_eq!(summary(&world, id).await, Some(entries.clone()));
-    // It is the last stripe; one shard more than can be made good is damaged there.
+    // It is the last stripe; one shard more than the code survives is corrupt there.
     let info = world.store.segment(VOLUME, id).unwrap();
     for shard in damaged_shards.clone() {
         let (disk, file) = world.shard_file(id, shard);
@@ -160,7 +161,7 @@ async fn check_damaged(damaged_shards: std::ops::Range<u8>, is_there: bool) {
     let damaged = world.cold(&[]).await;
     let want = is_there.then_some(entries);
     assert_eq!(summary(&damaged, id).await, want, "{damaged_shards:?}");
-    // Nobody has lost a byte.
+    // No data is lost.
     let stats = damaged.store.stats();
     assert_eq!((stats.damaged_reads, stats.unreachable_reads), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! Several records at once: the same bytes and errors as one by one, with fewer reads.
+//! Several records at once: the bytes and errors of single reads, with fewer reads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::world::*;
 use crate::*;
 
-/// A part of a record, and the bytes that it must give.
+/// A part of a record, and the expected bytes.
 fn part(written: &Written, range: Range<u32>) -> (WantedPart, Vec<u8>) {
     let bytes = written.data[range.start as usize..range.end as usize].to_vec();
     ((Arc::new(written.pointer.clone()), range), bytes)
@@ -63,7 +63,7 @@ proptest! {
             let away: &[usize] = if away && m > 0 { &[0] } else { &[] };
             let cold = world.cold(away).await;
             let wanted: Vec<WantedPart> = parts.iter().map(|(wanted, _)| wanted.clone()).collect();
-            // Some readers at the same time, in other orders: none waits for another for ever.
+            // Several readers in parallel, in different orders: none waits for another for ever.
             let backwards: Vec<WantedPart> = wanted.iter().rev().cloned().collect();
             let (found, other) = futures_util::join!(
                 cold.store.read_many(VOLUME, &wanted),
@@ -89,7 +89,7 @@ fn neighbours_come_with_one_read_of_each_shard() {
         let records = (0..256).map(|_| data(&mut rng, 4096, false, true));
         let all = world.append_ok(code(4, 2), records.collect()).await;
         let cold = world.cold(&[]).await;
-        // Every other one: what lies between is read along.
+        // Every other record: the gaps are read along.
         let parts = all.iter().step_by(2).map(|written| part(written, 0..4096));
         let (wanted, want): (Vec<WantedPart>, Vec<Vec<u8>>) = parts.unzip();
         let found = cold.store.read_many(VOLUME, &wanted).await;
@@ -105,7 +105,7 @@ fn neighbours_come_with_one_read_of_each_shard() {
             "{} of four data shards",
             stats.disk_reads
         );
-        // They are in memory one by one, and nothing else is.
+        // They are cached one by one, and nothing else is.
         assert!(
             cold.store
                 .read_cached(VOLUME, &all[2].pointer, 0..4096)
@@ -119,7 +119,7 @@ fn neighbours_come_with_one_read_of_each_shard() {
     });
 }
 
-/// A bad record costs its neighbours nothing: with parity it comes back, and without it is the only one that fails.
+/// A bad record does not affect its neighbours: with parity it is recovered, and without it is the only one that fails.
 #[test]
 fn a_damaged_record_is_told_from_its_neighbours() {
     block_on(async {
@@ -152,7 +152,8 @@ fn a_damaged_record_is_told_from_its_neighbours() {
     });
 }
 
-/// Damaged metadata has two records that begin in one place: whoever fetches one of them does not wait for himself to fetch the other.
+/// Corrupt metadata has two records that begin in one place: a fetch of one of them does not wait for its own fetch of
+/// the other.
 #[test]
 fn records_that_begin_in_one_place_do_not_wait_for_each_other() {
     block_on(async {
@@ -176,7 +177,7 @@ fn records_that_begin_in_one_place_do_not_wait_for_each_other() {
     });
 }
 
-/// What is given of a large record keeps no more in memory than it needs.
+/// The returned part of a large record keeps no more memory than it needs.
 #[test]
 fn small_parts_of_unpacked_records_are_copies() {
     block_on(async {
@@ -200,7 +201,7 @@ fn small_parts_of_unpacked_records_are_copies() {
             for found in found {
                 let found = found.expect("read");
                 assert_eq!(found.concat(), [7_u8; 4096]);
-                // A slice of the record would not be the only one that has its buffer: the cache has it, too.
+                // A slice of the record would share its buffer with the cache.
                 assert!(found.iter().all(Bytes::is_unique));
             }
         }

@@ -1,4 +1,4 @@
-//! A pool of in-memory disks with a store on it, and what was written there.
+//! A pool of in-memory disks with a store on it, and the records written there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,19 +23,19 @@ pub struct World {
     pub settings: SegmentSettings,
     pub clock: ManualClock,
     next_segment: Arc<AtomicU64>,
-    /// Records so far: each is a part of its own.
+    /// Number of records so far: each has an owner of its own.
     appended: AtomicU64,
     seed: u64,
 }
 
-/// A record as the metadata would know it, with the bytes it must give.
+/// A record as the metadata would know it, with its expected bytes.
 #[derive(Clone)]
 pub struct Written {
     pub pointer: RecordPointer,
     pub data: Bytes,
 }
 
-/// Label of the disks of an encrypted volume: it stays over restarts.
+/// Label of the disks of an encrypted volume: it is kept across restarts.
 const ENCRYPTED: &str = "encrypted";
 
 /// The key of the volume on these disks, if it is encrypted.
@@ -65,7 +65,7 @@ impl World {
     pub async fn with_capacity(disk_count: usize, capacity_bytes: u64, seed: u64) -> Self {
         let mut disks = Vec::new();
         for index in 0..disk_count {
-            // Everything holds in an encrypted volume, too.
+            // Everything must hold for an encrypted volume, too.
             let label = if seed.is_multiple_of(2) {
                 "disk"
             } else {
@@ -131,7 +131,7 @@ impl World {
             .expect("opened");
     }
 
-    /// As after a restart: cold, with the segments known that `segments` has.
+    /// A restart: cold caches, and the known segments in `segments`.
     pub async fn restart(
         &self,
         disks: Vec<Arc<MemDisk>>,
@@ -150,7 +150,7 @@ impl World {
         .await
     }
 
-    /// A restart on the same disks with all that is known.
+    /// A restart on these disks with all known segments.
     pub async fn cold(&self, away: &[usize]) -> Self {
         let segments = self.store.segments(VOLUME);
         self.restart(self.disks.clone(), away, segments).await

@@ -1,4 +1,4 @@
-//! What is appended is read back: warm, cold, in part, after a crash.
+//! Appended records are read back: warm, cold, in part, after a crash.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::*;
 
 const CODES: [(u8, u8); 7] = [(1, 0), (1, 1), (1, 2), (2, 2), (3, 2), (4, 2), (16, 2)];
 
-/// Lengths around every edge there is.
+/// Lengths around every limit.
 fn len() -> impl Strategy<Value = usize> {
     prop_oneof![
         Just(0),
@@ -78,7 +78,7 @@ proptest! {
     }
 }
 
-/// After sealing, every shard's footer tells the truth about its bytes.
+/// After sealing, every shard's footer matches its bytes.
 async fn check_footers(world: &World, shards: u8) {
     world.store.seal_all(VOLUME).await;
     for info in world.store.segments(VOLUME) {
@@ -123,7 +123,7 @@ fn acknowledged_records_survive_a_crash_at_any_moment() {
             let world = World::with_capacity(usize::from(n + m), 64 << 20, 5).await;
             let recorder = Recorder::new(&world.disks);
             let mut rng = Rng::new(11);
-            // What was acknowledged by which operation, with the segments known then.
+            // Of each acknowledged append: the number of operations by then, its records, and the known segments.
             let mut acknowledged: Vec<(usize, Vec<Written>, Vec<SegmentInfo>)> = Vec::new();
             for round in 0..4 {
                 let records = (0..3)
@@ -275,7 +275,7 @@ fn a_small_read_fetches_its_granules_only() {
             cold.read(&written[0], range.clone()).await.expect("read");
             assert_eq!(cold.store.stats().disk_read_bytes, want, "{range:?}");
         }
-        // What was just written needs no disk if the writer says so.
+        // A record that was just written needs no disk if the writer caches it.
         world
             .store
             .cache_insert(VOLUME, &written[0].pointer, written[0].data.clone());
@@ -290,7 +290,7 @@ fn the_cache_takes_what_was_written_uncopied_unless_that_keeps_much_more_in_memo
         const KIB: usize = 1 << 10;
         let world = World::new(1, 3).await;
         let mut rng = Rng::new(1);
-        // Bytes of the record, in how many parts, of buffers of so many bytes, and whether it is copied.
+        // Length of the record, number of parts, length of their buffers, and whether it is copied.
         let cases = [
             (4 * KIB, 1, 4 * KIB, false),
             (128 * KIB, 1, 128 * KIB, false),
@@ -299,7 +299,7 @@ fn the_cache_takes_what_was_written_uncopied_unless_that_keeps_much_more_in_memo
             (4 * KIB, 1, 1024 * KIB, true),
             (128 * KIB, 8, 128 * KIB, false),
             (128 * KIB, 9, 128 * KIB, true),
-            // Of neighbours that are kept, too.
+            // Slices of neighbours that are kept, too.
             (128 * KIB + 1, 1, 1024 * KIB, false),
             (1024 * KIB, 256, 1024 * KIB, false),
         ];
@@ -432,7 +432,7 @@ fn appends_reads_sealing_and_damage_may_all_happen_at_once() {
                         match rng.below(6) {
                             0 => world.store.seal_all(VOLUME).await,
                             1 => {
-                                // A caller that goes away in the middle leaves nothing half done.
+                                // A caller that goes away in between leaves nothing incomplete.
                                 let record = world.encode(
                                     vec![data(&mut rng, 90_000, false, true)],
                                     Compression::None,

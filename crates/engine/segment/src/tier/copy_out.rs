@@ -1,9 +1,9 @@
-//! The way of a segment into a tier.
+//! Offload: the copy of a segment into a tier.
 //!
-//! Owns: what of a segment is copied, that the copy is what it should be, the step from its shards to its object.
-//! Must not know: which segments go and when; how the metadata keeps where a segment is.
-//! Invariant: no local shard is deleted before the caller has made durable that the segment is in the tier, and it can
-//! only say so of an object that was read back and is what the shards' footers vouch for.
+//! Owns: the contents of the copy, its verification, the step from shards to object. Must not know: which segments go
+//! and when; how the metadata stores the place of a segment. Invariant: local shards are deleted only after the caller
+//! has made durable that the segment is in the tier. The caller can do that only for an object that was read back and
+//! matches the shards' footers.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -31,52 +31,52 @@ use crate::volume::Volume;
 /// Bytes of each shard that are read together.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// About as much is read from the disks at a time, for whoever it makes way for.
+/// Approximate number of bytes read from the disks before the copy yields to other work.
 const TURN_BYTES: u64 = 4 << 20;
 
 const _: () = assert!(WINDOW_BYTES.is_multiple_of(CHECKSUM_UNIT_BYTES));
 
-/// Why a segment was not copied to a tier.
+/// Reasons why a segment was not copied to a tier.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyOutError {
-    /// It is open, being moved, in a tier already, or gone: there is nothing to do now.
+    /// The segment is open, being moved, in a tier already, or gone: nothing can be done now.
     #[error("the segment is in use, in a tier, or gone")]
     NotNow,
-    /// Not every data shard is there with a footer that vouches for all of it. A scrub or a rebuild comes first.
+    /// Some data shard is missing, or has no footer that covers all of it. A scrub or a rebuild comes first.
     #[error("its shards are not all as they should be: {0}")]
     NotWhole(String),
-    /// A crash left it without footers, so that nothing but its records' own checksums vouches for it: they have to be
-    /// written anew.
+    /// A crash left the segment without footers, so only its records' own checksums can verify it: the records must be
+    /// rewritten.
     #[error("a crash left it without footers")]
     Unsealed,
-    /// The tier, before anything was written there.
+    /// The tier failed before anything was written there.
     #[error("{0}")]
     NotBegun(TierError),
-    /// The tier. Nobody knows whether the object comes to be there.
+    /// The tier failed. The object may or may not exist later.
     #[error(transparent)]
     Tier(#[from] TierError),
-    /// The tier has something else than what was written.
+    /// The tier returned other bytes than were written.
     #[error("what was read back differs from byte {0} on")]
     Differs(u64),
 }
 
-/// A segment that is in a tier, whole and verified, for which everybody still reads its shards.
+/// A segment whose complete and verified copy is in a tier, while all readers still use its shards.
 ///
-/// Dropped, nobody knows whether the metadata says that it is in the tier: its shards stay, and it is neither moved nor
-/// copied, until the volume is opened again.
+/// If it is dropped, the metadata may or may not say that the segment is in the tier. Its shards stay, and it is
+/// neither moved nor copied until the volume is reopened.
 pub struct CopiedOut {
     store: Arc<SegmentStore>,
     volume: Arc<Volume>,
     segment: Arc<Segment>,
-    /// For the metadata: where it is,
+    /// The place of the object, for the metadata.
     pub remote: RemoteSegment,
-    /// and the share of each data shard in the object.
+    /// The share of each data shard in the object, for the metadata.
     pub shard_len_bytes: u64,
 }
 
 impl CopiedOut {
-    /// The metadata has durably that the segment is in the tier: readers go there, and its shards are deleted. What is on
-    /// a disk that is away a sweep deletes, after the next start.
+    /// Finishes the copy after the metadata durably says that the segment is in the tier: readers use the tier, and the
+    /// shards are deleted. Shards on missing disks are deleted by the sweep after the next start.
     pub async fn finish(self) {
         let known = SegmentInfo {
             id: self.segment.id,
@@ -98,19 +98,19 @@ impl CopiedOut {
             }
             is_current
         };
-        // Else it was removed meanwhile, and its shards with it.
+        // Otherwise it was removed meanwhile, with its shards.
         if is_current {
             self.store.remove_segment(&self.segment).await;
         }
     }
 
-    /// The metadata does not say that the segment is in the tier, and never will.
+    /// Undoes the copy: the metadata does not say that the segment is in the tier, and never will.
     pub fn abandon(self) {
         self.segment.end_leaving();
     }
 }
 
-/// Ends what [`Segment::begin_leaving`] began, unless somebody else does.
+/// Undoes [`Segment::begin_leaving`] when it is dropped, unless that duty was handed on.
 struct Leaving(Option<Arc<Segment>>);
 
 impl Drop for Leaving {
@@ -122,8 +122,8 @@ impl Drop for Leaving {
 }
 
 impl SegmentStore {
-    /// Copies a sealed segment to a tier, as the object of `nonce`, which was never used before, and reads it back. The
-    /// caller has durably noted that there may be such an object; it makes durable that the segment is there and calls
+    /// Copies a sealed segment to a tier, as the object of `nonce`, which must be unused, and reads it back. The caller
+    /// has durably noted that the object may exist. After this it makes durable that the segment is there, and calls
     /// [`CopiedOut::finish`].
     pub async fn copy_out(
         self: &Arc<Self>,
@@ -160,7 +160,7 @@ impl SegmentStore {
         if !planted::is(Bug::TierCopyNotCompared) {
             verified?;
         }
-        // Removed, or in a volume that was opened again: there is nothing to go on with.
+        // Removed, or in a reopened volume: the copy cannot be used.
         let is_current = self
             .volume(volume.id)
             .is_ok_and(|now| Arc::ptr_eq(&now, &volume));
@@ -178,13 +178,13 @@ impl SegmentStore {
                 tier,
                 nonce,
                 object_len_bytes,
-                // Whoever asked for the copy fills this in: what is alive is not known here.
+                // The caller fills this in: live bytes are not known here.
                 sent_live_bytes: 0,
             },
         })
     }
 
-    /// The data shards of a segment, all of them there, with footers that say the same.
+    /// The data shards of a segment, if all are present, with footers that agree.
     async fn whole_shards(&self, segment: &Segment) -> Result<Vec<ShardReader>, CopyOutError> {
         let mut shards: Vec<ShardReader> = Vec::new();
         for index in 0..segment.code.data() {
@@ -219,17 +219,17 @@ impl SegmentStore {
     }
 }
 
-/// A data shard that is read from its beginning to its end.
+/// A data shard that is read from beginning to end.
 struct ShardReader {
     disk: Arc<dyn ShardService>,
     name: ShardName,
     footer: ShardFooter,
-    /// The last windows that were read, with where they begin. A unit of a stripe is in two at most.
+    /// The last windows that were read, with their start. A unit of a stripe is in at most two.
     windows: VecDeque<(u64, Bytes)>,
 }
 
 impl ShardReader {
-    /// Bytes that the shard's footer vouches for, added to `out`.
+    /// Appends bytes that match the shard's footer to `out`.
     async fn read(&mut self, range: Range<u64>, out: &mut BytesMut) -> Result<(), CopyOutError> {
         let mut at = range.start;
         while at < range.end {
@@ -290,7 +290,7 @@ struct Copy<'a> {
     pace: &'a Pace,
 }
 
-/// What is on its way to the tier.
+/// The part of the copy that is being sent to the tier.
 struct Sending<'a> {
     tier: &'a Tier,
     object: ObjectId,
@@ -300,7 +300,7 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    /// Sends whole parts of what was added.
+    /// Sends the complete parts of the added bytes.
     async fn send_full(&mut self) -> Result<(), TierError> {
         while self.part.len() >= PART_LEN_BYTES {
             let part = self.part.split_to(PART_LEN_BYTES).freeze();
@@ -324,7 +324,7 @@ impl Sending<'_> {
 }
 
 impl Copy<'_> {
-    /// Writes the object; returns what its end says and its length.
+    /// Writes the object; returns its trailer and its length.
     async fn write(&self, shards: Vec<ShardReader>) -> Result<(ObjectTrailer, u64), CopyOutError> {
         let writes = &self.tier.counters.writes;
         let begin = self.tier.store.begin(self.object);
@@ -399,7 +399,7 @@ impl Copy<'_> {
                     shard.read(start..end, &mut sending.part).await?;
                 }
             }
-            // Not held while the tier is waited for: other work makes way for clients through the same turns.
+            // Not held while waiting for the tier: other work yields to clients through these turns, too.
             drop(turn);
             units.add(sending.part.get(from..).unwrap_or_default());
             sending.send_full().await?;
@@ -433,7 +433,7 @@ impl Copy<'_> {
         encoded.map_err(|error| CopyOutError::NotWhole(error.to_string()))
     }
 
-    /// Reads all of the object back. What is compared with is what was computed from the shards, in memory.
+    /// Reads all of the object back, and compares it with checksums computed from the shards in memory.
     async fn verify(
         &self,
         trailer: &ObjectTrailer,
@@ -460,7 +460,7 @@ impl Copy<'_> {
     }
 }
 
-/// The checksums of the units of a payload that comes piece by piece.
+/// The checksums of the units of a payload that arrives piece by piece.
 #[derive(Default)]
 struct Units {
     done: Vec<u32>,

@@ -1,9 +1,8 @@
-//! Tiers: object stores that whole segments are kept in.
+//! Tiers: object stores that hold whole segments.
 //!
-//! Owns: which tiers there are, how long one is waited for, how often it is asked again, what is counted of it.
-//! Must not know: protocols and addresses of object stores, which segments are cold, the metadata.
-//! Invariant: no byte of an object counts before a checksum that is kept apart from it vouches for it (Rule 2), and no
-//! answer takes more memory than what was asked for.
+//! Owns: the known tiers, timeouts, retries, statistics. Must not know: protocols and addresses of object stores, which
+//! segments are cold, the metadata. Invariant: no byte of an object counts before a separately stored checksum vouches
+//! for it (Rule 2), and no answer takes more memory than the request asked for.
 
 mod copy_out;
 mod read;
@@ -28,78 +27,79 @@ pub use copy_out::{CopiedOut, CopyOutError};
 
 use crate::store::SegmentStore;
 
-/// An answer to a request is waited for so long, whatever the tier's own client does meanwhile,
+/// Timeout of a request, independent of the tier's own client.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
-/// and the answer to one that moves a part of a whole segment so long.
+/// Timeout of a request that moves a part of a whole segment.
 const PART_DEADLINE: Duration = Duration::from_secs(120);
-/// A read is tried so often,
+/// Number of tries of a read.
 const READ_ATTEMPTS_MAX: u32 = 3;
-/// with pauses between that begin with this and double.
+/// First pause between tries; each further one doubles.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// After so many requests in a row that failed, of different objects or for want of an answer, a tier is taken for away: whoever reads is told at once,
+/// After this number of consecutive failures, of different objects or for lack of an answer, a tier counts as away:
+/// readers fail at once until `AWAY_PAUSE` is over.
 const AWAY_AFTER: u32 = 3;
-/// until this time is over and one of them tries again.
+/// Time after which one reader tries a tier that counts as away.
 const AWAY_PAUSE: Duration = Duration::from_secs(5);
-/// Reads of one tier that are under way at a time: of at most a record, so of so many MiB.
+/// Parallel reads of one tier: each of at most a record, so this is also a number of MiB.
 const READS_MAX: usize = 64;
-/// Segments of all volumes that are copied to tiers, or checked there, at a time: of a few ten MiB of memory each.
+/// Parallel copies to tiers, or checks there, over all volumes: each takes a few ten MiB of memory.
 pub(crate) const COPIES_MAX: usize = 2;
 
-/// Why a tier did not do what it was asked for.
+/// Failures of a request to a tier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TierError {
-    /// It has no such object.
+    /// The tier has no such object.
     #[error("the object is not there: {0}")]
     NotFound(String),
-    /// Later may be better: no connection, no answer, an error of the store, no right.
+    /// A retry may succeed: no connection, no answer, an error of the store, no permission.
     #[error("{0}")]
     Failed(String),
 }
 
-/// An object store. Keys follow from object ids; each is written once at most. An object is there whole, or not at all.
+/// An object store. Keys follow from object ids; each is written at most once. An object is complete or does not exist.
 pub trait TierStore: Send + Sync + 'static {
-    /// Whether the place is there, and the tier that it should be. Writes nothing.
+    /// Checks that the place exists and is the expected tier. Writes nothing.
     fn check(&self) -> BoxFuture<'_, Result<(), TierError>>;
     /// Begins to write an object.
     fn begin(&self, object: ObjectId) -> BoxFuture<'_, Result<Box<dyn TierUpload>, TierError>>;
-    /// Bytes of an object. What comes may be anything: the caller checks it. `NotFound` is said of a place that is there alone:
-    /// a drive that is not mounted has lost nothing.
+    /// Bytes of an object. The answer is untrusted: the caller checks it. `NotFound` requires that the place exists: a
+    /// drive that is not mounted has lost nothing.
     fn get(&self, object: ObjectId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, TierError>>;
-    /// Deletes an object, and what an unfinished upload of it left where the store shows that; one that is not there is
-    /// no error.
+    /// Deletes an object, and the rest of an unfinished upload of it where the store lists that. A missing object is no
+    /// error.
     fn delete(&self, object: ObjectId) -> BoxFuture<'_, Result<(), TierError>>;
-    /// Whether an object may come after whoever wrote it has ended, or gave up waiting.
+    /// Whether an object may appear after its writer has ended, or timed out.
     fn may_be_late(&self) -> bool;
-    /// Deletes all objects of a volume, and returns how many there were.
+    /// Deletes all objects of a volume, and returns their number.
     fn delete_volume(&self, volume: VolumeId) -> BoxFuture<'_, Result<u64, TierError>>;
 }
 
-/// An object that is being written. Dropped, it is as if it was never begun, but for what the store keeps of it.
+/// An object that is being written. Dropped, it is as if never begun, except for parts that the store keeps.
 pub trait TierUpload: Send {
     /// All parts but the last have [`PART_LEN_BYTES`].
     fn part(&mut self, bytes: Bytes) -> BoxFuture<'_, Result<(), TierError>>;
-    /// Answers when the object is there, durably.
+    /// Returns when the object exists durably.
     fn finish(self: Box<Self>) -> BoxFuture<'static, Result<(), TierError>>;
-    /// Lets the store forget what it has so far.
+    /// Lets the store drop the parts so far.
     fn abort(self: Box<Self>) -> BoxFuture<'static, ()>;
 }
 
-/// Bytes that are written and read together when a whole segment is.
+/// Bytes written and read together when a whole segment is.
 pub const PART_LEN_BYTES: usize = 8 << 20;
 
-/// What was done with a tier since the start.
+/// Statistics of a tier since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierStats {
-    /// Requests that read, write (a part each) and delete, and those of them that failed.
+    /// Requests that read, write (a part each) and delete, and the failed ones among them.
     pub reads: u64,
     pub writes: u64,
     pub deletes: u64,
     pub errors: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// Answers that were not what was written.
+    /// Answers with other bytes than were written.
     pub wrong: u64,
-    /// It is taken for away.
+    /// The tier counts as away.
     pub is_away: bool,
 }
 
@@ -114,13 +114,13 @@ struct Counters {
     wrong: AtomicU64,
 }
 
-/// How a tier answered lately.
+/// Recent answers of a tier.
 #[derive(Default)]
 struct Health {
     failed_in_a_row: u32,
-    /// What the last of these was about.
+    /// Object of the last failure.
     failed: Option<ObjectId>,
-    /// Nobody who reads asks it before.
+    /// Readers skip the tier until then.
     away_until: Option<Duration>,
     last_error: Option<String>,
 }
@@ -145,7 +145,7 @@ impl Tier {
         }
     }
 
-    /// What a request about an object answers, unless that takes longer than `deadline`; noted.
+    /// The answer to a request about an object, or an error after `deadline`; updates the health.
     async fn ask<T>(
         &self,
         object: ObjectId,
@@ -171,7 +171,7 @@ impl Tier {
         }
         match &answer {
             Ok(_) => *health = Health::default(),
-            // An answer is an answer: what it has lost is no reason not to ask for the rest.
+            // Any answer shows that the tier is present: a lost object is no reason to skip the others.
             Err(TierError::NotFound(_)) => {
                 let last_error = health.last_error.take();
                 *health = Health {
@@ -194,7 +194,7 @@ impl Tier {
         answer
     }
 
-    /// Fails while it is taken for away. When that time is over one reader is let through, and the others after him.
+    /// Fails while the tier counts as away. After that time one reader may try, and the others after it.
     fn require_there(&self) -> Result<(), TierError> {
         let mut health = self.health.lock();
         let now = self.clock.monotonic();
@@ -222,7 +222,7 @@ impl Tier {
     ) -> Result<Bytes, TierError> {
         let wanted = range.end.saturating_sub(range.start);
         let request = async {
-            // Waiting for the turn is waiting, too.
+            // The timeout includes the wait for the turn.
             let _turn = self.reads.acquire().await;
             self.store.get(object, range.clone()).await
         };
@@ -261,13 +261,13 @@ impl Tier {
 }
 
 impl SegmentStore {
-    /// Makes a tier known; another store of the same id takes its place.
+    /// Registers a tier; it replaces another store with this id.
     pub fn use_tier(&self, id: TierId, store: Arc<dyn TierStore>) {
         let tier = Arc::new(Tier::new(store, self.env.clock.clone()));
         self.tiers.write().insert(id, tier);
     }
 
-    /// What is in it cannot be read any more.
+    /// Unregisters a tier: its segments cannot be read any more.
     pub fn forget_tier(&self, id: TierId) {
         self.tiers.write().remove(&id);
     }
@@ -277,18 +277,18 @@ impl SegmentStore {
         found.ok_or_else(|| TierError::Failed(format!("the pool has no tier {id} open")))
     }
 
-    /// Counters of a tier since the start; `None` if it is not known.
+    /// Statistics of a tier since the start; `None` if it is not registered.
     pub fn tier_stats(&self, id: TierId) -> Option<TierStats> {
         Some(self.tier(id).ok()?.stats())
     }
 
-    /// What a tier answered last, if that was an error.
+    /// The last answer of a tier, if that was an error.
     pub fn tier_error(&self, id: TierId) -> Option<String> {
         self.tier(id).ok()?.health.lock().last_error.clone()
     }
 
-    /// Asks a tier whose last answer was an error whether it is there again. Nobody may read from it for long, and until then the
-    /// error would stand.
+    /// Checks a tier whose last answer was an error. Otherwise the error would be shown until the next read, which may
+    /// be far away.
     pub async fn check_tier(&self, id: TierId) {
         let Ok(tier) = self.tier(id) else { return };
         let has_failed = tier.health.lock().last_error.is_some();
@@ -302,12 +302,12 @@ impl SegmentStore {
         }
     }
 
-    /// Whether an object may come to a tier after whoever wrote it has ended.
+    /// Whether an object may appear in a tier after its writer has ended.
     pub fn may_be_late(&self, id: TierId) -> bool {
         self.tier(id).is_ok_and(|tier| tier.store.may_be_late())
     }
 
-    /// Deletes an object that no segment refers to, durably so.
+    /// Deletes an object that no segment refers to, after that is durable.
     pub async fn delete_object(&self, tier: TierId, object: ObjectId) -> Result<(), TierError> {
         let tier = self.tier(tier)?;
         let deletes = &tier.counters.deletes;
@@ -315,7 +315,7 @@ impl SegmentStore {
         tier.ask(object, REQUEST_DEADLINE, deletes, request).await
     }
 
-    /// Deletes all objects of a volume that was deleted.
+    /// Deletes all objects of a deleted volume.
     pub async fn delete_volume_objects(
         &self,
         tier: TierId,
@@ -323,13 +323,13 @@ impl SegmentStore {
     ) -> Result<u64, TierError> {
         let tier = self.tier(tier)?;
         tier.counters.deletes.fetch_add(1, Ordering::Relaxed);
-        // It takes as long as there are objects; the store's own client gives up on each request.
+        // The time depends on the number of objects; the store's own client bounds each request.
         sound(tier.store.delete_volume(volume)).await
     }
 }
 
-/// What a request answers. A client that an answer of the store makes panic is a store that failed, and no reason for
-/// whoever asked to end.
+/// The answer to a request. If an answer of the store makes its client panic, that is a failure of the store, and the
+/// caller goes on.
 async fn sound<T>(request: impl Future<Output = Result<T, TierError>>) -> Result<T, TierError> {
     let answer = AssertUnwindSafe(request).catch_unwind().await;
     answer.unwrap_or_else(|_| {
@@ -347,8 +347,8 @@ mod tests {
     use super::testing::MemTier;
     use super::*;
 
-    /// After a tier was away, the first who asks may ask for what it has lost. That it says so is an answer, and the next
-    /// who asks for something else gets that.
+    /// After a tier was away, the first request may be for an object that it lost. "Not found" is an answer, and the
+    /// next request for another object succeeds.
     #[test]
     fn a_tier_that_says_what_it_lost_is_there() {
         let world = TestWorld::new(1);

@@ -1,6 +1,6 @@
 //! Reads of segments that are in a tier.
 //!
-//! Owns: where in an object a record is, what is checked of it, when a read is tried again.
+//! Owns: the place of a record in an object, the checks of a read, its retries.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Segment {
     }
 }
 
-/// Where in the object the `stored` bytes of a record are: the units of a stripe follow one another.
+/// Range in the object of the `stored` bytes of a record: the units of a stripe follow one another.
 fn object_range(segment: &Segment, location: &Location, stored: &Range<u32>) -> Range<u64> {
     let stripe = location
         .stripe_offset_bytes()
@@ -51,7 +51,7 @@ fn object_range(segment: &Segment, location: &Location, stored: &Range<u32>) -> 
 }
 
 impl SegmentStore {
-    /// The stored bytes that adjacent `checks` cover, every one of them verified, from the object that a segment is in.
+    /// The verified stored bytes that adjacent `checks` cover, from the object of a segment.
     pub(crate) async fn fetch_remote(
         &self,
         segment: &Segment,
@@ -80,7 +80,7 @@ impl SegmentStore {
         Ok(vec![bytes])
     }
 
-    /// Bytes of an object that are `is_good`, after some attempts.
+    /// Bytes of an object that are `is_good`, with retries.
     async fn get_checked(
         &self,
         segment: &Segment,
@@ -131,7 +131,7 @@ impl SegmentStore {
         Err(fail(false, "it was not tried".to_owned()))
     }
 
-    /// What the object of a segment says of itself.
+    /// The trailer of a segment's object.
     async fn trailer(&self, segment: &Segment, remote: &RemoteSegment) -> Result<ObjectTrailer> {
         let payload_len_bytes = segment.payload_len_bytes();
         let range = payload_len_bytes..remote.object_len_bytes;
@@ -155,7 +155,7 @@ impl SegmentStore {
         decode_trailer(&bytes).map_err(|error| fail(&error.to_string()))
     }
 
-    /// Where the summary of a segment in a tier is. `None`: it has none.
+    /// Place of the summary of a segment in a tier. `None`: it has none.
     pub(crate) async fn remote_summary_place(
         &self,
         segment: &Segment,
@@ -165,8 +165,8 @@ impl SegmentStore {
         Ok(decode_summary_place(segment.id, &trailer.summary))
     }
 
-    /// Reads all of the object that a segment is in and compares it with its checksums; how many bytes that were. A
-    /// segment that is in no tier, or gone, has none. Fails with `Tier` if something is wrong, missing or away.
+    /// Reads the whole object of a segment, compares it with its checksums, and returns its length. A segment that is
+    /// in no tier, or gone, has none. Fails with `Tier` if something is wrong, missing or away.
     pub async fn verify_object(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -217,11 +217,11 @@ impl SegmentStore {
     }
 }
 
-/// Why an object was not found to be what was written.
+/// Reasons why an object does not match the written bytes.
 #[derive(Debug)]
 pub(super) enum Compare {
     Asked(TierError),
-    /// From this byte on.
+    /// Offset of the first differing byte.
     Differs(u64),
 }
 
@@ -240,7 +240,7 @@ impl Tier {
         while start < payload_len_bytes {
             let end = (start + PART_LEN_BYTES as u64).min(payload_len_bytes);
             if let Some(pace) = pace {
-                // Not held while the tier is waited for: other work makes way for clients through the same turns.
+                // Not held while waiting for the tier: other work yields to clients through these turns, too.
                 drop(pace.spend(end - start).await);
             }
             let bytes = self

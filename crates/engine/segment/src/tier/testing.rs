@@ -1,4 +1,4 @@
-//! For tests: a tier in memory, which does what it is told to do wrong.
+//! For tests: a tier in memory with injected faults.
 
 use std::collections::BTreeMap;
 use std::future::{pending, ready};
@@ -13,22 +13,22 @@ use parking_lot::Mutex;
 
 use super::{TierError, TierStore, TierUpload};
 
-/// What a tier does wrong.
+/// Injected faults of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Every request fails.
     Away,
     /// No request is answered.
     Silent,
-    /// What is read ends too soon.
+    /// Reads are truncated.
     Truncates,
-    /// What is read has a byte that was never written.
+    /// Reads return a byte that was never written.
     Lies,
-    /// What is written has one.
+    /// Writes store a wrong byte.
     Garbles,
-    /// What is written is not there.
+    /// Writes store nothing.
     Loses,
-    /// What is written is there, and the answer says that it failed.
+    /// Writes succeed, and their answer says that they failed.
     AnswersLost,
     /// Nothing is deleted.
     KeepsAll,
@@ -37,18 +37,18 @@ pub enum Fault {
 #[derive(Default)]
 struct TierState {
     objects: BTreeMap<ObjectId, Bytes>,
-    /// Keys that were ever written.
+    /// Number of writes of each key.
     written: BTreeMap<ObjectId, u32>,
     fault: Option<Fault>,
-    /// How many requests the fault is still for; `None`: all.
+    /// Number of remaining requests with the fault; `None`: all.
     left: Option<u32>,
     gets: u64,
-    /// What time it is for whoever records, and what was there from when on.
+    /// Time source and history of a recording.
     time: Option<Time>,
     history: Vec<(usize, BTreeMap<ObjectId, Bytes>)>,
 }
 
-/// Says when it is, in whatever it counts.
+/// Returns the present time, in any unit.
 type Time = Arc<dyn Fn() -> usize + Send + Sync>;
 
 impl TierState {
@@ -70,25 +70,25 @@ impl TierState {
     }
 }
 
-/// A tier in memory. Clones are the same one.
+/// A tier in memory. Clones share it.
 #[derive(Clone, Default)]
 pub struct MemTier(Arc<Mutex<TierState>>);
 
 impl MemTier {
-    /// From now on, for so many requests or for all.
+    /// Sets the fault for this number of requests, or for all.
     pub fn set_fault(&self, fault: Option<Fault>, requests: Option<u32>) {
         let mut inner = self.0.lock();
         (inner.fault, inner.left) = (fault, requests);
     }
 
-    /// Remembers from now on what was there when.
+    /// Records the contents over time from now on.
     pub fn record_with(&self, time: Time) {
         let mut inner = self.0.lock();
         inner.time = Some(time);
         inner.record();
     }
 
-    /// Other tiers as this one may have been at a time: several where it was changed at that time.
+    /// Copies of this tier as it may have been at a time: several if it changed at that time.
     pub fn as_of(&self, time: usize) -> Vec<MemTier> {
         let inner = self.0.lock();
         let earlier = inner.history.iter().rposition(|(at, _)| *at < time);
@@ -112,7 +112,7 @@ impl MemTier {
         self.0.lock().objects.get(id).cloned()
     }
 
-    /// Puts other bytes in the place of an object, or takes it away.
+    /// Replaces the bytes of an object, or removes it.
     pub fn replace(&self, id: &ObjectId, bytes: Option<Bytes>) {
         let mut inner = self.0.lock();
         match bytes {
@@ -121,7 +121,7 @@ impl MemTier {
         };
     }
 
-    /// The most often that one key was written.
+    /// The largest number of writes of one key.
     pub fn written_max(&self) -> u32 {
         self.0.lock().written.values().copied().max().unwrap_or(0)
     }

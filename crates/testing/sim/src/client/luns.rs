@@ -1,4 +1,4 @@
-//! What commands of SCSI do to the file of a LUN: holes, and writes that depend on what is there.
+//! The effects of SCSI commands on the file of a LUN: holes, and writes that depend on present contents.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::tree::{Kind, NodeId};
 use crate::world::WHO;
 
 impl Client {
-    /// Any file, and how many words it has.
+    /// Any file, and its number of words.
     fn pick_lun(&mut self) -> Option<(NodeId, Ino, u64)> {
         let model = self.life.model.lock();
         let known = model.known(|kind| matches!(kind, Kind::File));
@@ -22,7 +22,7 @@ impl Client {
         Some((node, ino, model.size_bytes(node) / WORD_BYTES))
     }
 
-    /// What UNMAP and WRITE SAME of zeros do to the file of a LUN: a hole, stable when it is answered.
+    /// UNMAP and WRITE SAME of zeros: a hole in the file of a LUN, stable when it is answered.
     pub(super) async fn punch(&mut self) {
         let Some((node, ino, words)) = self.pick_lun() else {
             return;
@@ -55,7 +55,7 @@ impl Client {
         tracing::debug!(node = node.0, %ino, first, count, effect, error = ?result.as_ref().err(), "hole made");
         match (result, effect) {
             (Ok(()), Some(seq)) => life.model.lock().write_is_durable(node, seq),
-            // There was nothing to make a hole of.
+            // There was nothing to punch.
             (Ok(()), None) => {}
             (Err(error), effect) => {
                 let is_gone = error == FsError::Stale && self.is_gone(node);
@@ -68,7 +68,8 @@ impl Client {
         }
     }
 
-    /// What COMPARE AND WRITE does: a write, if the file has what the client believes. Sometimes it is wrong about a word.
+    /// COMPARE AND WRITE: a write, if the file has the contents that the client expects. Sometimes the client expects a
+    /// wrong word.
     pub(super) async fn compare_and_write(&mut self) {
         let Some((node, ino, words)) = self.pick_lun() else {
             return;
@@ -86,7 +87,7 @@ impl Client {
             let there = model.expected_read(node, offset, len);
             let mut believed = there.clone();
             if is_wrong && let Some(word) = believed.get_mut(wrong_at) {
-                // Nobody writes that.
+                // No write uses this tag.
                 *word = model.new_tag();
             }
             (there, believed, model.new_tag(), model.seq())
@@ -150,7 +151,7 @@ impl Client {
                     ));
                 }
             }
-            // The file was cut, or is changed all the time.
+            // The file was truncated, or changes all the time.
             (Err(FsError::Invalid), None) if has_changed(first, first + count) => {}
             (Err(FsError::TryLater), None) if has_changed(0, words) => {}
             (Err(error), effect) => {

@@ -1,4 +1,5 @@
-//! What an S3 server does to put an object: bytes into a file without a name, then one batch that names it, on a condition.
+//! The steps of an S3 server that puts an object: bytes into a file without a name, then one conditional batch that
+//! names it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -13,13 +14,13 @@ use crate::model;
 use crate::tree::Change;
 use crate::world::WHO;
 
-/// The bytes come in pieces of so many words.
+/// The bytes come in pieces of this many words.
 const STEP_WORDS: u64 = 20_000;
 const OF_OBJECT: &[u8] = b"user.put";
 
 impl Client {
-    /// Puts an object, sometimes only if there is none (If-None-Match). It takes effect as a whole: name, bytes, attributes, and
-    /// that what had the name is gone.
+    /// Puts an object, sometimes only if there is none (If-None-Match). It takes effect as a whole: name, bytes,
+    /// attributes, and the removal of the previous object.
     pub(super) async fn put(&mut self) {
         let Some((dir, ino)) = self.pick_any_dir() else {
             return;
@@ -92,7 +93,8 @@ impl Client {
         let (Change::Put { node, .. }, ino) = (&change, file.ino()) else {
             return;
         };
-        // Larger ones wait for their bytes first, and others make and remove the name meanwhile: any of these refusals is right.
+        // Larger objects wait for their bytes first, and other clients make and remove the name meanwhile: any of these
+        // refusals is right.
         let mut refusals = Vec::new();
         let mut effect = None;
         let result = {

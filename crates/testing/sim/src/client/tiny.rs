@@ -1,6 +1,6 @@
-//! Files so small that the metadata has their bytes: written, grown, cut and punched near that bound.
+//! Files so small that the metadata holds their bytes: written, grown, truncated and punched near that limit.
 //!
-//! Owns: which of them, and how. Must not know: where their bytes are.
+//! Owns: the choice of files and changes. Must not know: where their bytes are.
 
 use cairn_base::Ino;
 use cairn_fs::Stability;
@@ -13,13 +13,13 @@ use crate::tree::{Kind, NodeId};
 const TINY_WORDS_MAX: u64 = INLINE_LEN_BYTES_MAX as u64 / WORD_BYTES;
 
 impl Client {
-    /// Changes a file that is about as large as one may be whose bytes the metadata has.
+    /// Changes a file whose size is near the limit for bytes in the metadata.
     pub(super) async fn change_tiny_file(&mut self) {
         let Some((node, ino, words)) = self.pick_tiny() else {
             return;
         };
         let first = self.more.below(TINY_WORDS_MAX);
-        // One in a few makes it larger than that.
+        // One in a few exceeds the limit.
         let beyond = self.more.below(2) * 4;
         let count = 1 + self.more.below(TINY_WORDS_MAX - first + beyond);
         match self.more.below(8) {

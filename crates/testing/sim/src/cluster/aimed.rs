@@ -1,11 +1,10 @@
-//! What happens in the moment when it hurts: while a group is between its copies, while an owner repairs or removes, while a
-//! takeover is under way.
+//! Events at the worst moment: while a group is between its copies, while an owner repairs or removes, during a
+//! takeover.
 //!
-//! Owns: what is aimed at what, with which chances.
-//! Must not know: which bug a run is to find.
+//! Owns: the targets of events, and their chances. Must not know: the bug that a run should find.
 //!
-//! Runs of `scenario` strike whenever time has come, and between two groups that time is long. Here clients hardly rest,
-//! the log is small, so that the list of its parts changes often, and disks tell when they begin something.
+//! Runs of `scenario` strike at random times, and most of the time lies between two groups. Here clients hardly rest,
+//! the log is small, so that the list of its parts changes often, and disks report when they begin an operation.
 
 use cairn_testkit::Rng;
 
@@ -17,7 +16,7 @@ use super::scenario::{
 use super::terms::Load;
 use crate::scenario::Keep;
 
-/// How often each kind of aim is drawn.
+/// The kinds of aim; one that is listed more often is drawn more often.
 const AIMS: [fn(&mut Aim); 29] = [
     Aim::lease_lost,
     Aim::lease_lost,
@@ -50,19 +49,19 @@ const AIMS: [fn(&mut Aim); 29] = [
     Aim::quorum_lost,
 ];
 
-/// No run has more at a time.
+/// Limit of the volumes of a run at a time.
 const VOLUME_COUNT_MAX: usize = 4;
 
-/// Events as they are drawn.
+/// The events drawn so far.
 struct Aim {
     rng: Rng,
     node_count: usize,
     at_ms: u64,
     events: Vec<Event>,
     volumes: Vec<VolumePlan>,
-    /// Whose owner and log disks are aimed at.
+    /// The volume whose owner and log devices are targets.
     volume: usize,
-    /// Nodes have two disks, what is lost is made anew at once, and in the end nodes are lost.
+    /// Nodes have two disks, lost shards are rebuilt at once, and nodes are lost in the end.
     has_two_disks: bool,
 }
 
@@ -74,7 +73,7 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
         pause_ms_max: one_of(&mut rng, &[0, 2, 6]),
     };
     if rng.below(6) == 0 {
-        // Hardly anybody changes anything: an owner learns nothing from its disks.
+        // Clients change hardly anything: an owner learns nothing from its disks.
         load.client_count = 1;
         load.pause_ms_max = 4000;
     }
@@ -82,7 +81,7 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
     for (nth, volume) in scenario.volumes.iter_mut().enumerate() {
         volume.load = load;
         if nth > 0 {
-            // All together keep the disks about as busy as one does alone.
+            // All volumes together keep the disks about as busy as one does alone.
             volume.load.client_count = 1 + load.client_count / (2 * count);
             volume.load.op_count = load.op_count / 2;
         }
@@ -115,7 +114,7 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
     }
     scenario.events = std::mem::take(&mut aim.events);
     scenario.volumes = std::mem::take(&mut aim.volumes);
-    // What was drawn for a longer run comes in this one, too.
+    // Events that were drawn for a longer run also fit into this one.
     let span_ms = aim.at_ms.max(1);
     for volume in scenario.volumes.iter_mut().skip(1) {
         volume.made_at_ms = volume.made_at_ms.map(|at_ms| at_ms % span_ms);
@@ -136,10 +135,10 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
     }
 }
 
-/// None of the seeds that find the planted bugs which are hard to find have such clients: they stay as they were.
+/// No seed that finds a hard planted bug has such clients: those seeds keep their runs.
 const CALLS_PICK: u64 = 0xca11_000a;
 
-/// In one of three runs clients talk to any node, and in most of those things happen while their calls are on the way.
+/// In one of three runs clients talk to any node, and in most of those events happen while their calls are in flight.
 pub fn aim_at_calls(scenario: &mut ClusterScenario, seed: u64) {
     let mut rng = Rng::new(seed ^ CALLS_PICK);
     if rng.below(3) != 0 {
@@ -160,10 +159,10 @@ pub fn aim_at_calls(scenario: &mut ClusterScenario, seed: u64) {
     strike(scenario, rng, 2, |aim| aim.call_is_late());
 }
 
-/// None of the seeds that find planted bugs has such runs.
+/// No seed that finds planted bugs has such runs.
 const LATE_PICK: u64 = 0x1a7e_0012;
 
-/// How often each kind of late call is drawn.
+/// The kinds of late calls; one that is listed more often is drawn more often.
 const LATE: [fn(&mut Aim); 8] = [
     Aim::end_is_unheard,
     Aim::end_is_unheard,
@@ -179,15 +178,15 @@ fn draws_late_calls(rng: &mut Rng) -> bool {
     rng.below(8) == 0
 }
 
-/// Whether the run of a seed is one that [`aim_at_late_calls`], [`aim_at_queues`] or [`aim_at_lone_rules`] changes.
+/// Whether [`aim_at_late_calls`], [`aim_at_queues`] or [`aim_at_lone_rules`] changes the run of a seed.
 pub fn has_late_calls(seed: u64) -> bool {
     draws_late_calls(&mut Rng::new(seed ^ LATE_PICK))
         || draws_queues(&mut Rng::new(seed ^ QUEUE_PICK))
         || draws_lone_rule(&mut Rng::new(seed ^ LONE_PICK))
 }
 
-/// In one of eight runs clients turn to another node as early as they may, and go on there at once, while a call of theirs is on
-/// its way for as long as it may be: each rule that keeps late calls out is the last one somewhere.
+/// In one of eight runs clients turn to another node as early as allowed, and continue there at once, while a call of
+/// theirs is in flight for as long as possible. So each rule that keeps late calls out is the last one somewhere.
 pub fn aim_at_late_calls(scenario: &mut ClusterScenario, seed: u64) {
     let mut rng = Rng::new(seed ^ LATE_PICK);
     if !draws_late_calls(&mut rng) {
@@ -216,15 +215,15 @@ pub fn aim_at_late_calls(scenario: &mut ClusterScenario, seed: u64) {
     });
 }
 
-/// None of the seeds that find planted bugs has such runs.
+/// No seed that finds planted bugs has such runs.
 const QUEUE_PICK: u64 = 0x9e0e_0002;
 
 fn draws_queues(rng: &mut Rng) -> bool {
     rng.below(16) == 0
 }
 
-/// In one of 16 runs clients come to a process that stands still: their connections wait in its kernel, with a call on each, until
-/// long after they have turned to another node and gone on there.
+/// In one of 16 runs clients connect to a suspended process. Their connections wait in its kernel, each with a call,
+/// until long after the clients have turned to another node and continued there.
 pub fn aim_at_queues(scenario: &mut ClusterScenario, seed: u64) {
     let mut rng = Rng::new(seed ^ QUEUE_PICK);
     if !draws_queues(&mut rng) {
@@ -248,15 +247,16 @@ pub fn aim_at_queues(scenario: &mut ClusterScenario, seed: u64) {
     strike(scenario, rng, 3, Aim::stands_still_with_a_queue);
 }
 
-/// None of the seeds that find planted bugs of other kinds has such runs: they stay as they were.
+/// No seed that finds planted bugs of other kinds has such runs: those seeds keep their runs.
 const LONE_PICK: u64 = 0x10e0_0001;
 
 fn draws_lone_rule(rng: &mut Rng) -> bool {
     rng.below(32) == 0
 }
 
-/// In one of 32 runs one rule alone keeps late calls out, and each strike is about this rule: how clients turn, which node is struck
-/// and for how long fit together. In runs of [`aim_at_late_calls`] and [`aim_at_queues`] these are drawn one by one and seldom do.
+/// In one of 32 runs one rule alone keeps late calls out, and each event targets this rule: the way that clients turn,
+/// the node, and the duration fit together. Runs of [`aim_at_late_calls`] and [`aim_at_queues`] draw these separately,
+/// and they seldom fit.
 pub fn aim_at_lone_rules(scenario: &mut ClusterScenario, seed: u64) {
     let mut rng = Rng::new(seed ^ LONE_PICK);
     if !draws_lone_rule(&mut rng) {
@@ -283,7 +283,7 @@ pub fn aim_at_lone_rules(scenario: &mut ClusterScenario, seed: u64) {
     strike(scenario, rng, 4, next);
 }
 
-/// The engine's clients are not what this is about, and cost most of the steps.
+/// The engine's clients are not under test here, and cost most of the steps.
 fn quiet(scenario: &mut ClusterScenario) {
     for volume in &mut scenario.volumes {
         volume.load.client_count = 1;
@@ -292,7 +292,7 @@ fn quiet(scenario: &mut ClusterScenario) {
     }
 }
 
-/// Calls of clients are struck, three times at the most more than `least`.
+/// Adds events at calls of clients: `least`, and up to three more.
 fn strike(scenario: &mut ClusterScenario, rng: Rng, least: u64, next: impl Fn(&mut Aim)) {
     let mut aim = Aim {
         rng,
@@ -351,7 +351,7 @@ impl Aim {
         self.push_when_call(moment, skip, What::Row { steps });
     }
 
-    /// A node stands still with a call in its socket for nearly as long as its lease may last, and is slow after that.
+    /// A node is suspended with a call in its socket for nearly as long as its lease may last, and is slow after that.
     fn node_stands_still(&mut self) {
         let skip = self.rng.below(20);
         let who = Who::AtWork;
@@ -374,8 +374,8 @@ impl Aim {
         self.push_when_call(Moment::Sent, skip, pause);
     }
 
-    /// The clients of a node have to come again, to it or to another one, and where they come a process stands still. It goes on when they
-    /// have given up.
+    /// The clients of a node must reconnect, to it or to another one, and the process there is suspended. It resumes
+    /// when they have given up.
     fn stands_still_with_a_queue(&mut self) {
         let skip = self.rng.below(20);
         let behind = 1 + self.rng.below(self.node_count as u64 - 1) as usize;
@@ -403,8 +403,8 @@ impl Aim {
         self.push_when_call(Moment::Sent, skip, What::Row { steps });
     }
 
-    /// What a node sends over some of its streams to owners arrives when its clients have gone on elsewhere: they do so after 3.7 s at the
-    /// latest. Its signs of life go over other streams.
+    /// Data that a node sends over some of its streams to owners arrives when its clients have continued elsewhere,
+    /// after 3.7 s at the latest. Its heartbeats use other streams.
     fn call_stalls_between_nodes(&mut self) {
         // The first calls of a client open the stream.
         let skip = 4 + self.rng.below(20);
@@ -415,12 +415,13 @@ impl Aim {
         self.push_when_call(Moment::Read, skip, stall);
     }
 
-    /// The term of a node ends while its call is on its way to the owner. The client has its address at another node at once, and calls the
-    /// owner through that one. The owner hears of the end by the other node's streams alone, since etcd does not answer it.
+    /// The term of a node ends while its call is on its way to the owner. The client has its address at another node at
+    /// once, and calls the owner through that one. The owner hears of the end only through the other node's streams,
+    /// since etcd does not answer it.
     fn owner_hears_no_end(&mut self) {
         let skip = 4 + self.rng.below(20);
         let who = Who::AtWork;
-        // Longer than a client takes to go on, and no beat and no byte gets older than a second by it.
+        // Longer than a client takes to continue, and too short to make a heartbeat or a byte older than a second.
         let by_ms = one_of(&mut self.rng, &[150, 250, 400]);
         let slow = What::Slow {
             who,
@@ -441,15 +442,15 @@ impl Aim {
         }
     }
 
-    /// A process stands still, and the clients of another node come to it, for that node is killed and stays away: their connections and
-    /// calls wait in the kernel of the process until they have gone on elsewhere.
+    /// A process is suspended, and the clients of another node, which is killed and stays away, connect to it: their
+    /// connections and calls wait in the kernel of the process until they have continued elsewhere.
     fn clients_come_to_a_standstill(&mut self) {
         let skip = self.rng.below(20);
         let pause = What::Pause {
             who: self.behind(),
             machine: self.rng.below(4) == 0,
             steps: 0,
-            // Clients come after 2.5 s and go after 3.7 s more.
+            // Clients come after 2.5 s and leave after another 3.7 s.
             ms: self.ms(7500, 4000),
         };
         let crash = What::Crash {
@@ -462,7 +463,7 @@ impl Aim {
         self.push_when_call(Moment::Sent, skip, What::Row { steps });
     }
 
-    /// Packets of some connections between nodes are lost, and of others not.
+    /// Packets of some connections between nodes are lost, and those of others are not.
     fn connection_stalls(&mut self) {
         let skip = self.rng.below(20);
         let stall = What::StallCalls {
@@ -472,7 +473,7 @@ impl Aim {
         self.push_when_call(Moment::Read, skip, stall);
     }
 
-    /// The owner gives the volume away while it has a call, or somebody has one for it, and soon gets it back.
+    /// The owner releases the volume while it has a call, or another node has one for it, and soon gets it back.
     fn owner_comes_back(&mut self) {
         let skip = self.rng.below(20);
         let moment = one_of(&mut self.rng, &Moment::ALL);
@@ -508,7 +509,7 @@ impl Aim {
         self.push_when_call(moment, skip, What::Row { steps });
     }
 
-    /// A call waits somewhere, while its client sends it again and the volume goes to another owner.
+    /// A call waits somewhere, while its client repeats it and the volume changes its owner.
     fn call_is_late(&mut self) {
         let moment = one_of(&mut self.rng, &Moment::ALL);
         let ms = match self.rng.below(3) {
@@ -598,7 +599,7 @@ impl Aim {
         Who::Behind(1 + self.rng.below(self.node_count as u64 - 1) as usize)
     }
 
-    /// What makes an owner repair, rebuild, remove and sweep.
+    /// Faults that make an owner repair, rebuild, remove and sweep.
     fn trouble(&mut self) {
         let who = self.behind();
         let ms = self.ms(600, 2500);
@@ -629,7 +630,7 @@ impl Aim {
         self.wait(0, 2500);
     }
 
-    /// etcd ends the lease of an owner that is alive and busy, while its disks have something to do.
+    /// etcd ends the lease of an owner that is alive and busy, while its disks have work.
     fn lease_lost(&mut self) {
         self.trouble();
         for _ in 0..1 + self.rng.below(3) {
@@ -671,7 +672,7 @@ impl Aim {
         one_of(&mut self.rng, &verbs)
     }
 
-    /// The owner stands still in the middle of something, and goes on when another one serves.
+    /// The owner is suspended in the middle of work, and resumes when another one serves.
     fn owner_paused(&mut self) {
         self.trouble();
         for _ in 0..1 + self.rng.below(2) {
@@ -689,7 +690,7 @@ impl Aim {
         }
     }
 
-    /// Something keeps a group from one member of the log, and soon that is the only one to be asked.
+    /// One member of the log misses a group, and soon it is the only one that can be asked.
     fn one_member_lacks(&mut self) {
         self.wait(200, 1000);
         let nth = self.rng.below(2) as usize;
@@ -720,7 +721,7 @@ impl Aim {
         self.wait(6000, 3000);
     }
 
-    /// All that have what was written last are away, and others are there.
+    /// All members with the last group are away, and others are present.
     fn no_member(&mut self) {
         self.wait(200, 1500);
         let down_ms = self.ms(6000, 6000);
@@ -734,7 +735,7 @@ impl Aim {
         self.wait(6000, 4000);
     }
 
-    /// The owner hears of nobody for longer than its lease, and perhaps late of the last time that it was renewed.
+    /// The owner hears from no other node for longer than its lease, and perhaps late of its last renewal.
     fn alone(&mut self) {
         self.wait(200, 2500);
         let ms = self.ms(6000, 4000);
@@ -753,7 +754,7 @@ impl Aim {
             steps.push((self.rng.below(500), cut));
         }
         if self.rng.coin() {
-            // The last answer comes as late as it can.
+            // The last answer comes as late as possible.
             let mute_ms = self.ms(1000, 1500);
             let mute = What::EtcdMute {
                 who: Who::Owner,
@@ -763,7 +764,7 @@ impl Aim {
             steps.insert(0, (0, mute));
         }
         if self.rng.coin() {
-            // When the machine wakes up nobody tells its process that others went on.
+            // When the machine wakes up, its process does not hear that others went on.
             let pause = What::Pause {
                 who: Who::Owner,
                 machine: true,
@@ -776,7 +777,7 @@ impl Aim {
         self.wait(9000, 4000);
     }
 
-    /// Something that makes the owner change the list of the log's parts.
+    /// An event that makes the owner change the list of the log's parts.
     fn new_part(&mut self) -> What {
         let nth = self.rng.below(2) as usize;
         match self.rng.below(4) {
@@ -789,8 +790,8 @@ impl Aim {
         }
     }
 
-    /// A change of the list of the log's parts is lost on its way to etcd or back, or is late, and soon somebody else has
-    /// to go by what etcd has.
+    /// A change of the list of the log's parts is lost on its way to etcd or back, or is late, and soon another node
+    /// must use the list in etcd.
     fn etcd_forgets(&mut self) {
         self.wait(200, 1500);
         let trouble = match self.rng.below(3) {
@@ -824,7 +825,7 @@ impl Aim {
         self.wait(5000, 3000);
     }
 
-    /// The list of the log's parts that a new owner wrote is lost on its way to etcd, and soon the new owner is.
+    /// The list of the log's parts that a new owner wrote is lost on its way to etcd, and soon the new owner is lost.
     fn new_log_is_lost(&mut self) {
         self.wait(200, 1500);
         for by in 1..self.node_count {
@@ -851,7 +852,8 @@ impl Aim {
         self.wait(12_000, 4000);
     }
 
-    /// The connection to one member of the log breaks while a group is on its way there; soon that is the only one left.
+    /// The connection to one member of the log breaks while a group is on its way there; soon that is the only member
+    /// left.
     fn group_lost_on_its_way(&mut self) {
         self.wait(200, 1500);
         let nth = self.rng.below(2) as usize;
@@ -869,7 +871,7 @@ impl Aim {
         self.wait(8000, 4000);
     }
 
-    /// A new owner stands still while it looks for what nobody needs.
+    /// A new owner is suspended while it sweeps unneeded files.
     fn paused_in_sweep(&mut self) {
         self.wait(300, 1500);
         let pause = What::Pause {
@@ -878,7 +880,7 @@ impl Aim {
             steps: 0,
             ms: self.ms(3200, 2000),
         };
-        // What the nodes that are away have then is for nobody.
+        // Shards on the nodes that are away are then unneeded.
         self.trouble();
         self.wait(1000, 2000);
         let skip = self.rng.below(3);
@@ -896,8 +898,8 @@ impl Aim {
         self.wait(7000, 4000);
     }
 
-    /// The one disk that an owner still reaches promises it to another, and loses its power at once. The owner has not
-    /// heard that it is none any more, and the other one asks for no more promises.
+    /// The one disk that an owner still reaches makes its promise to another node, and loses its power at once. The
+    /// owner has not heard that it lost the volume, and the other node asks for no more promises.
     fn promise_forgotten(&mut self) {
         self.wait(300, 1500);
         let but = 1 + self.rng.below(self.node_count as u64 - 1) as usize;
@@ -929,7 +931,7 @@ impl Aim {
         self.wait(9000, 4000);
     }
 
-    /// A node is away for so long that the others make anew what it had, and comes back.
+    /// A node is away for so long that the others rebuild its shards, and comes back.
     fn away_for_long(&mut self) {
         self.has_two_disks = true;
         self.wait(500, 3000);
@@ -944,7 +946,7 @@ impl Aim {
         self.wait(20_000, 30_000);
     }
 
-    /// Between what a node asks of etcd, and what it hears, much happens.
+    /// Many events happen between a request of a node to etcd and the answer.
     fn etcd_is_late(&mut self) {
         self.wait(100, 500);
         let by_ms = one_of(&mut self.rng, &[300, 1000, 2000, 3000]);
@@ -999,7 +1001,7 @@ impl Aim {
         self.wait(4000, 3000);
     }
 
-    /// Disks that have promised lose their power while the earlier owner stands still, or goes on.
+    /// Disks that have promised lose their power while the earlier owner is suspended, or goes on.
     fn promise_and_power(&mut self) {
         self.wait(200, 800);
         let lose = match self.rng.coin() {
@@ -1020,7 +1022,7 @@ impl Aim {
         };
         self.push_when(Verb::Fence, skip, crash);
         if self.rng.coin() {
-            // Who asked for the promise asks for no other.
+            // The node that asked for the promise asks for no other.
             let after_ms = one_of(&mut self.rng, &[0, 5, 20, 100]);
             self.push(What::PauseNext { after_ms, ms: 7000 });
         }
@@ -1028,7 +1030,7 @@ impl Aim {
         self.wait(6000, 2000);
     }
 
-    /// Wrong bytes of a disk are read around and written anew, by an owner that is just losing the volume.
+    /// An owner that is just losing the volume reads around corrupt bytes of a disk and rewrites them.
     fn wrong_reads(&mut self) {
         self.wait(200, 1500);
         for _ in 0..2 {
@@ -1055,7 +1057,7 @@ impl Aim {
         self.wait(4000, 3000);
     }
 
-    /// Another volume with few clients, unless there are many already; the number of the last one.
+    /// Adds another volume with few clients, unless there are many already. Returns the number of the last one.
     fn one_more_volume(&mut self) -> usize {
         if self.volumes.len() < VOLUME_COUNT_MAX {
             let mut load = self.volumes[0].load;
@@ -1080,8 +1082,8 @@ impl Aim {
         }
     }
 
-    /// A volume gets files of the log that another had in a term of the same number: that one has a new owner, or its log went
-    /// on elsewhere, and soon this one has a new owner, too.
+    /// A volume gets files of the log that another one had in a term with an equal number. The other has a new owner,
+    /// or its log went on elsewhere, and soon this volume has a new owner, too.
     fn second_hand(&mut self) {
         self.wait(500, 2000);
         self.volume = 0;
@@ -1100,7 +1102,7 @@ impl Aim {
         }
     }
 
-    /// All volumes lose their owners in one moment, each in its way.
+    /// All volumes lose their owners in one moment, each in a different way.
     fn all_at_once(&mut self) {
         self.one_more_volume();
         self.wait(500, 3000);
@@ -1124,7 +1126,7 @@ impl Aim {
         }
     }
 
-    /// A volume is deleted while another node takes it over, and others make files of what it had.
+    /// A volume is deleted while another node takes it over, and other volumes reuse its files.
     fn deleted_in_a_takeover(&mut self) {
         let volume = self.one_more_volume();
         self.wait(1000, 3000);
@@ -1143,8 +1145,8 @@ impl Aim {
         self.wait(5000, 3000);
     }
 
-    /// A node that has shards or a part of the log stands still while it does something for an owner, and goes on when the volume
-    /// has another one: what waited for it is done then, or refused.
+    /// A node with shards or a part of the log is suspended during a request of an owner, and resumes when the volume
+    /// has another owner: the waiting requests are then done, or refused.
     fn stopped_with_calls(&mut self) {
         self.trouble();
         self.wait(100, 2000);
@@ -1163,7 +1165,7 @@ impl Aim {
         self.wait(5000, 20_000);
     }
 
-    /// etcd has no quorum for long, while an owner changes its log or is lost, and is back when nobody has a lease.
+    /// etcd has no quorum for long, while an owner changes its log or is lost, and is back when no node has a lease.
     fn quorum_lost(&mut self) {
         self.wait(500, 2500);
         let lost = What::EtcdNoQuorum {

@@ -1,10 +1,10 @@
-//! Clients that talk to any node, and what of their calls took effect.
+//! Clients that talk to any node, and the effects of their calls.
 //!
-//! Owns: what a client does while nobody answers, the check that no old call stands over a newer one, who waits for a
-//! moment of a call. Must not know: how nodes pass calls on (`edge`).
+//! Owns: the behaviour of a client without answers, the check that no old call overwrites a newer one, waiting for a
+//! moment of a call. Must not know: how nodes forward calls (`edge`).
 //!
-//! A client sets a register of its volume to 1, waits for the answer, sets it to 2, and so on. The engine has no part in
-//! that: an owner sets a register as long as no later owner serves, which is what fencing promises.
+//! A client sets a register of its volume to 1, waits for the answer, sets it to 2, and so on. The engine is not
+//! involved: an owner sets a register as long as no later owner serves, which is the promise of fencing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -31,12 +31,12 @@ use super::run::{Cluster, world_spawn};
 use super::volumes::Volume;
 use crate::exec::Trace;
 
-/// A connection that is not made in so long is given up.
+/// A client gives up a connection attempt after this time.
 const DIAL_MAX: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(40);
-/// An owner remembers for so long what it answered: longer than any call is on its way.
+/// An owner remembers its answers for this time, which is longer than any call is in flight.
 const REMEMBERED: Duration = Duration::from_secs(5);
-/// When all is well each client is answered within so long.
+/// After recovery each client is answered within this time.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// Connections that a client leaves open when it turns to another node.
 const LEFT_OPEN_MAX: usize = 4;
@@ -45,15 +45,15 @@ const LEFT_OPEN_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Turning {
-    /// After a second of silence, and at once when the connection ends. Its calls keep their numbers, and an owner remembers
-    /// for a while what it answered: NFS.
+    /// After a second without an answer, and at once when the connection ends. Calls keep their numbers, and an owner
+    /// remembers its answers for a while: NFS.
     Numbered,
-    /// With its address, as soon as the term of its node has ended. By itself only after so long that nothing of it is under
-    /// way any more. No owner remembers anything: S3, iSCSI.
+    /// With its address, as soon as the term of its node has ended. Otherwise only when none of its calls can be in
+    /// flight any more. No owner remembers answers: S3, iSCSI.
     WithAddress,
-    /// By itself, as soon as no call of it can begin any more: it may wait for a second each in its node's socket, in that node
-    /// and between the nodes. No owner remembers what it did, and none ends a call after one that began later (`arrivals` in
-    /// `objects`): S3 with a short timeout.
+    /// By itself, as soon as none of its calls can begin any more: a call may wait for a second each in its node's
+    /// socket, in that node and between the nodes. No owner remembers its answers, and none ends a call after one that
+    /// began later (`arrivals` in `objects`): S3 with a short timeout.
     AfterSilence,
 }
 
@@ -64,15 +64,15 @@ pub struct CallPlan {
     /// Of each volume.
     pub caller_count: u32,
     pub pause_ms_max: u64,
-    /// A client comes from one of two addresses each time, as with two network cards.
+    /// A client connects from one of two addresses each time, as with two network cards.
     pub has_two_addresses: bool,
-    /// Of 16 calls so many take long in their owner.
+    /// Number of calls out of 16 that take long in their owner.
     pub long_in_16: u64,
-    /// The runtime of a process hears of connections a turn after its kernel has them, as that of a real one does.
+    /// The runtime of a process hears of connections a turn after its kernel has them, as a real one does.
     pub hears_late: bool,
 }
 
-/// Where a call is, as far as something can happen to it there.
+/// Place of a call at which an event can strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
@@ -126,7 +126,7 @@ pub enum Answer {
     Done = 1,
     /// The node does not own the volume.
     NotOwner = 2,
-    /// The client is to come again.
+    /// The client should retry.
     Later = 3,
 }
 
@@ -148,13 +148,13 @@ struct Waiting {
 
 #[derive(Default)]
 struct Register {
-    /// What was set last.
+    /// The value set last.
     now: u32,
-    /// The newest that its client knows to be done.
+    /// The newest value that its client knows to be set.
     known: u32,
 }
 
-/// What an owner is doing for a call, or did.
+/// Present or past work of an owner for a call.
 enum Memory {
     Running(Vec<oneshot::Sender<Answer>>),
     Done { at: Duration },
@@ -164,19 +164,19 @@ enum Memory {
 #[derive(Default)]
 struct Arrivals {
     last: u64,
-    /// The latest of those that are done.
+    /// The latest finished call.
     done: u64,
 }
 
-/// What began in an owner.
+/// Result of beginning a call in an owner.
 pub enum Begun {
-    /// With its number among the calls of its client.
+    /// A new call, with its number among the calls of its client.
     New(u64),
-    /// It is being done, or was: the answer comes here.
+    /// A repeated call that is in progress or done: its answer comes here.
     Again(oneshot::Receiver<Answer>),
 }
 
-/// The registers of all clients, and who waits for what.
+/// The registers of all clients, and the waiters for moments of calls.
 pub struct Calls {
     pub plan: CallPlan,
     clock: ManualClock,
@@ -186,7 +186,7 @@ pub struct Calls {
     memory: Mutex<BTreeMap<(VolumeId, Epoch, u32, u32), Memory>>,
     arrivals: Mutex<BTreeMap<(VolumeId, Epoch, u32), Arrivals>>,
     waiting: Mutex<Vec<Waiting>>,
-    /// Under which term each connection was admitted, at which revision of the map.
+    /// The term under which each connection was admitted, and the revision of the map.
     stamps: Mutex<BTreeMap<SocketAddr, Stamp>>,
     is_over: AtomicBool,
     running: AtomicU32,
@@ -220,12 +220,12 @@ impl Calls {
         *self.counts.lock()
     }
 
-    /// No client calls any more.
+    /// Whether clients have stopped calling.
     pub fn are_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Calls `then` with the node where a call of the volume is in that moment, after so many of them.
+    /// Calls `then` with the node that has a call of the volume at that moment, after `skip` such calls.
     pub fn when(
         &self,
         moment: Moment,
@@ -242,18 +242,18 @@ impl Calls {
         });
     }
 
-    /// Nobody is told any more.
+    /// Drops all waiters.
     pub fn forget_waiting(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         drop(waiting);
     }
 
-    /// A node has admitted a connection.
+    /// Notes that a node has admitted a connection.
     pub fn admitted(&self, client: SocketAddr, stamp: Stamp) {
         self.stamps.lock().insert(client, stamp);
     }
 
-    /// A call is there now.
+    /// Notes that a call has reached a moment.
     pub fn note(&self, moment: Moment, call: Call, node: usize) {
         let words = [
             moment as u64,
@@ -278,7 +278,7 @@ impl Calls {
         due.into_iter().for_each(|waiting| (waiting.then)(node));
     }
 
-    /// An owner begins a call. What it did a while ago, or is doing, it does not do again.
+    /// Begins a call in an owner. A call that is in progress, or was done recently, is not repeated.
     pub fn begin(&self, call: Call, epoch: Epoch) -> Begun {
         self.counts.lock().begun += 1;
         if self.plan.turning != Turning::Numbered {
@@ -302,7 +302,7 @@ impl Calls {
             }
             Some(Memory::Done { .. }) => {
                 let (sender, answer) = oneshot::channel();
-                // The other end is here.
+                // The receiver exists.
                 let _ = sender.send(Answer::Done);
                 Begun::Again(answer)
             }
@@ -314,7 +314,7 @@ impl Calls {
         }
     }
 
-    /// An owner has done a call, or has not, for it owns the volume no more.
+    /// Ends a call: the owner has done it, or has not because it lost the volume.
     pub fn end(&self, call: Call, epoch: Epoch, answer: Answer, arrival: u64) {
         let key = (call.volume, epoch, call.caller, call.number);
         if answer == Answer::Done && !self.comes_to_nothing(call, epoch, arrival) {
@@ -331,13 +331,13 @@ impl Calls {
         };
         if let Some(Memory::Running(others)) = others {
             for other in others {
-                // Whoever asked may have gone.
+                // The receiver may be gone.
                 let _ = other.send(answer);
             }
         }
     }
 
-    /// Whether a call is done as if it had been before another one that began later and is done already.
+    /// Whether a call has no effect because another one that began later is done already.
     fn comes_to_nothing(&self, call: Call, epoch: Epoch, arrival: u64) -> bool {
         if self.plan.turning != Turning::AfterSilence {
             return false;
@@ -362,7 +362,7 @@ impl Calls {
         }
     }
 
-    /// A client is told that its call is done.
+    /// Notes that a client knows that its call is done.
     fn is_answered(&self, call: Call) {
         self.counts.lock().answered += 1;
         let mut registers = self.registers.lock();
@@ -393,21 +393,21 @@ struct Caller {
     env: Env,
     rng: Rng,
     number: u32,
-    /// As the nodes see it.
+    /// Its address, as the nodes see it.
     address: SocketAddr,
     node: usize,
     connection: Option<Stream>,
-    /// Connections that it has turned away from. Nobody closes them.
+    /// Abandoned connections, which stay open.
     left: VecDeque<Stream>,
 }
 
-/// Why a client has no answer.
+/// Reasons for a missing answer.
 enum Unanswered {
     Later,
     /// The connection ended.
     Ended,
     Silent,
-    /// Its address is another node's.
+    /// The client's address moved to another node.
     Moved(usize),
 }
 
@@ -585,12 +585,12 @@ impl Caller {
         let dialing = std::pin::pin!(dialing);
         match select(dialing, self.env.clock.sleep(DIAL_MAX)).await {
             Either::Left((Ok(stream), _)) => Ok(stream),
-            // Nothing was sent: nobody has to wait for it.
+            // Nothing was sent, so the client need not wait for it.
             Either::Left((Err(_), _)) | Either::Right(_) => Err(Unanswered::Later),
         }
     }
 
-    /// For how long it waits for an answer.
+    /// Time that it waits for an answer.
     fn patience(&mut self) -> Duration {
         let ms = match self.calls.plan.turning {
             Turning::Numbered => 1200 + self.rng.below(1800),
@@ -611,11 +611,11 @@ impl Caller {
             Unanswered::Ended => {
                 self.connection = None;
                 if self.calls.plan.turning != Turning::Numbered {
-                    // What its node had sent before it died may come yet.
+                    // Data that its node sent before it died may still arrive.
                     wait_ms += 2500;
                 }
                 if self.calls.plan.has_two_addresses {
-                    // And nobody waits until it is done for one who comes from elsewhere.
+                    // No node waits until it is done if the client comes from elsewhere.
                     wait_ms += 2000;
                 }
                 if self.rng.coin() {
@@ -633,7 +633,7 @@ impl Caller {
                 self.node = self.other();
             }
             Unanswered::Moved(to) => {
-                // The old connection is still there, as far as the node knows that had the address.
+                // The node that had the address believes that the old connection still exists.
                 let left = self.connection.take();
                 self.left.extend(left);
                 self.node = to;
@@ -653,8 +653,8 @@ impl Caller {
     }
 }
 
-/// A node that knows that this term of another one has ended, so that it may have the address. One whose map is older than the
-/// connection may not have heard yet that the term began.
+/// A node that knows that this term of another one has ended, so that it may have the address. A node whose map is
+/// older than the connection may not have heard yet that the term began.
 fn new_holder(cluster: &Weak<Cluster>, node: usize, stamp: Stamp) -> Option<usize> {
     let cluster = cluster.upgrade()?;
     let count = cluster.scenario.node_count;

@@ -1,6 +1,6 @@
-//! The clock of one node: it runs at a rate of its own, stands still while the machine is suspended, and its wall time jumps.
+//! The clock of one node: it runs at a rate of its own, stops while the machine is suspended, and its wall time jumps.
 //!
-//! Owns: what of the world's time a node sees. Must not know: what the node does with it.
+//! Owns: the node's view of the world's time. Must not know: how the node uses it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,21 +18,21 @@ const MILLION: u128 = 1_000_000;
 #[derive(Clone)]
 pub struct NodeClock {
     world: ManualClock,
-    /// This clock shows so many seconds while the world's shows a million.
+    /// Seconds of this clock per million seconds of the world.
     rate: u32,
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// How long the machine was suspended, by its own clock, and since when it is.
+    /// Total time of suspension, by its own clock, and start of the present one.
     suspended: Duration,
     suspended_since: Option<Duration>,
     wall_skew_seconds: i64,
 }
 
 impl NodeClock {
-    /// `rate`: seconds in a million of the world's.
+    /// `rate`: seconds per million of the world's.
     pub fn new(world: ManualClock, rate: u32) -> Self {
         Self {
             world,
@@ -46,7 +46,7 @@ impl NodeClock {
         self.state.lock().wall_skew_seconds += seconds;
     }
 
-    /// From now on monotonic time stands still.
+    /// Stops monotonic time from now on.
     pub fn suspend(&self) {
         let now = self.boottime();
         self.state.lock().suspended_since.get_or_insert(now);
@@ -113,7 +113,7 @@ impl Future for Sleep {
             let rest = self.deadline - now;
             let (world, rate) = (self.clock.world.clone(), u128::from(self.clock.rate));
             let inner = self.inner.get_or_insert_with(|| {
-                // Rounded up, or it would be slept for nothing.
+                // Rounded up, because a sleep that ends early would be repeated.
                 world.sleep(scaled(rest, MILLION, rate) + Duration::from_nanos(1))
             });
             match inner.as_mut().poll(context) {

@@ -1,8 +1,8 @@
-//! A node as its clients see it: it takes their calls, passes them on to the owner of a volume, and does those of the
-//! volumes that it owns.
+//! A node as its clients see it: it reads their calls, forwards them to the owner of a volume, and does those for its
+//! own volumes.
 //!
-//! Owns: the parts that `cairn-node` and the edges play around [`Forward`], for a protocol of one call.
-//! Must not know: who calls, what goes wrong meanwhile.
+//! Owns: the parts that `cairn-node` and the edges play around [`Forward`], for a protocol of one call. Must not know:
+//! the caller, the faults.
 
 use std::collections::VecDeque;
 use std::collections::btree_map::{self, BTreeMap};
@@ -32,7 +32,7 @@ use super::net::{Net, Port, Stream};
 use super::node::node_id;
 use super::volumes::Volumes;
 
-/// A call is held for so long for an owner that answers it.
+/// A call waits this long for an owner that answers it.
 const HOLD_MAX: Duration = Duration::from_secs(12);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -102,7 +102,7 @@ fn terms_of(view: &MapView) -> MapTerms {
     }
 }
 
-/// This node's part in asking owners and in being asked.
+/// This node's side of asking owners and of being asked.
 pub fn forward(env: &Env, net: &Net, member: &Arc<ClusterMember>) -> Result<Arc<Forward>, String> {
     let nodes = SimNodes {
         net: net.clone(),
@@ -117,7 +117,7 @@ pub fn forward(env: &Env, net: &Net, member: &Arc<ClusterMember>) -> Result<Arc<
     forward.map_err(|error| error.to_string())
 }
 
-/// A node, to its clients and to other nodes that pass their calls on.
+/// A node, for its clients and for other nodes that forward calls.
 pub struct Edge {
     index: usize,
     env: Env,
@@ -127,7 +127,7 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Takes connections of clients and of other nodes from now on.
+    /// Accepts connections of clients and of other nodes from now on.
     pub fn start(
         index: usize,
         env: &Env,
@@ -204,7 +204,7 @@ impl Edge {
         let _ = select(ended, serving).await;
     }
 
-    /// Has the owner do a call. `None`: the client's connection has to end.
+    /// Has the owner do a call. `None`: the client's connection must end.
     async fn pass(
         &self,
         ways: &mut BTreeMap<NodeId, Box<dyn cairn_forward::Stream>>,
@@ -250,7 +250,7 @@ impl Edge {
                 }
                 Some(Err(ConnectError::NotServed | ConnectError::Io(_))) => {}
             }
-            // An answer that comes yet would be taken for another call's.
+            // A late answer would be taken for the answer to another call.
             ways.remove(&owner);
             clock.sleep(ASK_AGAIN).await;
         }
@@ -286,7 +286,7 @@ impl Edge {
     }
 }
 
-/// Connections that nobody has accepted yet, as a kernel keeps them for a process that stands still.
+/// Connections that were not accepted yet, as a kernel keeps them for a suspended process.
 struct Queue {
     hears_late: bool,
     queued: Mutex<Queued>,
@@ -295,7 +295,7 @@ struct Queue {
 #[derive(Default)]
 struct Queued {
     connections: VecDeque<(Stream, SocketAddr)>,
-    /// How many of them the runtime of the process has heard of, if it hears late.
+    /// Number of these that the runtime of the process has heard of, if it hears late.
     heard: usize,
     waiting: Option<Waker>,
 }
@@ -328,7 +328,7 @@ impl Accepts for Queue {
             queued.heard = queued.heard.saturating_sub(1);
             return Poll::Ready(Ok(connection));
         }
-        // What is there is heard of in this turn, and told in the next one.
+        // The runtime hears of these connections in this turn, and reports them in the next one.
         queued.heard = queued.connections.len();
         match queued.heard {
             0 => queued.waiting = Some(cx.waker().clone()),
@@ -352,7 +352,7 @@ impl Accepts for Queue {
     }
 }
 
-/// Does the calls of the volumes that this node owns.
+/// Does the calls for the volumes that this node owns.
 pub struct Owned {
     pub index: usize,
     pub env: Env,
@@ -403,11 +403,11 @@ impl Owned {
         self.member.lease_is_valid().then(|| fs.meta().epoch())
     }
 
-    /// What was begun goes on when the connection ends, and holds its admission.
+    /// A begun call goes on when its connection ends, and holds its admission.
     fn begin(&self, call: Call, admission: &Arc<Admission>) -> oneshot::Receiver<Answer> {
         let (sender, answer) = oneshot::channel();
         let Some(epoch) = self.served_in(call.volume) else {
-            // The other end is here.
+            // The receiver exists.
             let _ = sender.send(Answer::NotOwner);
             return answer;
         };
@@ -428,7 +428,7 @@ impl Owned {
         let (calls, volumes) = (Arc::clone(&self.calls), Arc::clone(&self.volumes));
         let doing = async move {
             clock.sleep(Duration::from_micros(took_us)).await;
-            // The log refuses it otherwise.
+            // Otherwise the log refuses it.
             let is_last = volumes.epoch_last(call.volume) == Some(epoch);
             let answer = match is_last {
                 true => Answer::Done,

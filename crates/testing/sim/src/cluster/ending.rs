@@ -1,7 +1,8 @@
-//! The end of a run: all is mended, everything has to be served and to get its protection, and then something is lost for good.
+//! The end of a run: all faults end, every volume must be served and regain its protection, and then something is lost
+//! for good.
 //!
-//! Owns: when a cluster counts as well again, what is lost in the end, that each volume is judged after it.
-//! Must not know: what a volume should have (`terms`).
+//! Owns: when a cluster counts as recovered, the final losses, the judgement of each volume after them. Must not know:
+//! the expected contents of a volume (`terms`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,22 +21,22 @@ use super::tiers;
 use super::volumes::Volume;
 use crate::work::narrow;
 
-/// When all is well again a volume has an owner after so long.
+/// After recovery a volume has an owner within this time.
 const OWNER_WAIT_MAX: Duration = Duration::from_secs(300);
-/// An object store that does wrong now and then may keep the judge from reading all that a new owner has; it stops after
-/// so long.
+/// A faulty object store may keep the judge from reading everything that a new owner has; its faults end after this
+/// time.
 const TIER_WRONG_MAX: Duration = Duration::from_secs(100);
-/// And everything its full protection after so long.
+/// After recovery everything has its full protection within this time.
 const WHOLE_WAIT_MAX: Duration = Duration::from_secs(1800);
-/// What one pass leaves, because too much was found at once, the next one finds.
+/// A pass that finds too much at once leaves some of it for the next one.
 const SCRUBS: usize = 4;
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A volume, and who owns it.
+/// A volume, and its owner.
 type Owned = (Arc<Volume>, Arc<OneTerm>);
 
 impl Cluster {
-    /// Waits until all that happened has ended, and undoes what does not end by itself.
+    /// Waits until all events have ended, and undoes those that do not end by themselves.
     pub(super) async fn heal(self: &Arc<Self>) -> Result<(), String> {
         self.promises.forget_waiting();
         while self.under_way.load(Ordering::Relaxed) > 0 {
@@ -52,14 +53,14 @@ impl Cluster {
                     .for_each(|disk| disk.clear_faults());
                 machines[index].is_stained
             };
-            // A disk that failed is used again after a start.
+            // A faulted disk is used again after a restart.
             if is_stained {
                 self.crash(index, Crash::KeepUnsynced, false, None);
             }
             self.start(index);
             self.started(index).await;
         }
-        // A full pool is served, too, but for a volume that is new.
+        // A full pool is served, too, except for a new volume.
         for volume in self.volumes.there() {
             if volume.terms.count() > 0 {
                 self.settled(&volume).await?;
@@ -69,7 +70,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The owner of a volume that goes on from here.
+    /// The owner of a volume that serves it from here on.
     pub(super) async fn settled(&self, volume: &Volume) -> Result<Arc<OneTerm>, String> {
         let since = self.clock.monotonic();
         loop {
@@ -109,7 +110,7 @@ impl Cluster {
         nodes.collect::<Vec<_>>().join(", ")
     }
 
-    /// The owners of all volumes that are there.
+    /// The owners of all existing volumes.
     async fn all_settled(&self) -> Result<Vec<Owned>, String> {
         let mut owned = Vec::new();
         for volume in self.volumes.there() {
@@ -119,7 +120,7 @@ impl Cluster {
         Ok(owned)
     }
 
-    /// Waits until no client does anything any more.
+    /// Waits until all clients are done.
     async fn idle(&self) -> Result<(), String> {
         for volume in self.volumes.there() {
             volume.terms.end();
@@ -171,19 +172,19 @@ impl Cluster {
         self.all_settled().await.map(drop)
     }
 
-    /// The volume whose owner is struck in the end.
+    /// The volume whose owner is lost in the end.
     fn struck<'a>(&self, owned: &'a [Owned]) -> Result<&'a Owned, String> {
         let drawn = self.rng.lock().below(owned.len().max(1) as u64);
         owned.get(drawn as usize).ok_or("no volume is left".into())
     }
 
-    /// An owner loses its power; those of its volumes that have to be judged again.
+    /// An owner loses its power. Returns its volumes, which must be judged again.
     async fn crash_owner(self: &Arc<Self>) -> Result<Vec<Owned>, String> {
         let mut owned = self.all_settled().await?;
         let (volume, term) = self.struck(&owned)?;
         let index = term.node;
         self.crash(index, Crash::LoseUnsynced, true, None);
-        // What was written while too few disks worked may be on this node alone.
+        // Data written while too few disks worked may be on this node alone.
         self.later(8000, move |cluster| cluster.start(index));
         let since = self.clock.monotonic();
         if self.next_serves(volume, 0).await {
@@ -195,8 +196,9 @@ impl Cluster {
         Ok(owned)
     }
 
-    /// Nodes are lost for good: the owner of some volume is one of them, or not. `is_aimed`: those with copies of its state come first.
-    /// What is left of each volume has to be all of it, so that its owner starts anew if it is not among the lost.
+    /// Nodes are lost for good, with or without the owner of some volume. `is_aimed`: nodes with copies of its state
+    /// come first. The remaining nodes must have the whole of each volume: to check that, an owner that is not lost
+    /// restarts.
     async fn lose(
         self: &Arc<Self>,
         count: usize,
@@ -236,7 +238,7 @@ impl Cluster {
         Ok(owned)
     }
 
-    /// The object store does nothing wrong from now on, and has what it should.
+    /// The object store has no faults from now on, and has the expected objects.
     async fn check_objects(&self) -> Result<(), String> {
         let Some(objects) = &self.objects else {
             return Ok(());
@@ -251,7 +253,7 @@ impl Cluster {
         tiers::check(&self.env, &objects.store, comes_back, newest).await
     }
 
-    /// Where reads were damaged, a repair may have taken what lay beside for right: nobody but a scrub sees it.
+    /// If reads were corrupted, a repair may have kept wrong neighbouring bytes: only a scrub finds them.
     async fn scrubbed(&self, term: &OneTerm) -> Result<(), String> {
         let flips = |event: &Event| matches!(event.what, What::DiskFlips { .. });
         if !self.scenario.events.iter().any(flips) {
@@ -278,7 +280,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Those with copies of the state, as the owner knows.
+    /// Nodes with copies of the state, as the owner knows them.
     fn nodes_with_state(&self, volume: &Volume, owner: usize) -> Vec<usize> {
         let Some(process) = self.process(owner) else {
             return Vec::new();
@@ -313,7 +315,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until so many nodes can be lost, as the owners of all volumes say in the same moment.
+    /// Waits until `count` nodes may be lost, according to the owners of all volumes at one moment.
     async fn whole(&self, count: usize) -> Result<Vec<Owned>, String> {
         let since = self.clock.monotonic();
         loop {
@@ -336,7 +338,7 @@ impl Cluster {
     }
 }
 
-/// Why fewer nodes than `count` can be lost.
+/// Reason why fewer nodes than `count` may be lost.
 fn lack(process: &Process, id: VolumeId, term: &OneTerm, count: usize) -> Option<String> {
     let state = process.pool.state();
     let Some(volume) = state.volumes.iter().find(|volume| volume.id == id) else {

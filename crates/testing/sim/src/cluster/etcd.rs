@@ -1,7 +1,6 @@
-//! What etcd does wrong.
+//! Faults of etcd.
 //!
-//! Owns: requests that are late, unanswered or lost, leases that end early.
-//! Must not know: who asks what.
+//! Owns: late, unanswered and lost requests, leases that end early. Must not know: the requests and their senders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,17 +13,17 @@ use cairn_cluster::map::Keys;
 use super::node::{NAME, node_id};
 use super::run::{Cluster, world_spawn};
 
-/// How often requests that are late are looked at.
+/// Interval at which late requests are checked.
 const ETCD_LOOK: Duration = Duration::from_millis(20);
 
-/// How late etcd is.
+/// The kind of delay of etcd.
 #[derive(Clone, Copy)]
 pub(super) enum Late {
-    /// Requests, and then their answers, each by so many milliseconds at most.
+    /// Requests, and then their answers, are each late by at most this many milliseconds.
     By(u64),
     /// Answers do not come.
     Mute,
-    /// Nothing is done.
+    /// Requests are not done.
     Silent,
 }
 
@@ -48,7 +47,8 @@ impl Cluster {
         });
     }
 
-    /// What is asked while there is no quorum is lost, or is done once there is one again, whether its sender still waits or not.
+    /// Requests without a quorum are lost, or are done once there is a quorum again, whether the sender still waits or
+    /// not.
     pub(super) fn lose_quorum(self: &Arc<Self>, keeps_leases: bool, ms: u64) {
         self.store.lose_quorum();
         self.later(ms, move |cluster| {
@@ -68,7 +68,7 @@ impl Cluster {
         });
     }
 
-    /// Requests that are held go on when their time has come, in any order; some are lost on their way.
+    /// Held requests go on after their delay, in any order; some are lost.
     pub(super) async fn answer_late(self: Arc<Self>) {
         let mut due: BTreeMap<(u64, bool), Duration> = BTreeMap::new();
         loop {

@@ -1,6 +1,6 @@
-//! The first thing that went wrong in a run: whatever sees more of it later follows from that.
+//! The first failure of a run: later ones follow from it.
 //!
-//! Owns: which failure is told. Must not know: who sees what.
+//! Owns: which failure is reported. Must not know: the check that found it.
 
 use parking_lot::Mutex;
 

@@ -1,8 +1,8 @@
-//! What happens to nodes, disks, ways and etcd.
+//! Events at nodes, disks, network paths and etcd.
 //!
-//! Owns: how each thing that is drawn is done. Must not know: why it was drawn.
+//! Owns: the execution of each drawn event. Must not know: why it was drawn.
 //!
-//! What was drawn for a volume strikes whoever owns that volume, or has its log, in the moment when it happens.
+//! An event drawn for a volume strikes the present owner of that volume, or its log, at the moment of the event.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use super::run::{Cluster, client_name, world_spawn};
 use super::scenario::{What, Who};
 use super::volumes::Volume;
 
-/// A takeover is waited for so long, and looked for so often, by what happens to a new owner.
+/// Events at a new owner wait this long for a takeover, with checks at this interval.
 const NEXT_WAIT_MAX: Duration = Duration::from_secs(20);
 const NEXT_LOOK: Duration = Duration::from_millis(3);
 
-/// Whom something strikes.
+/// Targets of an event.
 #[derive(Clone)]
 pub(super) struct Struck {
-    /// Its owner, and the disks of its log.
+    /// The volume whose owner and log devices are struck.
     pub volume: Arc<Volume>,
-    /// The node whose disk begins something just now.
+    /// The node whose disk is just beginning an operation.
     pub at_work: Option<usize>,
 }
 
@@ -56,7 +56,7 @@ impl Cluster {
         (0..self.scenario.node_count).find(|index| node_id(*index) == node)
     }
 
-    /// Does something that ends by itself; the cluster does not count as well before all such things have ended.
+    /// Runs a task that ends by itself; the cluster counts as recovered only after all such tasks have ended.
     pub(super) fn spawn_under_way(&self, task: impl Future<Output = ()> + Send + 'static) {
         let count = self.under_way.clone();
         count.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Cluster {
         world_spawn(&self.env, counted);
     }
 
-    /// Does something after a time.
+    /// Runs a step after a delay.
     pub(super) fn later(self: &Arc<Self>, ms: u64, what: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let cluster = Arc::clone(self);
         self.spawn_under_way(async move {
@@ -76,7 +76,7 @@ impl Cluster {
         });
     }
 
-    /// Does what was drawn for a volume: who owns it, and which disks have its log, is looked up now.
+    /// Executes an event drawn for a volume: its owner and the disks of its log are determined now.
     pub(super) fn happen(self: &Arc<Self>, what: &What, struck: &Struck) {
         let volume = &struck.volume;
         let (name, owner) = (&volume.name, volume.terms.newest_node());
@@ -356,7 +356,7 @@ impl Cluster {
         }
     }
 
-    /// The nodes of the open part of the log, those of others than the owner, from behind it on; any other, if there
+    /// The nodes of the open part of the log other than the owner, starting after the owner; any other node, if there
     /// is none.
     fn members(&self, struck: &Struck) -> Vec<usize> {
         let (owner, count) = (self.index_of(struck, Who::Owner), self.scenario.node_count);
@@ -377,7 +377,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until another opening of the volume has served for so long; false if there is none for long.
+    /// Waits until another opening of the volume has served for `for_ms`; false if none does for long.
     pub(super) async fn next_serves(&self, volume: &Volume, for_ms: u64) -> bool {
         let count = volume.terms.count();
         let until = self.clock.monotonic() + NEXT_WAIT_MAX;
@@ -411,7 +411,7 @@ fn lost(done: bool) -> StoreFault {
     }
 }
 
-/// In names of files that hold data of a volume: those of the log and of the state begin with higher digits.
+/// Prefix of file names with data of a volume: names of the log and of the state begin with higher digits.
 fn data_shards(volume: VolumeId) -> String {
     format!("shards/{:08x}/0", volume.0)
 }

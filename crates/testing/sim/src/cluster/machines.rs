@@ -1,7 +1,7 @@
 //! The machines of a run, and the processes on them.
 //!
-//! Owns: what of a machine outlives its process; how a process is started, stopped, paused and killed.
-//! Must not know: why it is.
+//! Owns: the part of a machine that outlives its process; starting, stopping, pausing and killing a process. Must not
+//! know: the reason.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,15 +30,15 @@ pub(super) struct Machine {
     high_water: Arc<Remembered>,
     was_started: bool,
     pub is_lost: bool,
-    /// A disk had errors: the process has to be started anew before it uses it again.
+    /// A disk had errors: the process must be restarted before it uses the disk again.
     pub is_stained: bool,
     pub running: Option<Running>,
-    /// Who paused it, and has not let it go on.
+    /// Number of pauses that have not ended.
     pauses: u32,
 }
 
 impl Machine {
-    /// One that was never on.
+    /// A machine that was never on.
     pub fn new(clock: NodeClock, disks: Vec<Arc<MemDisk>>) -> Self {
         Self {
             clock,
@@ -113,7 +113,7 @@ impl Cluster {
                 Ok(started) => *process.lock() = Some(Arc::new(started)),
                 Err(error) => {
                     tracing::warn!(index, error, "a node does not start");
-                    // As a supervisor does it: from outside, for this process is about to end.
+                    // Like a supervisor, from outside, because this process is about to end.
                     let wait = world.clock.sleep(Duration::from_secs(1));
                     let again = async move {
                         wait.await;
@@ -130,7 +130,7 @@ impl Cluster {
         env.spawner.spawn("start", Box::pin(starting));
     }
 
-    /// False if it was down already, or another process runs than `only`.
+    /// False if it was down already, or if the running process is not `only`.
     pub(super) fn crash(
         &self,
         index: usize,
@@ -149,7 +149,7 @@ impl Cluster {
         };
         machine.pauses = 0;
         machine.clock.resume();
-        // First the power, then the tasks: nothing that runs when they are dropped reaches a disk.
+        // The power first, then the tasks: code that runs when they are dropped must not reach a disk.
         let mut rng = self.rng.lock();
         machine.disks = machine
             .disks
@@ -213,7 +213,7 @@ impl Cluster {
         });
     }
 
-    /// Others take all that a machine's disks have free, but for so much on each.
+    /// Other data fills the free space of a machine's disks, except for `room_bytes` on each.
     pub(super) fn fill(&self, index: usize, room_bytes: u64) {
         let total_bytes = self.shape().disk_mib << 20;
         for disk in &self.machines.lock()[index].disks {

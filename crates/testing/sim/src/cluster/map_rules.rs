@@ -1,9 +1,9 @@
-//! What etcd has of volumes: what no owner may ever write there.
+//! Rules for the volumes in etcd: entries that no owner may ever write.
 //!
-//! Owns: which volumes there are as etcd says, the check of each change of a volume's owner, epoch and log against the one
-//! before. Must not know: who writes them and how, whether anybody noticed.
+//! Owns: the volumes that etcd lists, the check of each change of a volume's owner, epoch and log against the previous
+//! entry. Must not know: the writers, whether any of them noticed.
 //!
-//! A wrong change may do no harm today, since something else stands in front of it. It is wrong all the same.
+//! Another rule may keep a wrong change from doing harm today. It is still wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use parking_lot::Mutex;
 use super::failure::FirstFailure;
 use super::node::NAME;
 
-/// No volume of a run goes on with fewer.
+/// No volume of a run goes on with fewer copies.
 const COPIES_LEAST: usize = 2;
 
-/// What etcd has, as far as it was looked at.
+/// The contents of etcd, as far as they were checked.
 pub struct MapRules {
     failure: Arc<FirstFailure>,
     seen: Mutex<Seen>,
@@ -33,7 +33,7 @@ pub struct MapRules {
 #[derive(Default)]
 struct Seen {
     volumes: BTreeMap<VolumeId, SeenVolume>,
-    /// Numbers that volumes had; none has one of them again.
+    /// Numbers of deleted volumes; they are never reused.
     deleted: BTreeSet<VolumeId>,
     nodes: BTreeMap<DiskId, NodeId>,
 }
@@ -54,7 +54,7 @@ impl MapRules {
         })
     }
 
-    /// The node that etcd says owns the volume.
+    /// The owner of the volume according to etcd.
     pub fn holder(&self, volume: VolumeId) -> Option<NodeId> {
         let seen = self.seen.lock();
         let owner = seen.volumes.get(&volume)?.owner.as_ref()?;
@@ -65,7 +65,7 @@ impl MapRules {
         self.seen.lock().nodes.get(&disk).copied()
     }
 
-    /// The number of the volume that has this name.
+    /// The number of the volume with this name.
     pub fn id_of(&self, name: &VolumeName) -> Option<VolumeId> {
         let (seen, name) = (self.seen.lock(), name.to_string());
         let mut all = seen.volumes.iter();
@@ -73,7 +73,7 @@ impl MapRules {
             .map(|(id, _)| *id)
     }
 
-    /// Looks at each change, for ever.
+    /// Checks each change, for ever.
     pub async fn watch(self: Arc<Self>, store: MemoryCoordinator) {
         let keys = Keys::new(NAME);
         let from = Revision(store.revision().0 + 1);
@@ -152,7 +152,7 @@ impl SeenVolume {
     fn take_owner(&mut self, entry: &Entry) -> Result<Option<String>, MapError> {
         let owner = decode::<OwnerRecord>(entry)?.value;
         let before = self.owner.replace(owner.clone());
-        // The new epoch is in the same revision, and may be looked at first.
+        // The new epoch is in the same revision, and may be checked first.
         let is_known = before.is_some_and(|before| before.epoch >= owner.epoch);
         Ok((is_known || owner.epoch < self.epoch).then(|| {
             let (node, epoch) = (owner.node, owner.epoch);
@@ -184,8 +184,8 @@ impl SeenVolume {
                 "a change of the log in {epoch} does not follow the one before: {problem}"
             )));
         }
-        // Copies on one node are lost together, and none would be left of a single one. A sealed part keeps the disks that it
-        // has beside others that took their place.
+        // Copies on one node are lost together, and a single copy is too few. A sealed part keeps its disks beside
+        // their replacements.
         let open = log.open().map(|open| open.id);
         let problem = log.ensembles.iter().find_map(|part| {
             let (number, disks) = (part.id, &part.disks);

@@ -1,10 +1,11 @@
-//! A whole cluster in one thread: the real engine of several nodes with several volumes on simulated disks, clocks and streams,
-//! with etcd in memory, and an object store for cold data.
+//! A whole cluster in one thread: the real engine of several nodes with several volumes on simulated disks, clocks and
+//! streams, with etcd in memory, and an object store for cold data.
 //!
-//! Clients of two kinds: those of the engine come to the owner of their volume (`terms`), others talk to any node (`calls`).
+//! There are two kinds of clients: those of the engine use the owner of their volume (`terms`), others talk to any node
+//! (`calls`).
 //!
-//! Owns: what is between nodes and around them. The clients, their model and its judgement are those of one server.
-//! Must not know: how the engine keeps its promises; it sees what an edge sees, and disks, clocks, streams and etcd.
+//! Owns: the surroundings of the nodes. Clients, model and judgement are those of one server. Must not know: how the
+//! engine keeps its promises. It has the view of an edge, and that of disks, clocks, streams and etcd.
 
 mod aimed;
 mod calls;

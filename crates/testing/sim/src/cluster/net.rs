@@ -1,11 +1,11 @@
-//! The network between nodes: streams as TCP has them, in simulated time.
+//! The network between nodes: TCP-like streams in simulated time.
 //!
-//! Owns: when bytes arrive, which ways are cut or slow, what becomes of connections when a node dies.
-//! Must not know: what is sent. The engine's own connections (`cairn-remote`) run on it, frames, deadlines and all.
+//! Owns: when bytes arrive, which paths are cut or slow, the fate of connections when a node dies. Must not know: the
+//! contents. The engine's own connections (`cairn-remote`) run on it, with frames and deadlines.
 //!
-//! A stream keeps the order of its bytes, since TCP does. So messages are late, held back, or lost with their connection,
-//! and arrive after their sender has given up on them; those of one connection do not overtake one another on their way,
-//! but the disks that serve them take them side by side. None arrives twice: nothing below a stream repeats bytes.
+//! A stream keeps the order of its bytes, as TCP does. So messages are late, held back, or lost with their connection,
+//! and arrive after their sender has given up. Messages of one connection do not overtake one another on the way, but
+//! the disks serve them in parallel. No message arrives twice: nothing below a stream repeats bytes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -27,13 +27,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::exec::Trace;
 
-/// Whoever dials a node that does not answer looks again so often whether it does.
+/// Interval at which a dial to a node that does not answer is retried.
 const DIAL_LOOK: Duration = Duration::from_millis(50);
 
-/// From this number on they are no nodes, but clients. Ways to them are never cut or slow.
+/// Numbers from here on are clients, not nodes. Paths to them are never cut or slow.
 pub const CLIENT_FIRST: NodeId = NodeId(1 << 64);
 
-/// What a connection to a node is for.
+/// Purpose of a connection to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Port {
     Disks,
@@ -41,7 +41,7 @@ pub enum Port {
     Clients,
 }
 
-/// Takes the connections to a port of a node.
+/// Accepts the connections to a port of a node.
 pub type Listener = Arc<dyn Fn((NodeId, SocketAddr), Stream) + Send + Sync>;
 
 /// Cheap to clone.
@@ -54,11 +54,11 @@ pub struct Net {
 
 struct State {
     rng: Rng,
-    /// Nodes whose machine is on, with what takes connections there, where that runs.
+    /// Nodes whose machine is on, with their listeners.
     machines: BTreeMap<NodeId, BTreeMap<Port, Listener>>,
-    /// What goes from the first to the second does not arrive before the way is open again.
+    /// Bytes from the first node to the second do not arrive before the path is restored.
     cut: BTreeSet<(NodeId, NodeId)>,
-    /// All that comes from or to a node takes so much longer.
+    /// Additional delay of everything from or to a node.
     slow: BTreeMap<NodeId, Duration>,
     pipes: Vec<Weak<Pipe>>,
     sent_bytes: u64,
@@ -75,10 +75,10 @@ struct Pipe {
 
 #[derive(Default)]
 struct PipeState {
-    /// With the time when they arrive.
+    /// Chunks with their arrival times.
     chunks: VecDeque<(Duration, Bytes)>,
     last_at: Duration,
-    /// Behind the last chunk.
+    /// The stream ends after the last chunk.
     has_ended: bool,
     is_reader_gone: bool,
     /// One end lost its power: the other hears nothing of that.
@@ -111,7 +111,7 @@ impl Net {
         }
     }
 
-    /// How nodes reach one another, as one of them does it.
+    /// The dialler of one node.
     pub fn dials(&self, from: NodeId) -> Arc<dyn Dials> {
         Arc::new(NodeDials {
             net: self.clone(),
@@ -123,7 +123,7 @@ impl Net {
         self.state.lock().sent_bytes
     }
 
-    /// A machine is on: what others still send on connections of before is answered with a reset.
+    /// Turns a machine on: it answers data on old connections with a reset.
     pub fn power_on(&self, node: NodeId) {
         self.state.lock().machines.insert(node, BTreeMap::new());
         for pipe in self.pipes() {
@@ -141,7 +141,7 @@ impl Net {
         ports.insert(port, listener);
     }
 
-    /// Nobody takes connections of this kind any more; those that there are end.
+    /// Closes a port: new connections are refused, and the present ones end.
     pub fn close(&self, port: Port) {
         let closed: Vec<Listener> = {
             let mut state = self.state.lock();
@@ -158,9 +158,9 @@ impl Net {
         }
     }
 
-    /// The process is gone. `with_power`: the machine, too, and nobody hears that connections ended.
+    /// Ends the process. `with_power`: the machine, too, and no peer hears that connections ended.
     pub fn down(&self, node: NodeId, with_power: bool) {
-        // What took connections may hold some, which end when it is dropped: not while this is locked.
+        // The listeners may hold connections, which end when they are dropped: not under this lock.
         let taken = {
             let mut state = self.state.lock();
             match with_power {
@@ -195,7 +195,7 @@ impl Net {
         };
     }
 
-    /// Resets all connections between two nodes; what is on its way is lost.
+    /// Resets all connections between two nodes; bytes in flight are lost.
     pub fn break_all(&self, one: NodeId, other: NodeId) {
         for pipe in self.pipes() {
             if pipe.is_of(one) && pipe.is_of(other) {
@@ -206,8 +206,8 @@ impl Net {
         }
     }
 
-    /// Packets of some of the connections that a node has made are lost: what it sends over these arrives at that time at the
-    /// earliest. All others go on.
+    /// Loses packets of some of the connections that a node has made: data sent over these arrives at `until` at the
+    /// earliest. All other connections go on.
     pub fn stall(&self, from: NodeId, port: Port, until: Duration) {
         for pipe in self.pipes() {
             if pipe.from != from || pipe.port != port || !self.state.lock().rng.coin() {
@@ -246,7 +246,7 @@ impl Net {
         self.state.lock().cut.contains(&(from, to))
     }
 
-    /// How long something takes that is sent now.
+    /// Delay of data that is sent now.
     fn delay(&self, from: NodeId, to: NodeId) -> Duration {
         let mut state = self.state.lock();
         let own = match state.rng.below(64) {
@@ -260,12 +260,12 @@ impl Net {
             .filter_map(|node| state.slow.get(node).filter(|_| !is_of_client))
             .max();
         let slow = slow.copied().unwrap_or_default();
-        // Not all the same, or all of it would be as one.
+        // Different delays, or all data would arrive together.
         let jitter = slow.mul_f64(state.rng.below(1000) as f64 / 1000.0);
         Duration::from_micros(own) + slow + jitter
     }
 
-    /// How many of so many bytes arrive together.
+    /// Number of bytes out of `len` that arrive together.
     fn segment_len(&self, len: usize) -> usize {
         let mut state = self.state.lock();
         match state.rng.below(3) {
@@ -286,7 +286,7 @@ impl Net {
         pipe
     }
 
-    /// `from`: who dials, and what the other end sees as its address.
+    /// `from`: the dialling node, and the address that the other end sees.
     pub async fn dial(
         self,
         from: (NodeId, SocketAddr),
@@ -303,7 +303,7 @@ impl Net {
             };
             let is_open = !self.is_cut(node, to) && !self.is_cut(to, node);
             match listener {
-                // Whoever asks gives up by itself.
+                // The dialler gives up by itself.
                 None => {}
                 Some(_) if !is_open => {}
                 Some(None) => return Err(io::ErrorKind::ConnectionRefused.into()),
@@ -370,7 +370,7 @@ pub struct Stream {
     reads: Arc<Pipe>,
     writes: Arc<Pipe>,
     timer: Option<BoxFuture<()>>,
-    /// Where it is cut is drawn when it is flushed: how many buffers it came in depends on where they lie in memory.
+    /// The cuts are drawn at the flush: the number of buffers depends on their addresses in memory.
     unsent: BytesMut,
 }
 

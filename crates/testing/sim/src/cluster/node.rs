@@ -1,7 +1,7 @@
 //! One node of the simulated cluster: a machine with disks and a clock, and the process that runs on it.
 //!
-//! Owns: how a process starts, which is how `cairn-node` does it, without sockets, certificates and a configuration.
-//! Must not know: when it dies, who its clients are.
+//! Owns: the start of a process, which follows `cairn-node`, without sockets, certificates and a configuration. Must
+//! not know: when it dies, its clients.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -39,7 +39,7 @@ use crate::pool::Disks;
 use crate::scenario::Shape;
 use crate::world::{form_pool, fs_settings, meta_settings, open_pool};
 
-/// Volumes move for the load's sake sooner than on real nodes, so that it happens in the time that is simulated.
+/// Volumes move for load balancing sooner than on real nodes, so that it happens within the simulated time.
 const SETTLED: Duration = Duration::from_secs(20);
 const MOVES_PAUSE: Duration = Duration::from_secs(5);
 
@@ -51,7 +51,7 @@ pub fn node_id(index: usize) -> NodeId {
     NodeId(index as u128 + 1)
 }
 
-/// What a node saw of the map, kept over crashes.
+/// The newest map that a node saw, kept across crashes.
 #[derive(Default)]
 pub struct Remembered(Mutex<Option<HighWater>>);
 
@@ -66,7 +66,7 @@ impl HighWaterStore for Remembered {
     }
 }
 
-/// What a process is started with.
+/// Inputs for the start of a process.
 pub struct Start {
     pub index: usize,
     pub env: Env,
@@ -80,13 +80,13 @@ pub struct Start {
     pub volumes: Arc<Volumes>,
     pub promises: Arc<Promises>,
     pub objects: Option<Arc<LifeStore>>,
-    /// Of the clients that talk to any node, as long as there are any.
+    /// The clients that talk to any node, if there are any.
     pub calls: Option<Arc<Calls>>,
 }
 
-/// A process that has its place in the cluster.
+/// A process that has joined the cluster.
 pub struct Process {
-    /// Tasks that are spawned in it stop and end with it.
+    /// Tasks spawned in it stop and end with it.
     pub env: Env,
     pub pool: Arc<Pool>,
     pub member: Arc<ClusterMember>,
@@ -94,14 +94,14 @@ pub struct Process {
 }
 
 impl Process {
-    /// No client calls any more.
+    /// Ends forwarding after the clients have stopped calling.
     pub fn end_forwarding(&self) {
         let forward = self.host.forward.lock().take();
         drop(forward);
     }
 }
 
-/// Does something with the map again and again, until it works or makes no sense.
+/// Retries an operation on the map until it works or makes no sense.
 async fn insist<T, F>(env: &Env, mut call: impl FnMut() -> F) -> Result<T, String>
 where
     F: Future<Output = Result<T, MapError>>,
@@ -179,7 +179,7 @@ impl Start {
         };
         let truth = Arc::new(MapTruth::new(map, own));
         let pool = Pool::new(env.clone(), settings, host.clone(), truth, opened);
-        // Only here.
+        // The only place that sets it.
         let _ = host.pool.set(Arc::downgrade(&pool));
         pool.publish();
         let server = Server::new(
@@ -283,7 +283,7 @@ impl Start {
     }
 }
 
-/// As `cairn-node` does it: the cluster's state is the pool's; members that this node did not find are missing.
+/// Like `cairn-node`: the cluster's state is the pool's; members that this node did not find are missing.
 fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
     let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
     opened.disks.retain(|disk| is_member(disk.id()));
@@ -328,12 +328,12 @@ impl Served for OwnDisks {
     }
 }
 
-/// What the pool asks of the program, which tells of each opening of a volume.
+/// The pool's host, which reports each opening of a volume.
 struct ClusterHost {
     start: Start,
     member: Arc<ClusterMember>,
     pool: OnceLock<Weak<Pool>>,
-    /// Those that were told of last.
+    /// The openings that were reported last.
     openings: Mutex<BTreeMap<VolumeId, [u8; 8]>>,
     forward: Mutex<Option<Arc<Forward>>>,
 }
@@ -395,7 +395,7 @@ impl ClusterHost {
             return;
         };
         let (member, pool) = (self.member.clone(), self.pool.get().cloned());
-        // As the edges ask, when an answer is ready.
+        // Like the edges, when an answer is ready.
         let may_answer = move || member.lease_is_valid() && is_served(pool.as_ref(), id, opening);
         volume
             .terms
@@ -403,7 +403,7 @@ impl ClusterHost {
     }
 }
 
-/// Whether this opening of the volume is the one that the pool serves.
+/// Whether the pool serves this opening of the volume.
 fn is_served(pool: Option<&Weak<Pool>>, volume: VolumeId, opening: [u8; 8]) -> bool {
     let pool = pool.and_then(Weak::upgrade);
     let served = pool.and_then(|pool| pool.service(volume));

@@ -1,6 +1,6 @@
-//! How long a disk of the cluster takes for what it is asked, and what of that is in the trace.
+//! The duration of a disk's operations in the cluster, and their entries in the trace.
 //!
-//! Owns: the time of each operation. Must not know: what the operation is for.
+//! Owns: the time of each operation. Must not know: its purpose.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::exec::Trace;
 
-/// How long operations of a disk take.
+/// Durations of a disk's operations.
 pub struct DiskPace {
     index: u64,
     is_uneven: bool,
@@ -22,7 +22,7 @@ pub struct DiskPace {
 
 struct State {
     rng: Rng,
-    /// The next operations take so long.
+    /// Duration of the next operations.
     slow: Duration,
     slow_times: u64,
 }
@@ -43,7 +43,7 @@ impl DiskPace {
         }
     }
 
-    /// So many of the next operations take so long.
+    /// Makes the next `times` operations take `by`.
     pub fn slow_down(&self, by: Duration, times: u64) {
         let mut state = self.state.lock();
         (state.slow, state.slow_times) = (by, times);

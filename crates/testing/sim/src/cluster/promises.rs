@@ -1,10 +1,9 @@
-//! Disks as other nodes see them: what each promised, and what it does for whom.
+//! Disks as other nodes see them: their promises, and their operations for each owner.
 //!
-//! Owns: the check that a disk does nothing for an owner whose volume somebody else has; who wants to know when a disk
-//! begins to do something.
-//! Must not know: how a disk keeps its promises, whether anybody noticed that it did not.
+//! Owns: the check that a disk does nothing for an owner that lost its volume; callbacks for the beginning of an
+//! operation. Must not know: how a disk keeps its promises, whether any node noticed a broken one.
 //!
-//! What an earlier owner changes may do no harm today, since something else stands in front of it. It is wrong all the same.
+//! Another rule may keep a change of an earlier owner from doing harm today. It is still wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,13 +21,13 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::FirstFailure;
 
-/// What a disk does for an owner.
+/// Operations of a disk for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
     Fence,
     Create,
-    /// To a file of the log.
+    /// On a file of the log.
     AppendLog,
     AppendData,
     Seal,
@@ -65,12 +64,12 @@ impl Verb {
     ];
 }
 
-/// Who waits for the moment when a disk begins to do something.
+/// A callback for the moment when a disk begins an operation.
 struct Waiting {
     verb: Verb,
     /// For this volume.
     volume: Option<VolumeId>,
-    /// How many times are let pass.
+    /// Number of matches to skip.
     skip: u64,
     then: Then,
 }
@@ -79,7 +78,7 @@ struct Waiting {
 pub struct Promises {
     failure: Arc<FirstFailure>,
     answered: Mutex<BTreeMap<(DiskId, VolumeId), Epoch>>,
-    /// Volumes that are deleted: disks forget what they promised of them, each when nothing of it is left there.
+    /// Deleted volumes: each disk forgets its promise for them when nothing of them is left there.
     deleted: Mutex<BTreeSet<VolumeId>>,
     waiting: Mutex<Vec<Waiting>>,
 }
@@ -94,7 +93,7 @@ impl Promises {
         })
     }
 
-    /// A disk of this process, as others see it.
+    /// Wraps a disk of this process, as other nodes see it.
     pub fn watched(self: &Arc<Self>, disk: Arc<ShardDisk>) -> Arc<dyn ShardService> {
         Arc::new(Watched {
             disk,
@@ -102,8 +101,8 @@ impl Promises {
         })
     }
 
-    /// Calls `then` in the moment when some disk begins to do this of a volume for another node, after `skip` times; of
-    /// any volume, if none is named.
+    /// Calls `then` when some disk begins this operation of a volume for another node, after `skip` matches; of any
+    /// volume, if none is named.
     pub fn when(
         &self,
         verb: Verb,
@@ -120,12 +119,12 @@ impl Promises {
         });
     }
 
-    /// The volume is being deleted.
+    /// Notes that the volume is being deleted.
     pub fn forget(&self, volume: VolumeId) {
         self.deleted.lock().insert(volume);
     }
 
-    /// Nobody is told any more.
+    /// Drops all callbacks.
     pub fn forget_waiting(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         drop(waiting);
@@ -147,7 +146,7 @@ impl Promises {
         due.into_iter().for_each(|waiting| (waiting.then)(disk));
     }
 
-    /// A disk did something for the owner of this epoch: it does nothing for lower ones any more.
+    /// Checks an operation for the owner of this epoch: from now on the disk may do nothing for lower epochs.
     fn ended(&self, disk: &ShardDisk, volume: VolumeId, epoch: Epoch, verb: Verb) {
         let promised = {
             let mut answered = self.answered.lock();

@@ -1,6 +1,6 @@
-//! What a run says of itself.
+//! The report of a run.
 //!
-//! Owns: what is counted, and how runs are added up. Must not know: who counts it.
+//! Owns: the counters, and their sums over runs. Must not know: the places that count.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::run::Verdict;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub verdict: Verdict,
-    /// Hash of every step, and of all that disks did and streams brought.
+    /// Hash of every step, of all disk operations and of all received bytes.
     pub trace: u64,
     pub counts: Counts,
 }
@@ -20,7 +20,7 @@ pub struct CallsCounted {
     pub answered: u64,
     /// Connections that clients made.
     pub turns: u64,
-    /// Calls that owners began; some are the same.
+    /// Calls that owners began; some are repetitions.
     pub begun: u64,
 }
 
@@ -32,14 +32,14 @@ impl CallsCounted {
     }
 }
 
-/// What runs saw, of all volumes together.
+/// Counters of runs, over all volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub steps: u64,
     pub simulated_seconds: u64,
     pub sent_bytes: u64,
     pub volumes: u64,
-    /// Of those, that were made while things happened.
+    /// The part of these that were made during events.
     pub volumes_made_late: u64,
     pub volumes_deleted: u64,
     pub openings: u64,
@@ -55,9 +55,9 @@ pub struct Counts {
     pub calls: CallsCounted,
     /// Nodes that were lost for good.
     pub nodes_lost: u64,
-    /// From the loss of the owner in the end until the next one serves; 0 if that was not how it ended.
+    /// Time from the loss of the owner in the end until the next one serves; 0 if the run ended otherwise.
     pub takeover_ms: u64,
-    /// How often what happened.
+    /// Number of events of each kind.
     pub events: BTreeMap<&'static str, u64>,
 }
 

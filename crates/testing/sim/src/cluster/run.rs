@@ -1,7 +1,7 @@
-//! Runs a scenario of a cluster: starts nodes, makes volumes, has things happen to both, and looks at what is there in the end.
+//! Runs a scenario of a cluster: starts nodes, makes volumes, executes events, and checks everything in the end.
 //!
-//! Owns: the order of a run, what all parts of it share.
-//! Must not know: what the owner of a volume does, what it may have (`terms`).
+//! Owns: the order of a run, the state that its parts share. Must not know: the work of a volume's owner, the expected
+//! contents (`terms`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,15 +33,15 @@ use crate::object_store::{LifeStore, SimStore};
 use crate::run::Verdict;
 use crate::scenario::{Shape, TierTrouble};
 
-/// More is a loop without end.
+/// Limit of the steps of a run: more is an endless loop.
 const STEPS_MAX: u64 = 3_000_000;
-/// And so many more for each further volume.
+/// Additional steps for each further volume.
 const STEPS_OF_VOLUME: u64 = 2_000_000;
 const TIME_MAX: Duration = Duration::from_secs(6 * 3600);
-/// Clients go on for so long after the last thing that happens.
+/// Clients go on for this time after the last event.
 const AFTERWARDS: Duration = Duration::from_secs(4);
 
-/// What all parts of a run share.
+/// State that all parts of a run share.
 pub(super) struct Cluster {
     pub scenario: ClusterScenario,
     pub env: Env,
@@ -52,7 +52,7 @@ pub(super) struct Cluster {
     pub volumes: Arc<Volumes>,
     pub failure: Arc<FirstFailure>,
     pub promises: Arc<Promises>,
-    /// Of clients that talk to any node.
+    /// The clients that talk to any node.
     pub calls: Option<Arc<Calls>>,
     pub rules: Arc<MapRules>,
     pub trace: Trace,
@@ -60,16 +60,16 @@ pub(super) struct Cluster {
     pub objects: Option<Arc<LifeStore>>,
     pub machines: Mutex<Vec<Machine>>,
     pub rng: Mutex<Rng>,
-    /// How much happens that has not ended.
+    /// Number of events that have not ended.
     pub under_way: Arc<AtomicUsize>,
     pub nodes_lost: AtomicU64,
     pub volumes_made_late: AtomicU64,
     pub volumes_deleted: AtomicU64,
     pub takeover_ms: AtomicU64,
-    /// How often what happened.
+    /// Number of events of each kind.
     pub events: Mutex<BTreeMap<&'static str, u64>>,
     is_done: AtomicBool,
-    /// Clients of etcd whose requests are late.
+    /// Clients of etcd with late requests.
     pub late: Mutex<BTreeMap<String, Late>>,
 }
 
@@ -104,7 +104,7 @@ pub fn run(scenario: &ClusterScenario) -> Report {
         (None, Stopped::StepLimit) => Verdict::Failed("steps without end".to_owned()),
     };
     let counts = cluster.counts(&exec);
-    // First the power, then the tasks: nothing that runs when they are dropped reaches a disk.
+    // The power first, then the tasks: code that runs when they are dropped must not reach a disk.
     for machine in cluster.machines.lock().iter_mut() {
         for disk in &machine.disks {
             disk.crash(Crash::LoseUnsynced, 0);
@@ -177,7 +177,7 @@ impl Cluster {
         &self.scenario.shape
     }
 
-    /// What went wrong first, if anything did.
+    /// The first failure, if there is one.
     pub fn failed(&self) -> Option<String> {
         let of_clients = || {
             let mut all = self.volumes.all().iter();
@@ -265,7 +265,7 @@ impl Cluster {
         self.end().await
     }
 
-    /// The pool as some node has it, if that runs; `None` when nothing is to be changed any more.
+    /// The pool as some node has it, if that node runs; `None` if nothing should be changed any more.
     fn some_pool(&self, pick: u64) -> Option<Option<Arc<StoragePool>>> {
         let index = pick as usize % self.scenario.node_count;
         let first = self.volumes.all().first();

@@ -1,7 +1,7 @@
 //! Scenarios of a cluster: everything that a run depends on, as plain data that follows from a seed.
 //!
-//! Owns: what is drawn, with which chances, and that it stays within what a cluster promises to survive.
-//! Must not know: how it is played.
+//! Owns: the draws, their chances, and staying within the failures that a cluster promises to survive. Must not know:
+//! how a scenario is played.
 
 use cairn_testkit::Rng;
 use serde::{Deserialize, Serialize};
@@ -21,13 +21,13 @@ pub struct ClusterScenario {
     pub node_count: usize,
     pub disks_per_node: usize,
     pub shape: Shape,
-    /// The first is there all the time.
+    /// The first volume exists all the time.
     pub volumes: Vec<VolumePlan>,
     /// Clients that talk to any node.
     pub calls: Option<CallPlan>,
-    /// The clock of each node: seconds in a million of the world's.
+    /// The clock of each node: seconds per million of the world's.
     pub rates: Vec<u32>,
-    /// From when the volumes are served that are there from the beginning.
+    /// Times count from the moment when the initial volumes are served.
     pub events: Vec<Event>,
     pub end: Ending,
 }
@@ -36,24 +36,24 @@ pub struct ClusterScenario {
 #[serde(deny_unknown_fields)]
 pub struct Event {
     pub at_ms: u64,
-    /// The volume whose owner and log disks are meant.
+    /// The volume whose owner and log devices are targets.
     pub volume: usize,
     pub what: What,
 }
 
-/// One volume: its clients, and how long it is there.
+/// One volume: its clients, and its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumePlan {
     pub load: Load,
-    /// When it is made; `None`: before anything happens.
+    /// Time of its creation; `None`: before any event.
     pub made_at_ms: Option<u64>,
-    /// It is deleted so long after it was made, or after things begin to happen.
+    /// It is deleted this long after its creation, or after the first event.
     pub lives_ms: Option<u64>,
 }
 
 impl VolumePlan {
-    /// One that is there all the time.
+    /// A volume that exists all the time.
     pub fn lasting(load: Load) -> Self {
         Self {
             load,
@@ -63,32 +63,32 @@ impl VolumePlan {
     }
 }
 
-/// Whom something happens to; the owner is that of the event's volume.
+/// Target of an event; the owner is that of the event's volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Who {
-    /// Whoever owns it then.
+    /// The present owner.
     Owner,
-    /// So many nodes behind the owner, which goes round.
+    /// The node this many places after the owner, cyclically.
     Behind(usize),
-    /// Whoever has the volume as etcd says: in a takeover not yet the owner.
+    /// The owner according to etcd, which does not serve yet during a takeover.
     Holder,
-    /// The node whose disk begins what is waited for, or where the call is; the owner, if nothing is.
+    /// The node whose disk begins the awaited operation, or that has the call; the owner, if there is none.
     AtWork,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// The power goes, and nobody hears that connections end; or the process is killed.
+    /// The power goes, and no peer hears that connections end; or the process is killed.
     Crash {
         who: Who,
         keep: Keep,
         with_power: bool,
         down_ms: u64,
     },
-    /// The process is stopped after so many steps more, and its clock goes on, or the machine is suspended. What others send
-    /// it meanwhile waits until it goes on.
+    /// The process is stopped after this many more steps, and its clock goes on, or the machine is suspended. Data from
+    /// others waits until it resumes.
     Pause {
         who: Who,
         machine: bool,
@@ -100,63 +100,63 @@ pub enum What {
         after_ms: u64,
         ms: u64,
     },
-    /// Nothing gets from a node to another, or both ways.
+    /// No data gets from a node to another, or in both directions.
     Cut {
         who: Who,
         from: usize,
         both: bool,
         ms: u64,
     },
-    /// Nothing gets to any node, or from any.
+    /// No data gets to any node, or from any.
     CutOff {
         who: Who,
         hears: bool,
         is_heard: bool,
         ms: u64,
     },
-    /// All connections of two nodes break.
+    /// All connections between two nodes break.
     Break {
         who: Who,
         other: usize,
     },
-    /// All that a node sends and is sent is late.
+    /// All data from and to a node is late.
     Slow {
         who: Who,
         by_ms: u64,
         ms: u64,
     },
-    /// What a node sends over some of its connections for calls arrives this late, and over others as ever.
+    /// Data that a node sends over some of its connections for calls is this late, and over others as usual.
     StallCalls {
         who: Who,
         ms: u64,
     },
-    /// A node is refused by etcd.
+    /// etcd refuses a node.
     EtcdAway {
         who: Who,
         ms: u64,
     },
-    /// What a node asks of etcd is late, and so are the answers; some are lost.
+    /// Requests of a node to etcd are late, and so are the answers; some are lost.
     EtcdLate {
         who: Who,
         by_ms: u64,
         ms: u64,
     },
-    /// What a node asks of etcd is done at once, and the answers come all together when this ends.
+    /// Requests of a node to etcd are done at once, and all answers come together when this ends.
     EtcdMute {
         who: Who,
         ms: u64,
     },
-    /// Nobody gets an answer from etcd.
+    /// No node gets an answer from etcd.
     EtcdStops {
         ms: u64,
     },
-    /// Most members of etcd are gone: nobody is answered or told anything, and no lease ends. Then they are back, and leases
-    /// begin anew, or those end whose time has passed.
+    /// Most members of etcd are gone: it sends no answers and no events, and no lease ends. Then they are back, and
+    /// leases restart, or the expired ones end.
     EtcdNoQuorum {
         keeps_leases: bool,
         ms: u64,
     },
-    /// The next things that a node asks of etcd are done, or not, and nobody tells.
+    /// The next requests of a node to etcd are done, or not, and it gets no answer.
     EtcdUnknown {
         who: Who,
         done: bool,
@@ -170,7 +170,7 @@ pub enum What {
         who: Who,
         seconds: i64,
     },
-    /// A disk gives only errors for a while.
+    /// All operations of a disk fail for a while.
     DiskDead {
         who: Who,
         pick: u64,
@@ -182,20 +182,21 @@ pub enum What {
         pick: u64,
         times: u64,
     },
-    /// A disk takes long for some operations.
+    /// Some operations of a disk take long.
     DiskSlow {
         who: Who,
         pick: u64,
         by_ms: u64,
         times: u64,
     },
-    /// Some reads of a disk's data give a wrong bit.
+    /// Some reads of a disk's data return a wrong bit.
     DiskFlips {
         who: Who,
         pick: u64,
         times: u64,
     },
-    /// The disks of a node, or all, become full but for some room; `None`: until all is well again, and served.
+    /// The disks of a node, or all disks, become full except for some room; `None`: until everything has recovered and
+    /// is served.
     Fill {
         who: Option<Who>,
         room_kib: u64,
@@ -203,15 +204,15 @@ pub enum What {
     },
     /// An operator moves a volume.
     Give,
-    /// The nodes with disks of the open part of the log lose their power, or their processes are killed; all but one of
-    /// them, counted from behind the owner, or all.
+    /// The nodes with disks of the open part of the log lose their power, or their processes are killed: all of them,
+    /// or all but one, counted from after the owner.
     CrashMembers {
         but: Option<usize>,
         keep: Keep,
         with_power: bool,
         down_ms: u64,
     },
-    /// What the owner sends to one of these nodes does not arrive.
+    /// Data from the owner to one of these nodes does not arrive.
     CutMember {
         nth: usize,
         ms: u64,
@@ -220,7 +221,7 @@ pub enum What {
     BreakMember {
         nth: usize,
     },
-    /// The disks of these nodes take long for some operations.
+    /// Some operations of the disks of these nodes take long.
     SlowMembers {
         by_ms: u64,
         times: u64,
@@ -230,7 +231,7 @@ pub enum What {
         after_ms: u64,
         down_ms: u64,
     },
-    /// Of the transactions of a node that follow the next `skip` ones etcd does all, or none, and nobody tells.
+    /// After `skip` transactions of a node, etcd does all of the next ones, or none, and sends no answer.
     EtcdForgets {
         who: Who,
         done: bool,
@@ -243,17 +244,17 @@ pub enum What {
         but: usize,
         ms: u64,
     },
-    /// One after the other, with so many milliseconds before each.
+    /// One after the other, with a delay in milliseconds before each.
     Row {
         steps: Vec<(u64, What)>,
     },
-    /// Something happens in the moment when a call of a client that talks to any node is somewhere, after so many calls.
+    /// An event at the moment when a call of a client that talks to any node is at a place, after some such calls.
     WhenCall {
         moment: Moment,
         skip: u64,
         then: Box<What>,
     },
-    /// Something happens in the moment when a disk begins to do something for another node, after so many times.
+    /// An event at the moment when a disk begins an operation for another node, after some such operations.
     When {
         verb: Verb,
         skip: u64,
@@ -357,19 +358,19 @@ impl What {
     ];
 }
 
-/// What happens when all is well again, before the last look.
+/// The last event, after recovery and before the final check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// The owner closes the volume, and another takes it.
+    /// The owner closes the volume, and another node takes it over.
     Give,
     /// The owner loses its power.
     CrashOwner,
     /// All nodes lose their power at once, and come back.
     CrashAll,
-    /// Nodes are lost for good, with all that they have; the owner is one of them, or not.
+    /// Nodes are lost for good, with all their data, with or without the owner.
     Lose { count: usize, owner: bool },
-    /// The owner is lost for good, and nodes that have copies of its state before others.
+    /// The owner is lost for good, then nodes with copies of its state, then others.
     LoseCopies { count: usize },
 }
 
@@ -383,7 +384,7 @@ impl ClusterScenario {
         let node_count = one_of(&mut rng, &[3, 3, 4, 4, 5, 6]);
         let disks_per_node = one_of(&mut rng, &[1, 1, 2]);
         let mut shape = draw_shape(&mut rng, node_count * disks_per_node);
-        // Numbers of their own, so that a seed keeps the rest of what it always was.
+        // Random numbers of their own, so that a seed keeps its other draws.
         shape.puts = Rng::new(seed ^ 0x7075_7473).below(3) == 0;
         let load = Load {
             client_count: 1 + rng.below(4) as u32,
@@ -395,7 +396,7 @@ impl ClusterScenario {
         let rates = (0..node_count)
             .map(|_| match is_steady {
                 true => 1_000_000,
-                // Two of them differ by less than what a lease allows for.
+                // Two rates differ by less than a lease allows for.
                 false => 980_000 + rng.below(40_000) as u32,
             })
             .collect();
@@ -424,7 +425,7 @@ impl ClusterScenario {
             end,
         };
         aim_at_tiers(&mut scenario.shape, seed);
-        // In half of the runs what happens is aimed.
+        // In half of the runs events are aimed.
         let mut rng = Rng::new(seed ^ 0x0a13_ed00_2026_1126);
         if rng.coin() {
             aimed::aim(&mut scenario, rng);
@@ -437,7 +438,7 @@ impl ClusterScenario {
     }
 }
 
-/// None of the seeds that find the planted bugs which are hard to find have tiers: they stay as they were.
+/// No seed that finds a hard planted bug has tiers: those seeds keep their runs.
 const TIERS_PICK: u64 = 0x7473_c0d3;
 
 /// One in four has an object store. Then segments are small, and sealed early, so that some are cold.
@@ -459,7 +460,7 @@ fn aim_at_tiers(shape: &mut Shape, seed: u64) {
 }
 
 impl ClusterScenario {
-    /// A quiet cluster of so many nodes, with one disk each, whose owner loses its power in the end.
+    /// A quiet cluster of `node_count` nodes, with one disk each, whose owner loses its power in the end.
     pub fn of_takeover(seed: u64, node_count: usize) -> Self {
         let mut scenario = Self::from_seed(seed);
         scenario.node_count = node_count;
@@ -525,7 +526,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
     }
 }
 
-/// The first one is there all the time. Of the others some are made while things happen, and some are deleted then; they
+/// The first volume exists all the time. Some of the others are made during events, and some are deleted then. They
 /// have fewer clients, so that a run does not take much longer than one with a single volume.
 fn draw_volumes(rng: &mut Rng, first: Load, count: usize, span_ms: u64) -> Vec<VolumePlan> {
     let mut volumes = vec![VolumePlan::lasting(first)];
@@ -546,12 +547,12 @@ fn draw_volumes(rng: &mut Rng, first: Load, count: usize, span_ms: u64) -> Vec<V
     volumes
 }
 
-/// Kinds of what [`draw_what`] draws.
+/// Number of kinds that [`draw_what`] draws.
 const KINDS: u64 = 24;
 
 fn draw_events(rng: &mut Rng, node_count: usize, volume_count: usize) -> Vec<Event> {
     let count = 2 + rng.below(9);
-    // A run leans to some kinds, so that they meet.
+    // A run prefers some kinds, so that they coincide.
     let lean: Vec<u64> = (0..3).map(|_| rng.below(KINDS)).collect();
     let mut at_ms = 0;
     let mut events: Vec<Event> = (0..count)
@@ -694,7 +695,7 @@ fn draw_what(rng: &mut Rng, kind: u64, node_count: usize) -> What {
     }
 }
 
-/// A process stands still for a tenth of a second to a minute; each power of two is as likely.
+/// A process is suspended for a tenth of a second to a minute; each power of two is equally likely.
 pub(super) fn pause_ms(rng: &mut Rng) -> u64 {
     let about_ms = 100 << rng.below(10);
     (about_ms + rng.below(about_ms)).min(60_000)

@@ -1,11 +1,11 @@
 //! Makes a failing scenario smaller.
 //!
-//! Owns: what is tried to leave out. Must not know: what is wrong.
+//! Owns: the parts that it tries to leave out. Must not know: the failure.
 
 use super::{ClusterScenario, run};
 use crate::run::Verdict;
 
-/// Leaves out what is not needed for a failure, with so many runs at most.
+/// Leaves out parts that a failure does not need, with at most `runs_max` runs.
 pub fn shrink(scenario: &ClusterScenario, runs_max: usize) -> (ClusterScenario, Verdict) {
     let mut best = scenario.clone();
     let mut verdict = run(&best).verdict;

@@ -1,12 +1,13 @@
-//! The owners of one volume, one after the other, and whether what each has and answers is right.
+//! The successive owners of one volume, and whether the contents and answers of each are right.
 //!
-//! Owns: which opening of the volume is the newest, what the model knows when it begins, the judgement of what it has, its
-//! clients, and whether answers of earlier owners were right.
-//! Must not know: why the volume changed its owner, what happens to nodes, which other volumes there are.
+//! Owns: which opening of the volume is the newest, the model at its beginning, the judgement of its contents, its
+//! clients, and the check of earlier owners' answers. Must not know: why the volume changed its owner, events at nodes,
+//! other volumes.
 //!
-//! A new owner has what a crash of the one before may leave: all that was answered, in order, each change whole. The
-//! earlier one and its clients go on with a model of their own. Whatever it still answers as done must be in what the new
-//! one found, and from the moment on when another serves it may tell nobody what it only looked up.
+//! A new owner has the contents that a crash of the previous one may leave: all acknowledged changes, in order, each
+//! one complete. The previous owner and its clients go on with their own model. Every change that it still acknowledges
+//! must be in the contents that the new one found. From the moment on when another owner serves, it may not answer
+//! lookups.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -29,9 +30,9 @@ use crate::serving::Serving;
 use crate::tree::FoundTree;
 use crate::world::{ROOT_INO, read_everything};
 
-/// What cannot be read yet, for too many nodes are away, is read again after so long.
+/// Pause before unreadable data is read again, while too many nodes are away.
 const READ_PAUSE: Duration = Duration::from_millis(700);
-/// Somebody looks at the root that often, at most.
+/// Longest pause between two reads of the root.
 const GLANCE_PAUSE_MS_MAX: u64 = 60;
 
 /// How busy clients are.
@@ -47,7 +48,7 @@ pub struct Load {
 #[derive(Default)]
 pub struct TermCounts {
     pub openings: AtomicU64,
-    /// Of those, that were served when a later one was already.
+    /// The part of these that were served when a later one already was.
     pub late_openings: AtomicU64,
     pub judged: AtomicU64,
     pub verified_bytes: AtomicU64,
@@ -55,19 +56,19 @@ pub struct TermCounts {
     pub lost_writes: AtomicU64,
     pub ops: AtomicU64,
     pub ops_refused: AtomicU64,
-    /// Operations that earlier owners answered as done while a later one served, and that it has.
+    /// Operations that earlier owners acknowledged while a later one served, and that the later one has.
     pub late_answers: AtomicU64,
-    /// That went to the object store.
+    /// Segments that went to the object store.
     pub segments_sent: AtomicU64,
 }
 
 pub struct Terms {
-    /// The volume's, for messages.
+    /// The volume's name, for messages.
     name: String,
     shape: Shape,
     objects: Option<Arc<LifeStore>>,
     load: Load,
-    /// Of the words of this volume's clients.
+    /// First tag of this volume's clients.
     tag_first: Tag,
     first_failure: Arc<FirstFailure>,
     state: Mutex<State>,
@@ -80,7 +81,7 @@ struct State {
     terms: Vec<Arc<OneTerm>>,
     epoch_last: Epoch,
     verifiers: Vec<[u8; 8]>,
-    /// Why the newest cannot be read.
+    /// Reason why the newest opening is unreadable.
     problem: String,
     rng: Rng,
 }
@@ -94,11 +95,11 @@ pub struct OneTerm {
     may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     terms: Weak<Terms>,
     life: OnceLock<Arc<client::Life>>,
-    /// Another one serves.
+    /// Another opening serves.
     has_successor: AtomicBool,
-    /// etcd ended its lease before its time: until it hears of that, what it looks up may be old.
+    /// etcd ended its lease early: until it hears of that, its lookups may be outdated.
     lost_its_lease: AtomicBool,
-    /// What that one had.
+    /// The contents that its successor found.
     found_after: Mutex<Option<Arc<FoundTree>>>,
     is_judged: AtomicBool,
 }
@@ -137,7 +138,7 @@ impl Terms {
         self.first_failure.note(format!("{}: {what}", self.name));
     }
 
-    /// What a client of the volume saw that is wrong.
+    /// A wrong answer that a client of the volume saw.
     pub fn failure_of_clients(&self) -> Option<String> {
         let terms = self.state.lock().terms.clone();
         terms.iter().find_map(|term| {
@@ -155,7 +156,7 @@ impl Terms {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// The volume is being deleted: whoever still serves it may find less of it from now on, or nothing.
+    /// Notes that the volume is being deleted: a node that still serves it may find less of it from now on, or nothing.
     pub fn delete(&self) {
         self.is_deleted.store(true, Ordering::Relaxed);
         self.end();
@@ -165,7 +166,7 @@ impl Terms {
         self.is_deleted.load(Ordering::Relaxed)
     }
 
-    /// The newest, once what it has was judged.
+    /// The newest opening, after its contents were judged.
     pub fn current(&self) -> Option<Arc<OneTerm>> {
         let state = self.state.lock();
         let newest = state.terms.last()?;
@@ -175,7 +176,7 @@ impl Terms {
             .then(|| newest.clone())
     }
 
-    /// etcd ends the lease of a node, which it has promised not to.
+    /// Notes that etcd ends the lease of a node early, against its promise.
     pub fn lease_ends_early(&self, node: usize) {
         for term in &self.state.lock().terms {
             if term.node == node {
@@ -200,7 +201,7 @@ impl Terms {
         }
     }
 
-    /// A node serves the volume from now on.
+    /// Notes that a node serves the volume from now on.
     pub fn opened(
         self: &Arc<Self>,
         node: usize,
@@ -270,7 +271,7 @@ impl Terms {
             store: self.objects.clone(),
             term: Some(Arc::new(TermOf(Arc::downgrade(&term)))),
         });
-        // Only here.
+        // The only place that sets it.
         let _ = term.life.set(life);
         state.terms.push(term.clone());
         let seed = state.rng.u64();
@@ -304,8 +305,8 @@ impl Terms {
         }
     }
 
-    /// A client that changes nothing: nothing but the lease tells an owner that has gone on without the others that what
-    /// it answers is old.
+    /// A client that changes nothing: only the lease tells an owner that the others have left behind that its answers
+    /// are outdated.
     async fn glance(self: Arc<Self>, term: Arc<OneTerm>, env: Env, seed: u64) {
         let mut rng = Rng::new(seed);
         while !term.has_stopped() && !self.is_over.load(Ordering::Relaxed) {
@@ -321,7 +322,7 @@ impl Terms {
         term.is_newest() && !term.has_stopped() && !self.is_deleted()
     }
 
-    /// Looks at all that a new owner has; false if it owns the volume no more.
+    /// Reads everything that a new owner has; false if it owns the volume no more.
     async fn judge(&self, term: &Arc<OneTerm>, env: &Env) -> Result<bool, String> {
         let Some(life) = term.life.get() else {
             return Ok(false);
@@ -332,7 +333,7 @@ impl Terms {
             }
             match read_everything(&term.fs, false).await {
                 Ok(found) => break found,
-                // More nodes may be away than a volume bears; at the end of a run none is.
+                // More nodes may be away than a volume survives; at the end of a run none is.
                 Err(error) => self.state.lock().problem = error,
             }
             env.clock.sleep(READ_PAUSE).await;
@@ -375,23 +376,23 @@ impl Terms {
         self.state.lock().epoch_last
     }
 
-    /// The node of the newest.
+    /// The node of the newest opening.
     pub fn newest_node(&self) -> Option<usize> {
         self.state.lock().terms.last().map(|term| term.node)
     }
 
-    /// The disks that the newest writes its log to.
+    /// The disks that the newest opening writes its log to.
     pub fn log_disks(&self) -> Vec<DiskId> {
         let newest = self.state.lock().terms.last().cloned();
         newest.map_or_else(Vec::new, |term| term.fs.meta().stats().log_disks)
     }
 
-    /// Why what the newest has is not judged.
+    /// Reason why the contents of the newest opening are not judged.
     pub fn problem(&self) -> String {
         self.state.lock().problem.clone()
     }
 
-    /// Lets go of all openings.
+    /// Drops all openings.
     pub fn forget(&self) {
         let terms = std::mem::take(&mut self.state.lock().terms);
         drop(terms);
@@ -416,7 +417,7 @@ impl OneTerm {
         self.fs.meta().live().get(&key).is_err()
     }
 
-    /// A later owner had this when it began. Only the first one counts: what later ones have rests on it.
+    /// Notes the contents that a later owner began with. Only the first one counts: later ones build on it.
     fn followed_by(&self, found: &Arc<FoundTree>) -> Result<(), String> {
         {
             let mut found_after = self.found_after.lock();
@@ -428,7 +429,7 @@ impl OneTerm {
         self.check_answers()
     }
 
-    /// All that this owner answered is in what the next one had.
+    /// Checks that the next owner has everything that this one acknowledged.
     fn check_answers(&self) -> Result<(), String> {
         let Some(found) = self.found_after.lock().clone() else {
             return Ok(());
@@ -446,7 +447,7 @@ impl OneTerm {
     }
 }
 
-/// As its clients have it, which do not keep it.
+/// The term as its clients hold it, without keeping it alive.
 struct TermOf(Weak<OneTerm>);
 
 impl client::Term for TermOf {

@@ -1,8 +1,8 @@
-//! An object store for cold data beside a cluster: whoever owns the volume sends segments there, and whoever takes it over
+//! An object store for cold data beside a cluster: the owner of the volume sends segments there, and the next owner
 //! reads them there.
 //!
-//! Owns: when policies change, what has to be in the object store when all is well. Must not know: who owns the volume when,
-//! what the store does wrong (`object_store`).
+//! Owns: when policies change, the expected objects after recovery. Must not know: who owns the volume when, the faults
+//! of the store (`object_store`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use cairn_testkit::Rng;
 use crate::object_store::SimStore;
 use crate::tiers::{add, check_objects, set_policy};
 
-/// Between two changes of the policy, at most.
+/// Longest pause between two changes of the policy.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
-/// A store that was away is asked again after this.
+/// Pause before a store that was away is asked again.
 const AWAY_MAX: Duration = Duration::from_secs(6);
-/// How often it is looked whether all has left the store, and how long that may take.
+/// Interval of the check whether the store is empty, and its longest duration.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 const LOOKS_MAX: u32 = 600;
 
-/// Opens what could not be opened, as a node does it.
+/// Reopens failed volumes, as a node does.
 pub fn tend(pool: &Arc<Pool>, env: &Env) {
     let (pool, clock) = (Arc::downgrade(pool), env.clock.clone());
     let tending = async move {
@@ -40,14 +40,14 @@ pub fn tend(pool: &Arc<Pool>, env: &Env) {
     env.spawner.spawn("tiers", Box::pin(tending));
 }
 
-/// Makes the store a tier, and has all that is cold go there.
+/// Makes the store a tier, and sends all cold data there.
 pub async fn begin(pool: &Pool) -> Result<(), String> {
     add(pool).await?;
     let set = set_policy(pool, Tiering::All, TierFilter::default()).await;
     set.map_err(|error| format!("the first policy: {error}"))
 }
 
-/// Changes what goes to the store and what comes back, at any node, while things happen. What is refused is asked again next
+/// Changes the policies for the store, in both directions, at any node, during events. A refused change is retried next
 /// time.
 pub async fn change(env: Env, seed: u64, pool: impl Fn(u64) -> Option<Option<Arc<Pool>>>) {
     let mut rng = Rng::new(seed);
@@ -67,9 +67,9 @@ pub async fn change(env: Env, seed: u64, pool: impl Fn(u64) -> Option<Option<Arc
     }
 }
 
-/// Each object is a segment's, or noted to be nobody's; and, if it is asked for, all comes back and nothing is left.
+/// Each object belongs to a segment, or is noted as unneeded. If wanted, all data comes back and nothing is left.
 ///
-/// `newest` gives the pool and the volume of the owner, whoever that is.
+/// `newest` gives the pool and the volume of the present owner.
 pub async fn check(
     env: &Env,
     objects: &SimStore,
@@ -88,7 +88,7 @@ pub async fn check(
             let state = pool.state();
             let mut named = state.volumes.iter().filter_map(|it| it.tiering.as_ref());
             match named.next().map(|tiering| tiering.policy) {
-                // The owner takes the name off when nothing is there any more.
+                // The owner removes the name when nothing is left.
                 None if objects.objects().is_empty() => return Ok(()),
                 None => {
                     let left = objects.objects();

@@ -1,10 +1,10 @@
-//! The volumes of a run: each with its own clients, model and owners, all on the same disks.
+//! The volumes of a run: each with its own clients, model and owners, all on shared disks.
 //!
-//! Owns: which volumes there are, when they are made and deleted, what belongs to each.
-//! Must not know: what a volume should have (`terms`), what happens to nodes.
+//! Owns: the list of volumes, their creation and deletion, the parts of each. Must not know: the expected contents of a
+//! volume (`terms`), events at nodes.
 //!
-//! A volume that is made late, or one whose log is behind, gets files that others had before: of the log, of the state, of
-//! segments. So the words that clients write name their volume, too: each volume has tags of its own.
+//! A volume that is made late, or one whose log is behind, reuses files of other volumes: of the log, of the state, of
+//! segments. So the words that clients write name their volume, too: each volume has its own tags.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,26 +25,26 @@ use crate::model::Tag;
 use crate::object_store::LifeStore;
 use crate::world::volume_settings;
 
-/// What is not there after so long will not be: nothing that happens lasts as long.
+/// Longest wait for a change: it exceeds the duration of all events.
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(600);
 const CHANGE_LOOK: Duration = Duration::from_millis(200);
-/// An operator who is not answered for so long asks another node.
+/// An operator asks another node after this time without an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
-/// More than the clients of one volume write in a run.
+/// More words than the clients of one volume write in a run.
 const TAGS_OF_VOLUME: Tag = 1 << 26;
 pub const VOLUMES_MAX: usize = 8;
 const _: () = assert!((TAGS_OF_VOLUME as u64) * (VOLUMES_MAX as u64) < 1 << 32);
 
-/// One volume, and what belongs to it alone.
+/// One volume, and its own parts.
 pub struct Volume {
-    /// In the scenario.
+    /// Index in the scenario.
     pub nth: usize,
     pub name: VolumeName,
     pub plan: VolumePlan,
     pub terms: Arc<Terms>,
-    /// From when it is made on.
+    /// Set when it is made.
     id: OnceLock<VolumeId>,
-    /// Somebody began to delete it.
+    /// Its deletion has begun.
     is_deleted: AtomicBool,
 }
 
@@ -54,16 +54,16 @@ impl Volume {
         self.id.get().copied()
     }
 
-    /// It is made, and nobody deletes it.
+    /// It is made, and its deletion has not begun.
     pub fn is_there(&self) -> bool {
         self.id.get().is_some() && !self.is_deleted.load(Ordering::Relaxed)
     }
 }
 
-/// All volumes of a run, those included that are not there yet, or not any more.
+/// All volumes of a run, including future and deleted ones.
 pub struct Volumes(Vec<Arc<Volume>>);
 
-/// What the first is called, which the object store is for.
+/// Name of the first volume, which uses the object store.
 const FIRST_NAME: &str = "main";
 
 impl Volumes {
@@ -108,20 +108,20 @@ impl Volumes {
         self.0.iter().find(|volume| volume.name == *name)
     }
 
-    /// In which the newest owner of a volume serves.
+    /// The epoch in which the newest owner of a volume serves.
     pub fn epoch_last(&self, id: VolumeId) -> Option<Epoch> {
         let mut all = self.0.iter();
         let volume = all.find(|volume| volume.id() == Some(id))?;
         Some(volume.terms.epoch_last())
     }
 
-    /// Those that are there now.
+    /// The volumes that exist now.
     pub fn there(&self) -> Vec<Arc<Volume>> {
         let there = self.0.iter().filter(|volume| volume.is_there());
         there.cloned().collect()
     }
 
-    /// The one that something happens to which was drawn for the volume of this number.
+    /// The target of an event that was drawn for the volume of this number.
     pub fn struck(&self, nth: usize) -> Option<Arc<Volume>> {
         let there = self.there();
         let named = there.iter().find(|volume| volume.nth == nth);
@@ -132,7 +132,7 @@ impl Volumes {
 }
 
 impl Cluster {
-    /// Makes and deletes volumes when their time has come, counted from now on.
+    /// Makes and deletes volumes at their times, counted from now on.
     pub(super) fn plan_volumes(self: &Arc<Self>) {
         for volume in self.volumes.all() {
             if volume.plan.made_at_ms.is_none() && volume.plan.lives_ms.is_none() {
@@ -182,7 +182,7 @@ impl Cluster {
         .await?;
         if let Some(id) = self.rules.id_of(&volume.name) {
             tracing::info!(name = %volume.name, %id, "A VOLUME IS MADE");
-            // Only here.
+            // The only place that sets it.
             let _ = volume.id.set(id);
         }
         Ok(())
@@ -192,7 +192,7 @@ impl Cluster {
     async fn delete(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<(), String> {
         let name = volume.name.clone();
         tracing::info!(%name, "DELETES A VOLUME");
-        // What its clients are told from now on is nobody's concern, but that no earlier owner answers.
+        // From now on its clients' answers are not checked, except that no earlier owner may answer.
         volume.is_deleted.store(true, Ordering::Relaxed);
         volume.terms.delete();
         if let Some(id) = volume.id() {
@@ -210,7 +210,7 @@ impl Cluster {
             .await
     }
 
-    /// Asks one node after the other until etcd says that it is so, as an operator would. What is asked runs in the process
+    /// Asks one node after the other until etcd shows the result, as an operator would. A request runs in the process
     /// of the node, and ends with it.
     async fn insist(
         self: &Arc<Self>,

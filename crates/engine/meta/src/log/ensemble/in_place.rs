@@ -1,13 +1,13 @@
-//! A takeover where disks have no room for the log once more: what is retained stays where it is.
+//! A takeover on full disks: the retained log stays in place.
 //!
-//! Owns: which parts can stay, the copies that they lack, and the file that the log goes on in.
-//! Must not know: how the parts were read, what is in records.
+//! Owns: which parts can stay, the copies that they lack, and the file that the log goes on in. Must not know: how the
+//! parts were read, the contents of records.
 //!
-//! A takeover copies what is retained into new files, which needs as much room again on all disks of the log. A full pool has
-//! that not, and must be served all the same: only what is deleted makes room. So the parts are sealed where the history ends and
-//! the list goes on naming them, each with the disks that have all of it. One that has fewer than the volume's least number gets
-//! the missing copies first, in files as long as their records: from disks that the list did not name for it, so that no copy is
-//! given up for another before the list names that.
+//! A takeover copies the retained log into new files, which needs its size again on all disks of the log. A full pool
+//! has no room for that, but must be served: only deletions free space. So the parts are sealed where the history ends,
+//! and the list goes on naming them, each with the disks that have all of it. A part with fewer copies than the
+//! volume's minimum gets the missing ones first, in files as long as their records. They go to disks that the list did
+//! not name for the part, so that no copy is given up for another before the list names that one.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::writer::{Created, EnsembleWriter, begin_use};
 use crate::error::MetaError;
 use crate::log::{History, LogRecord};
 
-/// Bytes of a file that records fit, and nothing else.
+/// Length of a file that fits exactly these records.
 pub(super) fn exact_bytes(records: &[LogRecord]) -> u64 {
     let lens = records
         .iter()
@@ -31,8 +31,8 @@ pub(super) fn exact_bytes(records: &[LogRecord]) -> u64 {
 }
 
 impl EnsembleWriter {
-    /// The list of ensembles with what is retained where it is, and a short file that is open; `None` if there is no room even
-    /// for that, or too few disks have what is retained.
+    /// The list of ensembles with the retained log in place, and a short open file. `None` if the disks lack room even
+    /// for that file, or if too few disks have the retained log.
     pub(super) async fn keep_in_place(
         &mut self,
         history: &History,
@@ -66,7 +66,8 @@ impl EnsembleWriter {
         Ok(Some(ensembles))
     }
 
-    /// What was read of the part that was open may be of an append whose sync failed: only disks that sync it now have it.
+    /// The last records read of the open part may come from an append whose sync failed: only disks that sync the part
+    /// now have them.
     async fn sync_open_part(&mut self) -> Result<(), MetaError> {
         let open = self.list.get().ensembles.last().map(|open| open.number);
         let Some(mut part) = self.parts.pop() else {
@@ -78,7 +79,7 @@ impl EnsembleWriter {
                 let Some(disk) = self.seat.disks.disk(id) else {
                     continue;
                 };
-                // Its first block once more, as it is: with it all is synced that was written before.
+                // Writes the first block again, unchanged: its sync covers everything written before.
                 let syncing = async {
                     let block = disk.read(name, 0, BLOCK_BYTES).await?;
                     begin_use(&disk, epoch, name, block).await
@@ -94,8 +95,7 @@ impl EnsembleWriter {
         Ok(())
     }
 
-    /// Sees to it that a part has as many copies as there must be at least; false if they cannot be made. What was made counts in
-    /// the next try, too.
+    /// Brings a part to the minimum number of copies; false if that fails. Copies made here count in the next try.
     async fn has_least_copies(
         &mut self,
         history: &History,
@@ -106,7 +106,7 @@ impl EnsembleWriter {
         let Some(to) = part.to else {
             return Ok(false);
         };
-        // A part may begin before the history does: what is not needed any more is in no other copy.
+        // A part may begin before the history does: the other copies lack the records that are not needed any more.
         let is_within = |record: &&LogRecord| record.first >= part.from && record.last <= to;
         let records: Vec<LogRecord> = history.records.iter().filter(is_within).cloned().collect();
         let from = records.first().map_or(part.from, |record| record.first);
@@ -115,9 +115,9 @@ impl EnsembleWriter {
             let Some(disk) = self.other_disk(&part) else {
                 return Ok(false);
             };
-            // Should this not become the log, the file is in the way.
+            // If this file does not become part of the log, a sweep has to remove it.
             self.list.note_unswept(disk.id());
-            // The list says of each of its disks that it has all of a range.
+            // The list promises that each disk named has the whole range.
             part.from = from;
             let header = self.header(part.number, part.disks.clone());
             let capacity_bytes = exact_bytes(&records);
@@ -141,7 +141,7 @@ impl EnsembleWriter {
         Ok(true)
     }
 
-    /// The nodes of those disks that can be asked now.
+    /// The nodes of those disks that are reachable now.
     fn reachable_nodes(&self, disks: &[DiskId]) -> Vec<NodeId> {
         let mut nodes = Vec::new();
         for (node, disk) in self.seat.disks.choices() {
@@ -152,7 +152,7 @@ impl EnsembleWriter {
         nodes
     }
 
-    /// A disk for one more copy of a part: on a node that has none, and none that the list names for it.
+    /// A disk for one more copy of a part: on a node without a copy, and not named for it in the list.
     fn other_disk(&self, part: &Ensemble) -> Option<Arc<dyn ShardService>> {
         let nodes = self.reachable_nodes(&part.disks);
         let listed = self.list.get().ensembles.into_iter();

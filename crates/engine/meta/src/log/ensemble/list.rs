@@ -1,7 +1,8 @@
-//! The list that the nodes agree on, as its owner changes it: which disks have the log, and which a copy of the state.
+//! The list that the nodes agree on, as its owner changes it: which disks have the log, and which have a copy of the
+//! state.
 //!
-//! Owns: the last revision that is known, one change at a time, the end after one that failed.
-//! Must not know: why anybody changes it.
+//! Owns: the last known revision, one change at a time, the end after a failed change. Must not know: the reason for a
+//! change.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -13,20 +14,20 @@ use parking_lot::Mutex;
 use super::{Agreement, AgreementError, Seat, VolumeList};
 use crate::error::MetaError;
 
-/// Shared by who writes the log and who makes copies of the state: each changes its own part.
+/// Shared by the log writer and the task that copies the state: each changes its own part.
 pub(crate) struct AgreedList {
     volume: VolumeId,
     agreement: Arc<dyn Agreement>,
     state: tokio::sync::Mutex<State>,
-    /// As of the last change.
+    /// The list as of the last change.
     seen: Mutex<VolumeList>,
-    /// Disks that were looked through for files of this volume that nobody needs any more.
+    /// Disks that were swept for unneeded files of this volume.
     swept: Mutex<BTreeMap<DiskId, Weak<dyn ShardService>>>,
 }
 
 struct State {
     revision: u64,
-    /// Whoever could not make a change knows no list any more that a further change could begin from.
+    /// Set by the first failed change: after it the owner knows no revision that another change could begin from.
     failed: Option<MetaError>,
 }
 
@@ -48,7 +49,7 @@ impl AgreedList {
         self.seen.lock().clone()
     }
 
-    /// Changes the list. After an error it changes no more.
+    /// Changes the list. After an error all further changes fail.
     pub async fn change(&self, alter: impl FnOnce(&mut VolumeList)) -> Result<(), MetaError> {
         let mut state = self.state.lock().await;
         if let Some(error) = &state.failed {
@@ -74,8 +75,8 @@ impl AgreedList {
         }
     }
 
-    /// Whether a disk is to be looked through now: once in a term, and again after it failed or was opened again, because
-    /// a crash can bring back what was removed.
+    /// Whether a disk needs a sweep now: once in a term, and again after the disk failed or was reopened, because a
+    /// crash can bring removed files back.
     pub fn wants_sweep(&self, disk: &Arc<dyn ShardService>) -> bool {
         let swept = self.swept.lock();
         let seen = swept.get(&disk.id()).and_then(Weak::upgrade);
@@ -86,7 +87,7 @@ impl AgreedList {
         self.swept.lock().insert(disk.id(), Arc::downgrade(disk));
     }
 
-    /// Files may have stayed on a disk that did not answer.
+    /// Notes that files may remain on a disk that did not answer.
     pub fn note_unswept(&self, disk: DiskId) {
         self.swept.lock().remove(&disk);
     }

@@ -1,11 +1,11 @@
-//! The log of a volume in a cluster: groups on M+1 disks of distinct nodes, of which the nodes agree which they are.
+//! The log of a volume in a cluster: groups on M+1 disks of distinct nodes. The nodes agree on the list of these disks.
 //!
-//! Owns: what the log needs of the disks and of who keeps the agreement, which files there are, their names.
-//! Must not know: how the agreement is kept, how a disk of another node is reached, who owns the volume and why.
+//! Owns: the interface to the disks and to the agreement, the files of the log and their names. Must not know: how the
+//! agreement is kept, how a disk of another node is reached, which node owns the volume and why.
 //!
-//! The log is a sequence of ensembles. Each is one file, the same on all its disks, with a range of positions; the last
-//! is open. The list of ensembles is kept outside, and each change of it is one transaction, which compares the epoch
-//! and the revision that it replaces. So there is never a question which disks count: those in the list.
+//! The log is a sequence of ensembles. Each ensemble is one file with a range of positions, identical on all its disks;
+//! the last ensemble is open. The list of ensembles is kept outside. Each change of the list is one transaction, which
+//! compares the epoch and the revision that it replaces. So it is always certain which disks count: those in the list.
 //!
 //! The protocol and its reasons: docs/design/cluster.md.
 
@@ -33,39 +33,39 @@ use crate::shared::StoreCore;
 pub(crate) use recover::FoundEnsembles;
 pub(crate) use writer::last_room_bytes;
 
-/// A disk is to leave the log after so many groups and copies of the state, with so long between them.
+/// Limit of the rounds in which a disk leaves the log; each round is one group and one copy of the state.
 const RETIRE_ROUNDS: usize = 20;
 const RETIRE_PAUSE: Duration = Duration::from_millis(500);
-/// A number is the epoch with so many bits for a counter behind it: it is never used twice.
+/// The low bits of a file number, which count; the epoch is above them. So no number is used twice.
 const COUNTER_BITS: u32 = 32;
 
 /// A part of a volume's log: one file on each of its disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ensemble {
-    /// Names the file; never used twice.
+    /// Names the file; numbers are never reused.
     pub number: u64,
     /// The first position that counts.
     pub from: LogPosition,
-    /// The last one; `None` for the one that is open. What lies beyond never counts.
+    /// The last position that counts; `None` for the open ensemble. Later positions in the file never count.
     pub to: Option<LogPosition>,
-    /// Disks that have all that was acknowledged in it.
+    /// Disks that have all acknowledged records of the ensemble.
     pub disks: Vec<DiskId>,
 }
 
-/// A copy of the volume's state on disks of several nodes, in shards that are the same on each.
+/// A copy of the volume's state on disks of several nodes, in shards that are identical on each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateCopy {
-    /// Names the shard that says which others there are.
+    /// Names the shard that lists the other shards.
     pub number: u64,
-    /// Of what is in that shard.
+    /// Length of that shard.
     pub len_bytes: u32,
-    /// The state holds everything up to here.
+    /// The copy holds all changes up to this position.
     pub applied: LogPosition,
-    /// Disks that have all of it.
+    /// Disks that have the whole copy.
     pub disks: Vec<DiskId>,
 }
 
-/// What the nodes agree on for a volume.
+/// The list that the nodes agree on for a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeList {
     /// Oldest first; empty for a new volume. The last is open.
@@ -73,38 +73,38 @@ pub struct VolumeList {
     pub state: Option<StateCopy>,
 }
 
-/// Why the list was not changed.
+/// Reasons for an unchanged list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgreementError {
-    /// It has another owner, or was changed by somebody else.
+    /// The volume has another owner, or somebody else changed the list.
     #[error("the volume has another owner")]
     Refused,
-    /// Whether it was changed is not known, and cannot be found out.
+    /// The outcome of the change is unknown and cannot be found out.
     #[error("{0}")]
     Unknown(String),
 }
 
-/// Where the list of a volume is kept, for one term of its owner.
+/// Keeper of a volume's list, for one term of its owner.
 pub trait Agreement: Send + Sync + 'static {
-    /// Replaces the list of revision `replaced` if the epoch is still this owner's; the new revision. It returns when
-    /// the outcome is known.
+    /// Replaces the list of revision `replaced` if the epoch is still this owner's, and returns the new revision.
+    /// Resolves when the outcome is known.
     fn change(&self, replaced: u64, list: VolumeList) -> BoxFuture<Result<u64, AgreementError>>;
 }
 
-/// The disks that a log can be on.
+/// The disks that may hold the log.
 pub trait LogDisks: Send + Sync + 'static {
-    /// One that can be asked now.
+    /// A disk, if it is reachable now.
     fn disk(&self, id: DiskId) -> Option<Arc<dyn ShardService>>;
-    /// Those that an ensemble can be put on now, with their nodes, best first.
+    /// Disks that a new ensemble can use now, with their nodes, best first.
     fn choices(&self) -> Vec<(NodeId, Arc<dyn ShardService>)>;
 }
 
-/// How many copies of log and state there should be; all clones change together, for nodes come and go.
+/// Number of copies of log and state. All clones change together, because nodes join and leave.
 #[derive(Clone, Debug)]
 pub struct Copies(Arc<(AtomicUsize, AtomicUsize)>);
 
 impl Copies {
-    /// `wanted`: M+1. With fewer than `least` the log waits.
+    /// `wanted`: M+1. With fewer copies than `least` the log waits.
     pub fn new(wanted: usize, least: usize) -> Self {
         let copies = Self(Arc::default());
         copies.set(wanted, least);
@@ -119,7 +119,7 @@ impl Copies {
         self.0.1.load(Ordering::Acquire)
     }
 
-    /// Counts from the next group, or the next copy of the state, on.
+    /// Takes effect with the next group, or the next copy of the state.
     pub fn set(&self, wanted: usize, least: usize) {
         let wanted = wanted.clamp(1, SET_COUNT_MAX);
         self.0.0.store(wanted, Ordering::Release);
@@ -127,22 +127,22 @@ impl Copies {
     }
 }
 
-/// The place of an owner: what was agreed on when it took the volume.
+/// The state of the agreement when this owner took the volume.
 #[derive(Clone)]
 pub struct Seat {
     pub volume: VolumeId,
-    /// Of this owner: higher than that of any before.
+    /// Epoch of this owner, higher than that of any earlier owner.
     pub epoch: Epoch,
-    /// The owner's: a copy of the state elsewhere is worth more.
+    /// Node of the owner. A copy of the state on another node is worth more than one here.
     pub node: NodeId,
-    /// Of `list`.
+    /// Revision of `list`.
     pub revision: u64,
     pub list: VolumeList,
     pub agreement: Arc<dyn Agreement>,
     pub disks: Arc<dyn LogDisks>,
-    /// Of log and state.
+    /// Copies of log and state.
     pub copies: Copies,
-    /// How long a disk is waited for that nobody else can stand in for.
+    /// Longest wait for a disk that no other disk can replace.
     pub patience: Duration,
 }
 
@@ -151,7 +151,7 @@ impl Seat {
         ShardName::of_log(self.volume, ensemble)
     }
 
-    /// A number for a new file; an error when there is none any more in this epoch.
+    /// The number of a new file. Fails when the numbers of this epoch are used up.
     pub(crate) fn number(&self, counter: u64) -> Result<u64, MetaError> {
         let epoch = match planted::is(Bug::LogFileNumberUsedAgain) {
             true => 1,
@@ -167,13 +167,13 @@ impl Seat {
         })
     }
 
-    /// Whether a file was made in the term of an earlier owner.
+    /// Whether an earlier owner made a file.
     pub(crate) fn is_of_earlier_owner(&self, number: u64) -> bool {
         number >> COUNTER_BITS < self.epoch.0
     }
 }
 
-/// How callers reach the log of an open store.
+/// The callers' handle of the log of an open store.
 pub struct EnsembleLog {
     shared: Arc<StoreCore>,
     stopped: writer::Stopped,
@@ -193,12 +193,12 @@ impl EnsembleLog {
         }
     }
 
-    /// The disk of this node that the state is worked with on.
+    /// The disk of this node that holds the working state.
     pub fn primary_disk(&self) -> DiskId {
         self.shared.disks.get(self.shared.state.disk()).id
     }
 
-    /// Whether a disk may have something that is needed.
+    /// Whether a disk may hold something that is needed.
     pub fn uses_disk(&self, id: DiskId) -> bool {
         let list = self.list.get();
         let in_log = list.ensembles.iter().any(|part| part.disks.contains(&id));
@@ -206,19 +206,19 @@ impl EnsembleLog {
         in_log || has_state || id == self.primary_disk()
     }
 
-    /// As many copies of log and state as there should be from now on. They are made in the background.
+    /// Sets the number of copies of log and state. They are made in the background.
     pub fn set_copies(&self, wanted: usize, least: usize) {
         if (self.copies.wanted(), self.copies.least()) == (wanted, least) {
             return;
         }
         self.copies.set(wanted, least);
         self.shared.ship_in_background();
-        // The next group begins another file where that helps.
+        // The next group begins another file, where that adds copies.
         self.shared.submit(Batch::new());
     }
 
-    /// Keeps nothing on a disk any more that is no choice of [`LogDisks::choices`] now. When it returns, everything
-    /// submitted before is elsewhere. Fails for the disk of the state itself, and while no other disk takes its place.
+    /// Moves everything off a disk that [`LogDisks::choices`] does not offer now. When it returns, everything submitted
+    /// before is on other disks. Fails for the disk of the working state, and while no other disk can replace the disk.
     pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
         if id == self.primary_disk() {
             return Err(MetaError::State(format!(
@@ -228,7 +228,7 @@ impl EnsembleLog {
         if !self.uses_disk(id) {
             return Ok(());
         }
-        // The first group goes to another file; with the copy of the state the old one is not needed any more; the next
+        // The first group goes to another file, the copy of the state makes the old file unnecessary, and the next
         // change of the list drops it.
         for _ in 0..RETIRE_ROUNDS {
             self.shared

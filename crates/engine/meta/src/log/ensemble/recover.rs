@@ -1,10 +1,11 @@
-//! Finding the log when a volume is taken over.
+//! Log recovery when a node takes a volume over.
 //!
-//! Owns: fencing the open ensemble, which records of which disk count, when it waits instead of guessing.
-//! Must not know: what is in records, where the log goes on.
+//! Owns: fencing the open ensemble, which records of which disk count, when recovery waits instead of guessing. Must
+//! not know: the contents of records, where the log goes on.
 //!
-//! One member of the open ensemble has to answer: all that was acknowledged is on each of them. What only some have was
-//! acknowledged to nobody, and may stay or go. Of a sealed range all positions have to be found, on whichever disks.
+//! One member of the open ensemble has to answer: each member has all acknowledged records. Records that only some
+//! members have were never acknowledged, and may stay or go. Of a sealed range recovery must find all positions, on any
+//! disks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,12 +29,12 @@ use crate::log::{FoundLog, History, LogFuture, LogRecord, LogWriter};
 use crate::settings::MetaSettings;
 use crate::tasks::Tasks;
 
-/// A disk that was silent before it was asked is waited for as much shorter.
+/// The wait for a disk that was silent before the request is divided by this.
 const SILENT_PATIENCE_DIVISOR: u32 = 6;
-/// Read from a disk at a time.
+/// Bytes read from a disk at a time.
 const READ_BYTES: usize = 4 << 20;
 
-/// What the disks hold of a log.
+/// A log as found on the disks.
 pub(crate) struct FoundEnsembles {
     pub(super) env: Env,
     pub(super) tasks: Tasks,
@@ -41,34 +42,34 @@ pub(crate) struct FoundEnsembles {
     pub(super) seat: Seat,
     pub(super) list: Arc<AgreedList>,
     pub(super) history: History,
-    /// The parts that the history was read from, all sealed where it ends, with the disks that have all of each: where there
-    /// is no room to copy them they can stay. Empty if the history is from elsewhere.
+    /// The parts that the history was read from, all sealed where it ends, with the disks that have the whole part.
+    /// They can stay where disks have no room for a copy. Empty if the history has another source.
     pub(super) parts: Vec<Ensemble>,
     pub(super) stopped: Stopped,
 }
 
-/// What one disk has of an ensemble.
+/// The part of an ensemble that one disk has.
 struct Copy {
     disk: DiskId,
     header: FileHeader,
     records: Vec<LogRecord>,
-    /// The highest that its records say.
+    /// The highest `retained_from` in its records.
     retained_from: LogPosition,
 }
 
-/// Why a disk did not give its copy.
+/// Reasons for a missing copy.
 enum Absent {
-    /// The disk did not answer, or not well: another time it may.
+    /// The disk did not answer, or answered with an error. A retry may succeed.
     Unread(String),
-    /// The file is not there, or is not one of this ensemble.
+    /// The file does not exist, or does not belong to this ensemble.
     Without(String),
     /// The volume has another owner.
     Fenced(Epoch),
 }
 
 impl FoundEnsembles {
-    /// Finds the log of a volume that this owner has taken. Fails with [`MetaError::LogUnreachable`] as long as disks
-    /// are missing that may hold what no other has.
+    /// Finds the log of a volume that this owner has taken. Fails with [`MetaError::LogUnreachable`] while disks are
+    /// missing that may be the only ones with some record.
     pub async fn find(
         env: &Env,
         tasks: &Tasks,
@@ -98,7 +99,7 @@ impl FoundEnsembles {
         })
     }
 
-    /// Takes a log that lies on this server's own disks for what was found: the volume had no other so far.
+    /// Continues from a log on this server's own disks: the volume had no other log so far.
     pub fn continue_from(&mut self, mirrored: &History) -> Result<(), MetaError> {
         let before = Epoch(self.seat.epoch.0.saturating_sub(1));
         if mirrored.epoch_max > before {
@@ -152,7 +153,7 @@ impl Finder<'_> {
             volume,
             position: open.from,
         })?;
-        // Of those that have promised: whatever an earlier owner has sent to others may still arrive there.
+        // Only disks that have promised count: requests of an earlier owner may still arrive at the others.
         let mut parts = vec![Ensemble {
             to: Some(end),
             disks: holders(&copies, open.from, end),
@@ -167,7 +168,7 @@ impl Finder<'_> {
             retained_from = told.fold(retained_from, LogPosition::max);
             let sealed = union(&copies);
             let mut disks = holders(&copies, ensemble.from, to);
-            // One that the list names has all of it, though it does not answer now.
+            // A disk named in the list has the whole part, although it does not answer now.
             disks.extend(unread);
             parts.push(Ensemble {
                 disks,
@@ -217,9 +218,9 @@ impl Finder<'_> {
         }
     }
 
-    /// The copies that can be had of an ensemble. Of the open one, from disks that have promised to take nothing more
-    /// of an earlier owner. Fails if none can be had, or if a disk is missing that may have what the others lack. And the
-    /// disks that do not answer, or not well.
+    /// The reachable copies of an ensemble, and the disks that do not answer or answer with an error. For the open
+    /// ensemble, only disks count that have promised to refuse earlier owners. Fails if no copy is reachable, or if a
+    /// missing disk may have records that the others lack.
     async fn copies(
         &self,
         ensemble: &Ensemble,
@@ -274,7 +275,7 @@ impl Finder<'_> {
             }
             self.read(id, &disk, ensemble).await
         };
-        // Of one of which nothing was heard for a while already, nothing is expected either.
+        // A disk that has been silent for a while is not expected to answer.
         let patience = match disk.is_silent() {
             true => self.seat.patience / SILENT_PATIENCE_DIVISOR,
             false => self.seat.patience,
@@ -285,8 +286,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Reads a file piece by piece. Only its records stay in memory: most of a file is empty as a rule, and a node that takes
-    /// many volumes over reads several copies of each.
+    /// Reads a file piece by piece. Only its records stay in memory: most of a file is usually empty, and a node that
+    /// takes over many volumes reads several copies of each.
     async fn read(
         &self,
         id: DiskId,
@@ -325,7 +326,7 @@ impl Finder<'_> {
         })
     }
 
-    /// The header at the beginning of a file, if that is the one of an ensemble.
+    /// The header at the beginning of a file, if it belongs to this ensemble.
     fn header(&self, ensemble: &Ensemble, bytes: &[u8]) -> Result<FileHeader, Absent> {
         let bad = |why: &str| Absent::Without(why.to_owned());
         let block = bytes.get(..BLOCK_BYTES);
@@ -339,13 +340,13 @@ impl Finder<'_> {
     }
 }
 
-/// The records of a file that is read piece by piece, the same that [`find_records`] finds in the whole.
+/// The records of a file that is read piece by piece. They equal those that [`find_records`] finds in the whole file.
 struct Records {
     file_use: FileUse,
     found: Vec<LogRecord>,
-    /// The highest that they say.
+    /// The highest `retained_from` in the records.
     retained_from: LogPosition,
-    /// Blocks from the first on that may begin a record whose end was not read yet.
+    /// Bytes from the first block that may begin a record whose end was not read yet.
     rest: BytesMut,
 }
 
@@ -359,7 +360,7 @@ impl Records {
         }
     }
 
-    /// Adds what follows in the file; after the last piece nothing is waited for.
+    /// Adds the next piece of the file. After the last piece, incomplete records are dropped.
     fn add(&mut self, piece: &[u8], is_last: bool) {
         self.rest.extend_from_slice(piece);
         let whole = find_records(&self.rest, self.file_use);
@@ -377,7 +378,7 @@ impl Records {
                 last: record.head.last,
                 epoch: record.head.epoch,
                 term: record.head.term,
-                // A copy, so that the blocks around it go.
+                // A copy, so that the blocks around it are freed.
                 payload: Bytes::copy_from_slice(&self.rest[record.payload]),
             });
         }
@@ -385,8 +386,8 @@ impl Records {
     }
 }
 
-/// Where the first record begins whose end is behind these bytes, which have the records `whole`; the end of their last block,
-/// if there is none.
+/// Offset of the first record that ends beyond these bytes, given the complete records `whole`; the end of the last
+/// block, if there is no such record.
 fn unfinished(bytes: &[u8], file_use: FileUse, whole: &[FoundRecord]) -> usize {
     let is_unfinished = |offset: usize| {
         let rest = &bytes[offset..];
@@ -405,7 +406,7 @@ fn unfinished(bytes: &[u8], file_use: FileUse, whole: &[FoundRecord]) -> usize {
         }
         offset = end;
     }
-    // What is read next begins where a block may.
+    // The next piece begins at a block boundary.
     bytes.len() / BLOCK_BYTES * BLOCK_BYTES
 }
 
@@ -417,7 +418,7 @@ fn absent(error: ShardError) -> Absent {
     }
 }
 
-/// A sealed range as some disk has it whole, with the header of its file; `None` if none can be read now.
+/// A sealed range that some disk has complete, with the header of its file; `None` if no such copy can be read now.
 pub(super) async fn read_sealed(
     env: &Env,
     seat: &Seat,
@@ -443,7 +444,7 @@ pub(super) async fn read_sealed(
     None
 }
 
-/// The records that any of the copies has, by their first position.
+/// The records of all copies together, by first position.
 fn union(copies: &[Copy]) -> BTreeMap<LogPosition, LogRecord> {
     let records = copies.iter().flat_map(|copy| &copy.records);
     records
@@ -451,7 +452,7 @@ fn union(copies: &[Copy]) -> BTreeMap<LogPosition, LogRecord> {
         .collect()
 }
 
-/// The disks whose copies have all of a range by themselves.
+/// The disks whose copies are complete for a range by themselves.
 fn holders(copies: &[Copy], from: LogPosition, to: LogPosition) -> Vec<DiskId> {
     let whole = copies
         .iter()
@@ -459,7 +460,7 @@ fn holders(copies: &[Copy], from: LogPosition, to: LogPosition) -> Vec<DiskId> {
     whole.map(|copy| copy.disk).collect()
 }
 
-/// The last position, if all follow on from `from` without a gap.
+/// The last position, if the records follow each other from `from` without a gap.
 fn chain(from: LogPosition, found: &BTreeMap<LogPosition, LogRecord>) -> Option<LogPosition> {
     let mut next = from;
     for (first, record) in found.iter() {
@@ -501,7 +502,7 @@ mod tests {
         record.bytes.to_vec()
     }
 
-    /// First positions and payloads of what is found in pieces of so many blocks.
+    /// First positions and payloads of the records found, reading this number of blocks at a time.
     fn in_pieces(bytes: &[u8], blocks: usize) -> (Vec<(u64, Vec<u8>)>, usize) {
         let mut records = Records::new(USE);
         let mut most = 0;
@@ -528,7 +529,8 @@ mod tests {
         ] {
             bytes.extend(record(first, len));
         }
-        // One whose payload is damaged, one whose head is, then a whole one, one that is torn at the end of the file.
+        // A record with a corrupt payload, one with a corrupt head, a complete one, and a torn one at the end of the
+        // file.
         let damaged = bytes.len();
         bytes.extend(record(5, 9 * BLOCK_BYTES));
         bytes[damaged + 2 * BLOCK_BYTES] ^= 1;
@@ -547,7 +549,7 @@ mod tests {
         for blocks in [1, 2, 3, 7, 16, 100, 1000] {
             let (found, most) = in_pieces(&bytes, blocks);
             assert!(found == want, "in pieces of {blocks} blocks");
-            // What is kept is a record that is not whole yet, and no more.
+            // Only the incomplete record stays in memory.
             assert!(
                 most <= 31 * BLOCK_BYTES,
                 "{most} bytes of the file are kept"

@@ -1,10 +1,10 @@
-//! More copies of what is sealed, when there are disks for them again.
+//! More copies of sealed ranges, once more disks are available.
 //!
-//! Owns: which sealed ranges have too few copies, and making others. Must not know: why there were too few.
+//! Owns: which sealed ranges have too few copies, and making the missing ones. Must not know: why there were too few.
 //!
-//! A range that was sealed while nodes were away is on as few disks as were there then, and a volume to which nobody
-//! writes may need it for long. So it is copied from a disk that has all of it, and one transaction names the new disks
-//! beside the earlier ones: a disk that the list names has the whole range, here as everywhere.
+//! A range that was sealed while nodes were away is on too few disks, and an idle volume may need that range for long.
+//! So it is copied from a disk that has all of it, and one transaction names the new disks beside the earlier ones. A
+//! disk that the list names always has the whole range.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::error::MetaError;
 use crate::log::LogRecord;
 
 impl EnsembleWriter {
-    /// Whether a sealed range that is needed could be on more nodes. Looks now and then only.
+    /// Whether a sealed range that is needed could be on more nodes. Rate-limited.
     pub(super) fn may_widen(&mut self) -> bool {
         let now = self.env.clock.monotonic();
         if now < self.widen_at {
@@ -39,13 +39,13 @@ impl EnsembleWriter {
         self.sealed.iter().filter(is_needed).cloned().collect()
     }
 
-    /// Disks that a range is not on, on nodes of which none has it, as many as copies are missing.
+    /// Disks for the missing copies of a range, on nodes that have none.
     fn more_disks(&self, part: &Ensemble) -> Vec<Arc<dyn ShardService>> {
         let there = self.seat.disks.choices();
         let has_part = |disk: &Arc<dyn ShardService>| part.disks.contains(&disk.id());
         let holders = there.iter().filter(|(_, disk)| has_part(disk));
         let mut nodes: Vec<NodeId> = holders.map(|(node, _)| *node).collect();
-        // One that is away for a moment counts: it has what the list says.
+        // A disk that is away for a moment counts: it has the range that the list promises.
         let missing = self.seat.copies.wanted().saturating_sub(part.disks.len());
         let mut more = Vec::new();
         for (node, disk) in there {
@@ -60,7 +60,7 @@ impl EnsembleWriter {
         more
     }
 
-    /// Puts sealed ranges on more disks, and has the list name those. A disk that fails is left to another time.
+    /// Copies sealed ranges to more disks, and has the list name these. A disk that fails is tried again later.
     pub(super) async fn widen_sealed(&mut self) -> Result<(), MetaError> {
         let mut widened: Vec<Ensemble> = Vec::new();
         for part in self.needed() {
@@ -105,7 +105,8 @@ impl EnsembleWriter {
         Ok(())
     }
 
-    /// Makes the file of a sealed range on one more disk. What this disk may have of it is no copy: the list would name it.
+    /// Makes the file of a sealed range on one more disk. An existing file there does not count as a copy: the list
+    /// would name the disk.
     pub(super) async fn copy_part(
         &self,
         disk: &Arc<dyn ShardService>,
@@ -169,7 +170,7 @@ impl EnsembleWriter {
             .await
     }
 
-    /// Groups wait for this: a disk that does not answer must not hold them up for long.
+    /// Bounds the time of an operation: groups wait for it, and an unresponsive disk must not hold them up for long.
     pub(super) async fn in_time<T>(
         &self,
         disk: &Arc<dyn ShardService>,

@@ -1,11 +1,11 @@
-//! Writing the log of a term: a group is acknowledged when all disks of the open ensemble have it.
+//! The log of a term: a group is acknowledged when all disks of the open ensemble have it.
 //!
-//! Owns: choosing disks, the order of files, transaction and acknowledgement when the log goes on elsewhere.
-//! Must not know: what is in a group, who waits.
+//! Owns: the choice of disks, the order of file, transaction and acknowledgement when the log moves to another file.
+//! Must not know: the contents of a group, the callers that wait.
 //!
-//! A disk that fails or is late ends the ensemble before the first group that not all have. That group and all after
-//! it go to a new file on other disks; one transaction seals the old range and opens the new one; then the group is
-//! acknowledged. From the decision on nothing new goes to the old file, and nothing is acknowledged through it.
+//! A disk that fails or is late ends the ensemble before the first group that some disk lacks. That group and all later
+//! ones go to a new file on other disks. One transaction seals the old range and opens the new one; then the group is
+//! acknowledged. From the decision on, the old file gets no more writes, and nothing is acknowledged through it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,25 +35,26 @@ use crate::log::files::{least_file_bytes, shorter};
 use crate::log::{History, LogFuture, LogStatus, LogWriter};
 use crate::tasks::Tasks;
 
-/// A disk that failed or was late is not chosen again for so long.
+/// A disk that failed or was late is not chosen again within this time.
 const REST: Duration = Duration::from_secs(10);
-/// With too few disks it is looked for others after so long, at first and at most.
+/// With too few disks, the pause before another search: the first one and the longest one.
 const LOOK_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
-/// Between two tries to begin a file, at first and at most.
+/// Pause between two tries to begin a file: the first one and the longest one.
 const TRY_AGAIN: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-/// A takeover that finds no room in so many tries is given up: another node may find some, and who waits is told why.
+/// A takeover that finds no room in this number of tries fails: another node may have room, and the waiting callers get
+/// the reason.
 const FULL_TRIES_MAX: u32 = 4;
-/// Of a disk this part stays free beside the files of a log that goes on: takeovers need files, too, and a node that takes a
-/// volume over needs room for its state.
+/// A log that goes on leaves this part of each disk free beside its files: takeovers need files, too, and the next
+/// owner needs room for its state.
 const ROOM_KEPT_PART: u64 = 256;
-/// Of that, the shortest files of a log that goes on leave this part: without it nothing could be deleted.
+/// The shortest files of a log that goes on leave this part of that reserve: without it nothing could be deleted.
 const LAST_ROOM_PART: u64 = 4;
-/// An ensemble with fewer disks than wanted looks for more so often.
+/// Interval at which an ensemble with too few disks looks for more.
 pub(super) const GROW_AFTER: Duration = Duration::from_secs(2);
-/// Written at a time of what is carried over.
+/// Bytes written at a time when records are copied into a new file.
 pub(super) const CARRY_BYTES: usize = 4 << 20;
 
-/// Said once, heard by all clones.
+/// A stop signal, set once and seen by all clones.
 #[derive(Clone, Default)]
 pub(crate) struct Stopped(Arc<(AtomicBool, Notify)>);
 
@@ -68,7 +69,7 @@ impl Stopped {
     }
 }
 
-/// What of a file of so many bytes is not kept for a footer.
+/// Bytes of a file that are available for records, without its footer.
 pub(super) fn capacity_of(len_bytes: u64) -> u64 {
     let align = IO_ALIGN_BYTES as u64;
     let fits = |blocks: u64| file_len_bytes(blocks * align).is_some_and(|len| len <= len_bytes);
@@ -83,17 +84,17 @@ pub(super) fn capacity_of(len_bytes: u64) -> u64 {
     low * align
 }
 
-/// How it went to make a file on some disks.
+/// Outcome of making a file on some disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Created {
     Made,
     /// A disk has no room for it.
     Full,
-    /// A disk failed, or does not answer.
+    /// A disk failed or did not answer in time.
     Failed,
 }
 
-/// How it went to put what is retained on some disks.
+/// Outcome of copying the retained log to some disks.
 enum Carried {
     Done(Vec<Ensemble>),
     Full,
@@ -101,7 +102,7 @@ enum Carried {
 }
 
 impl From<Created> for Carried {
-    /// Of a file that could not be made.
+    /// The outcome that a failure to make the file leads to.
     fn from(created: Created) -> Self {
         match created {
             Created::Full => Self::Full,
@@ -110,83 +111,85 @@ impl From<Created> for Carried {
     }
 }
 
-/// Who a file is made for.
+/// The purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
-    /// A log that goes on.
+    /// For a log that goes on.
     Term,
-    /// One that is about to: nothing is served without it, and what was deleted frees no space.
+    /// For a takeover: without it nothing is served, and deletions free no space.
     Takeover,
 }
 
-/// The file that is written to.
+/// The file that records go to.
 struct Open {
     number: u64,
-    /// In the checksum of each of its records.
+    /// Part of the checksum of each record.
     file_use: FileUse,
     from: LogPosition,
     /// `from - 1` before the first record.
     last: LogPosition,
-    /// Where the next record goes.
+    /// Offset of the next record.
     offset: u64,
     disks: Vec<Arc<dyn ShardService>>,
 }
 
-/// Writes the log.
+/// Writer of the log.
 pub(crate) struct EnsembleWriter {
     pub(super) env: cairn_base::env::Env,
     tasks: Tasks,
     pub(super) seat: Seat,
     pub(super) list: Arc<AgreedList>,
     stopped: Stopped,
-    /// Bytes of a file where disks have room.
+    /// Usual length of a file, where disks have room.
     pub(super) file_bytes: u64,
-    /// Files that are shorter, because they had none.
+    /// Number of files that are shorter, for lack of room.
     short_file_count: u64,
-    /// Of the open file, or the one that is tried next.
+    /// Capacity of the open file, or of the one that is tried next.
     pub(super) capacity_bytes: u64,
     made_for: For,
-    /// What the history was read from, until the term has begun.
+    /// The parts that the history was read from, until the term has begun.
     pub(super) parts: Vec<Ensemble>,
     pub(super) write_wait: Duration,
     terms: Vec<Term>,
     /// Sealed ensembles that may still be needed, oldest first.
     pub(super) sealed: Vec<Ensemble>,
     open: Open,
-    /// The ensemble that is to be sealed, from the decision to go on elsewhere until that is agreed: nothing goes to it any more,
+    /// The ensemble to be sealed, from the decision to move on until the transaction succeeds. It gets no more writes,
     /// and nothing is acknowledged through it.
     ended: Option<Ensemble>,
     counter: u64,
-    /// Files that were begun since the list was changed last, and what it named before: not all of it will be in it.
+    /// Files begun since the last change of the list, and those that it named before. The next list will not name all
+    /// of them.
     pub(super) begun: Vec<Ensemble>,
     pub(super) retained_from: LogPosition,
-    /// When it is looked again whether what is sealed could have more copies.
+    /// Time of the next check whether sealed ranges could have more copies.
     pub(super) widen_at: Duration,
-    /// Disks that rest, until when.
+    /// Resting disks, with the end of each rest.
     resting: BTreeMap<DiskId, Duration>,
-    /// Those of them that had no room for what was tried last.
+    /// The resting disks that had no room in the last try.
     pub(super) full: BTreeSet<DiskId>,
-    /// When it is looked again whether there are more disks.
+    /// Time of the next check for more disks.
     grow_at: Duration,
-    /// What the next owner finds room for on as many nodes as there are copies, when it was looked at last, and when that is next.
+    /// Room that the next owner finds on as many nodes as there are copies, as of the last check. `room_at` is the time
+    /// of the next check.
     room_bytes: Option<u64>,
     room_at: Duration,
     syncs: u64,
 }
 
-/// Bytes that stay free on a disk beside the files of a log that goes on.
+/// Bytes that a log that goes on leaves free on a disk beside its files.
 fn room_kept_bytes(disk: &dyn ShardService) -> u64 {
     let space = disk.space().ok();
     space.map_or(0, |space| space.total_bytes / ROOM_KEPT_PART)
 }
 
-/// Of these, what stays free beside all that an owner makes who serves the volume already.
+/// The part of that reserve that an owner leaves free at all times once it serves the volume.
 pub(crate) fn last_room_bytes(disk: &dyn ShardService) -> u64 {
     room_kept_bytes(disk) / LAST_ROOM_PART
 }
 
-/// Makes a file what its header says. Until this returns the file may hold records of its last use, in this volume or
-/// another, with the header of that use before them; so nothing else is written before.
+/// Writes the header of a new use to a file. Until this returns, the file may hold records of its last use, in this
+/// volume or another, below the header of that use. So no record is written before.
 pub(super) async fn begin_use(
     disk: &Arc<dyn ShardService>,
     epoch: Epoch,
@@ -200,8 +203,8 @@ pub(super) async fn begin_use(
     disk.clone().append(epoch, name, vec![write]).await
 }
 
-/// Begins a term: all that is still needed of the log is put on as many disks as are wanted, and one transaction makes
-/// that the log. Nothing may be served before this returns.
+/// Begins a term: puts the retained log on as many disks as are wanted, and makes that the log with one transaction.
+/// Nothing may be served before this returns.
 pub(super) async fn begin(
     found: FoundEnsembles,
     term: Term,
@@ -266,14 +269,15 @@ pub(super) async fn begin(
     Ok((writer, history))
 }
 
-/// Bytes of the largest record, with what is around it.
+/// Bytes of the largest record, with its framing.
 fn largest_record(history: &History) -> u64 {
     let records = history.records.iter().map(|record| record.payload.len());
     records.max().unwrap_or(0) as u64 + 2 * BLOCK_BYTES as u64
 }
 
 impl EnsembleWriter {
-    /// Puts what is needed of the log on new disks, or lets it stay where they have no room, then makes that the log.
+    /// Copies the retained log to new disks, or keeps it in place where they have no room, and makes the result the
+    /// log.
     async fn carry(&mut self, history: &History) -> Result<(), MetaError> {
         self.begun = self.list.get().ensembles;
         let before = self.begun.len();
@@ -286,10 +290,10 @@ impl EnsembleWriter {
             match self.carry_to(history, &disks).await? {
                 Carried::Done(ensembles) => break ensembles,
                 Carried::Failed => {}
-                // There are others to try.
+                // A smaller file is tried next.
                 Carried::Full if self.capacity_bytes == capacity && capacity > least => {}
                 Carried::Full => {
-                    // What stays in place may need the room that this try has taken.
+                    // This try has taken room that the retained log may need to stay in place.
                     self.give_room_back(before).await;
                     let shorter = self.capacity_bytes;
                     if let Some(ensembles) = self.keep_in_place(history).await? {
@@ -329,7 +333,7 @@ impl EnsembleWriter {
         }
     }
 
-    /// If a disk failed, others are to be tried.
+    /// If a disk fails, the caller tries others.
     async fn carry_to(
         &mut self,
         history: &History,
@@ -386,7 +390,7 @@ impl EnsembleWriter {
         Ok(Carried::Done(ensembles))
     }
 
-    /// The file that is written to, as the list has it.
+    /// The open ensemble, as the list names it.
     pub(super) fn open_ensemble(&self) -> Ensemble {
         Ensemble {
             number: self.open.number,
@@ -396,8 +400,9 @@ impl EnsembleWriter {
         }
     }
 
-    /// Chooses disks for a file, on distinct nodes, and waits until there are enough. One of which nothing is heard is chosen only
-    /// where the others are too few: each change would wait for it first, and [`Self::widen_sealed`] adds it when it is heard again.
+    /// Chooses disks for a file, on distinct nodes, and waits until there are enough. A silent disk is chosen only
+    /// where the others are too few: each change would wait for it first. [`Self::widen_sealed`] adds it when it
+    /// answers again.
     pub(super) async fn choose(&mut self) -> Result<Vec<Arc<dyn ShardService>>, MetaError> {
         let mut is_told = false;
         let mut pauses = LOOK_AGAIN;
@@ -416,7 +421,7 @@ impl EnsembleWriter {
                 is_told = true;
                 tracing::error!(volume = %self.seat.volume, disks = chosen.len(), needed = self.seat.copies.least(), "too few nodes have a disk that works: the volume takes no changes until more are back");
             }
-            // Those that rest are better than none.
+            // Resting disks are better than none.
             self.resting.clear();
             let stopped = self.stopped.clone();
             let notified = stopped.0.1.notified();
@@ -425,7 +430,7 @@ impl EnsembleWriter {
         }
     }
 
-    /// As many disks as are wanted, or fewer: those of which something is heard.
+    /// Disks that are not silent, up to the number wanted.
     fn choices(&self) -> Vec<Arc<dyn ShardService>> {
         self.choices_among(|disk| !disk.is_silent())
     }
@@ -445,7 +450,7 @@ impl EnsembleWriter {
         chosen
     }
 
-    /// Disks that had no room for what was tried may have it for less.
+    /// Lets full disks be chosen again: they may have room for a smaller file.
     pub(super) fn try_full_ones(&mut self) {
         for disk in std::mem::take(&mut self.full) {
             self.resting.remove(&disk);
@@ -480,8 +485,8 @@ impl EnsembleWriter {
         }
     }
 
-    /// Makes the file of a new ensemble on all of `disks`, that a record of so many bytes fits.
-    /// From here on it is the one that is written to, made or not.
+    /// Makes the file of a new ensemble on all of `disks`, large enough for a record of the given size. From here on it
+    /// is the file that records go to, whether making it succeeds or not.
     pub(super) async fn create(
         &mut self,
         disks: &[Arc<dyn ShardService>],
@@ -511,7 +516,7 @@ impl EnsembleWriter {
                     (For::Takeover, true) => 0,
                     (For::Term, _) if planted::is(Bug::LogTakesTheLastRoom) => 0,
                     (For::Term, true) => last_room_bytes(&*disk),
-                    // As long as there is some room, no file takes the last of it.
+                    // While disks have some room, no file takes the last of it.
                     (_, false) if is_short => room_kept_bytes(&*disk).max(capacity),
                     (_, false) => room_kept_bytes(&*disk),
                 };
@@ -524,7 +529,8 @@ impl EnsembleWriter {
             })
             .await?;
         self.open.offset = BLOCK_BYTES as u64;
-        // Where no others have room the same ones take a shorter file: a full pool must be able to start, and to take deletes.
+        // Where no other disks have room, the same disks take a shorter file: a full pool must be able to start, and to
+        // accept deletions.
         if capacity > least && !full.is_empty() && self.choices().len() < disks.len() {
             for disk in &full {
                 self.resting.remove(disk);
@@ -543,7 +549,7 @@ impl EnsembleWriter {
         self.seat.name(self.open.number)
     }
 
-    /// A file of this number begins anew, on however many disks at once.
+    /// A new use of a file, shared by its copies on all disks.
     pub(super) fn new_use(&self, number: u64) -> FileUse {
         match planted::is(Bug::LogFileUseIsItsNumber) {
             true => FileUse(number.into()),
@@ -551,7 +557,7 @@ impl EnsembleWriter {
         }
     }
 
-    /// Appends to the open file; false if not all disks have it.
+    /// Appends to the open file; false if some disk lacks the record.
     async fn write(&mut self, parts: Vec<Bytes>) -> Result<bool, MetaError> {
         let (epoch, name, offset) = (self.seat.epoch, self.name(), self.open.offset);
         self.open.offset += parts.iter().map(|part| part.len() as u64).sum::<u64>();
@@ -565,7 +571,7 @@ impl EnsembleWriter {
         .await
     }
 
-    /// Does a step on all disks of the open file. False if one failed or is late; those rest.
+    /// Runs a step on all disks of the open file. False if one failed or is late; such disks rest.
     async fn on_all(
         &mut self,
         step: impl Fn(Arc<dyn ShardService>) -> Work<(), ShardError>,
@@ -574,7 +580,7 @@ impl EnsembleWriter {
         Ok(is_whole)
     }
 
-    /// As [`Self::on_all`]; and which disks have no room.
+    /// As [`Self::on_all`]; also returns the disks that have no room.
     async fn on_each(
         &mut self,
         step: impl Fn(Arc<dyn ShardService>) -> Work<(), ShardError>,
@@ -607,7 +613,7 @@ impl EnsembleWriter {
                 }
                 Done::Late(work) => {
                     self.rest(&**disk, &"it does not answer");
-                    // What it still does is to a file that does not count any more.
+                    // The late write goes to a file that does not count any more.
                     self.tasks.spawn("log-late", async move {
                         drop(work.await);
                     });
@@ -637,7 +643,7 @@ impl EnsembleWriter {
         self.list.change(|list| list.ensembles = ensembles).await?;
         before.append(&mut self.begun);
         for part in &mut before {
-            // A range that stays may be on other disks from now on.
+            // A range that stays in place may have other disks from now on.
             let named = agreed.iter().find(|named| named.number == part.number);
             let is_named = |disk: &DiskId| named.is_some_and(|named| named.disks.contains(disk));
             part.disks.retain(|disk| !is_named(disk));
@@ -647,7 +653,7 @@ impl EnsembleWriter {
         Ok(())
     }
 
-    /// Takes files off the list that are not needed any more, and removes them; whether there were any.
+    /// Takes unneeded files off the list and removes them. Returns whether there were any.
     async fn drop_unneeded(&mut self) -> Result<bool, MetaError> {
         let retained_from = self.retained_from;
         let is_needed = |part: &Ensemble| part.to.is_none_or(|to| to >= retained_from);
@@ -674,8 +680,8 @@ impl EnsembleWriter {
         });
     }
 
-    /// Goes on in a new file, with `record` as its first, which is durable when this returns. Fails where no disk has room for
-    /// one: then it is to be tried again, with the same record.
+    /// Goes on in a new file with `record` as its first record, which is durable when this returns. Fails where no disk
+    /// has room for a file: then the caller tries again, with this record.
     async fn reform(
         &mut self,
         record: &mut RecordBuf,
@@ -727,7 +733,7 @@ impl EnsembleWriter {
             }
             self.leave_try(before, &mut pauses).await;
         }
-        // One that nothing was acknowledged in has no range.
+        // An ensemble without acknowledged records has no range.
         let has_range = ended.to >= Some(ended.from);
         let mut ensembles = self.sealed.clone();
         ensembles.extend(has_range.then_some(ended));
@@ -753,8 +759,8 @@ impl EnsembleWriter {
         })
     }
 
-    /// Removes what a try made that failed, which no list ever named, and waits a while: with too few disks tries would
-    /// fill those that work.
+    /// Removes the files of a failed try, which no list ever named, and waits a while. With too few disks, repeated
+    /// tries would fill the working ones.
     async fn leave_try(&mut self, begun_before: usize, pauses: &mut Backoff) {
         self.leave_made(begun_before);
         self.env.clock.sleep(pauses.pause()).await;
@@ -765,7 +771,7 @@ impl EnsembleWriter {
         self.remove(&made);
     }
 
-    /// As [`Self::leave_made`], and waits until the disks have the room again: what is tried next may need it.
+    /// As [`Self::leave_made`], and waits until the disks have the room again: the next try may need it.
     pub(super) async fn give_room_back(&mut self, begun_before: usize) {
         let made = self.begun.split_off(begun_before);
         let files = made
@@ -784,8 +790,7 @@ impl EnsembleWriter {
         futures_util::future::join_all(removing).await;
     }
 
-    /// Removes files that the list does not name any more. One that stays, because its disk is away, is removed when
-    /// the disk is swept.
+    /// Removes files that the list does not name any more. If a disk is away, its sweep removes the file later.
     pub(super) fn remove(&self, ensembles: &[Ensemble]) {
         for ensemble in ensembles {
             let name = self.seat.name(ensemble.number);
@@ -805,7 +810,7 @@ impl EnsembleWriter {
         }
     }
 
-    /// Whether the next record should go to a new file.
+    /// Whether the next record should go to a new file, on other disks.
     fn wants_other_disks(&mut self, retained_from: LogPosition) -> bool {
         if self.open.disks.iter().any(|disk| disk.is_avoided()) {
             return true;
@@ -822,8 +827,8 @@ impl EnsembleWriter {
         is_short || has_left && self.is_enough(there)
     }
 
-    /// Whether the list names a file that is not needed any more on a disk that is to be used no more. Only a change of the
-    /// list drops it, and without one a disk that leaves would have it for as long as little is written.
+    /// Whether the list still names an unneeded file on a disk that leaves. Only a change of the list drops it. Without
+    /// one, a disk would keep the file for as long as little is written.
     fn has_left_behind(&self, retained_from: LogPosition) -> bool {
         let is_unneeded = |part: &&Ensemble| part.to.is_some_and(|to| to < retained_from);
         let mut unneeded = self.sealed.iter().filter(is_unneeded).peekable();
@@ -835,14 +840,15 @@ impl EnsembleWriter {
         unneeded.any(|part| !part.disks.iter().all(is_choice))
     }
 
-    /// Whether a disk of the open file is to be used no more.
+    /// Whether a disk of the open file is leaving.
     fn has_left_disk(&self) -> bool {
         let choices = self.seat.disks.choices();
         let is_choice = |id| choices.iter().any(|(_, disk)| disk.id() == id);
         self.open.disks.iter().any(|disk| !is_choice(disk.id()))
     }
 
-    /// The next owner may have to copy all that is retained, to a disk of as many nodes as there are copies.
+    /// Checks the room of the next owner, which may have to copy the whole retained log to one disk on each of as many
+    /// nodes as there are copies.
     fn look_at_room(&mut self) {
         let now = self.env.clock.monotonic();
         if now < self.room_at {
@@ -861,7 +867,7 @@ impl EnsembleWriter {
         self.room_bytes = free.last().copied();
     }
 
-    /// Whether a file on so many disks is no worse than the open one.
+    /// Whether a file on this number of disks is no worse than the open one.
     fn is_enough(&self, disk_count: usize) -> bool {
         let wanted = self.open.disks.len().min(self.seat.copies.wanted());
         disk_count >= wanted.max(self.seat.copies.least())
@@ -909,10 +915,10 @@ impl LogWriter for EnsembleWriter {
         Box::pin(self.append_record(record, retained_from))
     }
 
-    /// What is not needed any more leaves the list with its next change.
+    /// The next change of the list drops unneeded files.
     fn trim(&mut self) {}
 
-    /// A disk of the open file may fail, or another may come, at any time.
+    /// A disk of the open file may fail, or another disk may come, at any time.
     fn is_resting(&self) -> bool {
         true
     }

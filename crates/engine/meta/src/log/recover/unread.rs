@@ -1,10 +1,10 @@
-//! What it means for the history that some of a log file cannot be read.
+//! The effect of unreadable log blocks on the history.
 //!
-//! Owns: whether something may be there that nobody else has. Must not know: how files are read.
+//! Owns: whether an unreadable block may hold a record that no other disk has. Must not know: how files are read.
 //!
-//! What is damaged at the end of the log is taken for a record that a crash cut off. A block that cannot be read may as
-//! well hold one that was acknowledged, so there a start is refused, unless the log cannot have gone on in it, or
-//! another disk says how it did.
+//! Corrupt bytes at the end of the log count as a record that a crash cut off. An unreadable block may just as well
+//! hold an acknowledged record. So a start is refused there, unless the log cannot have gone on in that block, or
+//! another disk shows how it did.
 
 use std::collections::BTreeSet;
 
@@ -18,15 +18,16 @@ use crate::error::MetaError;
 use crate::log::files::file_name;
 use crate::log::read::{Body, Unread};
 
-/// What of a scanned file cannot be read.
+/// The unreadable part of a scanned file.
 pub(super) struct UnreadPart {
     what: Unread,
-    /// Where the next record of the file would be. Records follow each other, so none is further on if none is there.
+    /// The part covers the offset of the next record of the file. Records follow each other, so without a record there,
+    /// none follows.
     is_next: bool,
 }
 
 impl UnreadPart {
-    /// `found` is what was found in the body.
+    /// `found`: the records found in the body.
     pub fn of(body: &Body, found: &[FoundRecord], header: &FileHeader) -> Option<Self> {
         let what = body.unread.clone()?;
         let end_of = |record: &FoundRecord| {
@@ -37,14 +38,14 @@ impl UnreadPart {
         let head = RecordHead::decode(rest, header.file_use);
         let len = head.map_or(0, |head| head.payload_len_bytes as usize);
         let record = next..next.saturating_add(record_len_bytes(len));
-        // One that is made for its header only never has any.
+        // A header-only file never has a record.
         let is_next = header.file_len_bytes > TOLD_FILE_BYTES && what.overlaps(&record);
         Some(Self { what, is_next })
     }
 }
 
 impl Scan {
-    /// Refuses where the log may have gone on in what cannot be read.
+    /// Refuses if the log may have gone on in an unreadable part.
     pub(super) fn check_unread(
         &self,
         head: &FileHeader,
@@ -54,7 +55,7 @@ impl Scan {
             let (Some(part), Some(header)) = (&file.unread, &file.header) else {
                 continue;
             };
-            // The next term says where the one before has ended.
+            // The next term names the end of the previous one.
             let is_last = header.term() == head.term();
             if is_last && part.is_next && !self.has_twin(file) && !self.is_over(file, valid) {
                 return Err(self.unreadable(file, part));
@@ -63,13 +64,13 @@ impl Scan {
         Ok(())
     }
 
-    /// Files that must not be used again as they are: where the log then ends nobody could say.
+    /// Files that must not be reused as they are: the end of the log would be ambiguous.
     pub(super) fn unfit(&self) -> Vec<(usize, u64)> {
         let files = self.files.iter().filter(|file| file.unread.is_some());
         files.map(|file| (file.disk, file.sequence)).collect()
     }
 
-    /// Says what cannot be read, if that may be why something is not there.
+    /// Names the unreadable part in an error, if it may be the cause of a missing record.
     pub(super) fn blame(&self, error: MetaError, history: &[Term]) -> MetaError {
         let is_of = |file: &&ScannedFile| {
             let term = file.header.as_ref().and_then(|header| header.term());
@@ -89,7 +90,7 @@ impl Scan {
         }
     }
 
-    /// Whether another disk has the same file and says how it ends.
+    /// Whether another disk has this file and shows how it ends.
     fn has_twin(&self, file: &ScannedFile) -> bool {
         let file_use = |file: &ScannedFile| file.header.as_ref().map(|header| header.file_use);
         self.files.iter().any(|other| {
@@ -101,9 +102,9 @@ impl Scan {
         })
     }
 
-    /// Whether the log has gone on in a later file on the same disks, with what came after. On the same disks, because
-    /// a later file on others may hold copies of what is in this one, as far as they came. Of what all its disks have
-    /// no copies are made.
+    /// Whether the log went on after this file, in a later file on the same disks with later records. Files on other
+    /// disks do not show that: they may hold copies of an incomplete prefix of this file. Records that all its disks
+    /// have are not copied.
     fn is_over(&self, file: &ScannedFile, valid: &[&RecordId]) -> bool {
         let is_valid = |id: &&RecordId| valid.binary_search(id).is_ok();
         let disks = |header: &FileHeader| header.set.iter().copied().collect::<BTreeSet<_>>();
@@ -123,13 +124,13 @@ impl Scan {
             .any(|id| id.first > so_far)
     }
 
-    /// Whether a disk may have a record of a term where it cannot be read.
+    /// Whether the unreadable part of a disk may hold a record of a term.
     pub(super) fn may_have(&self, disk: usize, id: &RecordId) -> bool {
         let mut files = self.files.iter().filter(|file| file.disk == disk);
         files.any(|file| file.is_unread_of(|term| term.epoch == id.epoch && term.nonce == id.term))
     }
 
-    /// Whether records of such terms may be where nobody can read them.
+    /// Whether unreadable parts may hide records of these terms.
     pub(super) fn may_hide(&self, terms: &[&Term]) -> bool {
         let is_of = |term: &Term| terms.contains(&term);
         let mut files = self.files.iter();

@@ -1,12 +1,12 @@
-//! Rules of a log on several nodes, each with the planted bug that leaves it out.
+//! Rules of a log on several nodes, each with the planted bug that breaks it.
 
 use cairn_base::planted::{Bug, is_noticed_by};
 
 use super::*;
 
-/// More than one file of the log takes.
+/// More records than one log file holds.
 const RECORD_COUNT: u64 = 40;
-/// Of the disks of a [`Cluster`] so much stays free beside what an owner makes.
+/// Space that an owner leaves free on each disk of a [`Cluster`].
 const LAST_ROOM_BYTES: u64 = (1 << 30) / 256 / 4;
 
 async fn write(store: &MetaStore, ino: u64) {
@@ -21,7 +21,7 @@ fn has_all(store: &MetaStore, last: u64) {
     }
 }
 
-/// A log that lacks something could be waited for without end.
+/// Fails where a takeover of an incomplete log would wait for ever.
 async fn takes_over(cluster: &Cluster, node: usize) -> Arc<MetaStore> {
     let late = cluster.clock().sleep(Duration::from_secs(120));
     match select(Box::pin(cluster.take_over(node)), late).await {
@@ -30,7 +30,7 @@ async fn takes_over(cluster: &Cluster, node: usize) -> Arc<MetaStore> {
     }
 }
 
-/// The volume is somebody else's before a takeover is agreed: it ends, and the log is as it was.
+/// Another owner takes the volume before a takeover is agreed on: the takeover fails, and the log is unchanged.
 fn what_is_not_agreed_changes_nothing() {
     block_on(async {
         let cluster = Cluster::new(21, 3, 2).await;
@@ -47,7 +47,7 @@ fn what_is_not_agreed_changes_nothing() {
             let env = cluster.world.env.clone();
             let taken = MetaStore::take_over(env, settings(1), late, disks).await;
             assert!(taken.is_err(), "somebody else owns it");
-            // What it does in the background is done by then.
+            // Its background work is done by then.
             cluster.clock().sleep(Duration::from_secs(1)).await;
             let store = takes_over(&cluster, 2).await;
             has_all(&store, RECORD_COUNT);
@@ -69,7 +69,7 @@ fn a_takeover_that_is_not_agreed_serves_nothing_and_removes_nothing() {
     }
 }
 
-/// Two nodes with two disks each, and three copies are wanted: no other disk of a node that has one makes it survive more.
+/// Two nodes with two disks each, and three copies are wanted: a second disk of a node improves no protection.
 fn copies_are_on_distinct_nodes() {
     block_on(async {
         let mut cluster = Cluster::new(22, 4, 3).await;
@@ -82,7 +82,7 @@ fn copies_are_on_distinct_nodes() {
             }
             let list = || cluster.agreed.lock().list.clone();
             assert!(list().ensembles.len() > 1, "some of it is sealed");
-            // Long enough for some looks whether there could be more copies.
+            // Long enough for several checks whether there could be more copies.
             for _ in 0..20 {
                 cluster.clock().sleep(Duration::from_secs(1)).await;
                 for part in list().ensembles {
@@ -104,8 +104,8 @@ fn a_sealed_part_gets_no_second_copy_on_a_node() {
     assert!(is_noticed_by(Bug::WidenedOnOneNode, test));
 }
 
-/// Nodes come back, and their disks fail once while they are given what was sealed meanwhile: they are named when they have it, and
-/// the others may be lost then.
+/// Nodes come back, and their disks fail once while they get the ranges sealed meanwhile. The list names them when they
+/// have these, and the other nodes may be lost then.
 #[test]
 fn copies_are_named_when_they_are_there() {
     for seed in 23..26 {
