@@ -23,7 +23,6 @@ UNCHECKED = (
     "crates/edges/s3/",
     "crates/engine/meta/",
     "crates/engine/segment/",
-    "crates/services/fs/",
     "crates/testing/",
 )
 OPENAPI = "console/openapi.json"
