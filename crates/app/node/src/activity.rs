@@ -1,4 +1,4 @@
-//! Answers the admin API about what clients do now.
+//! Answers the admin API about the present activity of clients.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use cairn_pool::VolumeService;
 
 use crate::control::Controller;
 
-/// Work as rates, over a stretch of time.
+/// Work as rates, over a period.
 struct Rates {
     operations: f64,
     read_bytes: u64,
@@ -27,7 +27,7 @@ impl Rates {
     fn of(work: Work, seconds: f64) -> Self {
         let each = |count: u64| match seconds > 0.0 {
             true => count as f64 / seconds,
-            // Nobody can have done anything yet.
+            // No client can have done anything yet.
             false => 0.0,
         };
         Self {
@@ -75,7 +75,7 @@ fn client(row: Row<cairn_activity::Client>, seconds: f64) -> ClientActivity {
     }
 }
 
-/// What an inode is called by who uses the volume.
+/// The present path of an inode.
 async fn name_of(
     fs: &Fs,
     luns: &BTreeMap<Ino, String>,
@@ -94,12 +94,12 @@ async fn name_of(
             return Err(ControlError::new(ErrorKind::Unavailable, error.to_string()));
         }
         Err(error) => {
-            // What is done with it is worth telling without its name.
+            // Its activity is worth showing without its name.
             tracing::warn!(volume = fs.name(), %ino, %error, "a file's path cannot be looked up");
             return Ok((FileKind::File, None));
         }
     };
-    // Of what is gone it is not known any more.
+    // The kind of a removed inode is unknown.
     let kind = match attr.map(|attr| attr.kind) {
         Ok(cairn_fs::FileKind::Directory) => FileKind::Directory,
         Ok(_) | Err(_) => FileKind::File,

@@ -1,7 +1,7 @@
-//! Addresses that nodes share: what operators write of them and see of them, and what DNS tells.
+//! Addresses that nodes share: the lists that operators write, their views, and the addresses that DNS returns.
 //!
-//! Owns: reading lists and ranges of addresses, who has an address already, the views.
-//! Must not know: which node should have which address (`cairn_owner`), how one is put somewhere.
+//! Owns: parsing lists and ranges of addresses, finding the present user of an address, the views. Must not know:
+//! which node should have which address (`cairn_owner`), how one is put on an interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ use crate::cluster_view;
 use crate::control::{Controller, map_seen, no_cluster};
 use crate::node::NodeCore;
 
-/// A change that somebody else's overtook is made anew so often.
+/// Attempts of a change that a concurrent change overtook.
 const TRIES_MAX: usize = 5;
 
 /// Addresses as operators write them: of one network, each once.
@@ -78,7 +78,7 @@ fn parse_ends(text: &str) -> Result<Vec<IpAddr>, String> {
     }
 }
 
-/// Reads addresses and ranges with the lengths of their prefixes; the error says what is wrong.
+/// Parses addresses and ranges with the lengths of their prefixes; the error says what is wrong.
 fn parse_listed(texts: &[String], interface: Option<&str>) -> Result<Listed, String> {
     let mut addresses = Vec::new();
     let mut network: Option<IpNet> = None;
@@ -108,7 +108,7 @@ fn parse_listed(texts: &[String], interface: Option<&str>) -> Result<Listed, Str
     })
 }
 
-/// Reads addresses that go; their prefixes may be left out.
+/// Parses addresses to remove; their prefixes may be left out.
 fn parse_gone(texts: &[String]) -> Result<BTreeSet<IpAddr>, String> {
     let ends = texts.iter().map(|text| {
         let ends = text.split_once('/').map_or(text.as_str(), |(ends, _)| ends);
@@ -125,21 +125,21 @@ pub fn pool_of(view: &MapView, address: IpAddr) -> Option<&str> {
     Some(&pool.value.name)
 }
 
-/// An address that went out of a pool is waited for so long until its node has let go; most take a second.
+/// Maximum wait until a node has released an address that left its pool; most take a second.
 const LEFT_MAX: Duration = Duration::from_secs(10);
 
-/// Waits until no node has an address any more that is of no pool.
+/// Waits until no node has an address that left its pool.
 pub async fn wait_until_left(cluster: &ClusterNode, address: IpAddr) {
     let is_leaving = |view: &MapView| {
         view.address_holders.contains_key(&address) && pool_of(view, address).is_none()
     };
     let mut views = cluster.member.views();
     let left = views.wait_for(|view| !is_leaving(view));
-    // Else it is refused.
+    // After that time the change is refused.
     let _ = tokio::time::timeout(LEFT_MAX, left).await;
 }
 
-/// Why an address of a pool cannot follow a volume; `None`: it is of no pool.
+/// The reason why an address of a pool cannot follow a volume; `None`: no pool has it.
 pub fn why_of_no_volume(view: &MapView, address: IpAddr) -> Option<String> {
     if let Some(pool) = pool_of(view, address) {
         return Some(format!(
@@ -158,7 +158,7 @@ pub fn why_of_no_volume(view: &MapView, address: IpAddr) -> Option<String> {
     ))
 }
 
-/// What has an address already, for messages.
+/// The present user of an address, for messages.
 fn taken_by(view: &MapView, address: IpAddr) -> Option<String> {
     let volume = || {
         let mut volumes = view.volumes.values();
@@ -245,7 +245,7 @@ fn pool_view(inner: &NodeCore, view: &MapView, record: &AddressPoolRecord) -> Ad
     }
 }
 
-/// Addresses of pools that are not where they should be: the pool, the address, and why.
+/// Addresses of pools that are not where they should be: the pool, the address, and the reason.
 pub fn troubles(inner: &NodeCore, view: &MapView) -> Vec<(String, String, String)> {
     let pools = view.address_pools.values();
     let views = pools.map(|pool| pool_view(inner, view, &pool.value));
@@ -262,7 +262,7 @@ impl Controller {
         self.inner.cluster.as_ref().ok_or_else(no_cluster)
     }
 
-    /// A pool as it is after a change that this node made.
+    /// The view of a pool after a change by this node.
     async fn pool_after(
         &self,
         cluster: &ClusterNode,
@@ -272,7 +272,8 @@ impl Controller {
         pool_view(&self.inner, &cluster.member.view(), record)
     }
 
-    /// What becomes of a pool. The map is followed, so that it may be behind: then the change is refused, and made anew.
+    /// Changes a pool. This node's view of the map may be outdated: then the map refuses the change, and this
+    /// function repeats it.
     async fn change_pool(
         &self,
         name: &str,
@@ -304,7 +305,7 @@ impl Controller {
     }
 }
 
-/// A pool with a change made.
+/// A pool with a change applied.
 fn changed(
     view: &MapView,
     before: &Versioned<AddressPoolRecord>,
@@ -433,7 +434,7 @@ impl Names for PoolNames {
     }
 }
 
-/// `is_current`: the view is of now. A node that is cut off from etcd does not know who lives.
+/// `is_current`: the view is up to date. A node that is cut off from etcd does not know which nodes are alive.
 fn lookup(view: &MapView, name: &Name, is_current: bool) -> Lookup {
     let pools = view.address_pools.values().map(|pool| &pool.value);
     let named: Vec<&AddressPoolRecord> = pools
@@ -450,7 +451,7 @@ fn lookup(view: &MapView, name: &Name, is_current: bool) -> Lookup {
     Lookup::Here(here.copied().collect())
 }
 
-/// How many addresses of each pool nodes have now, and how many there are.
+/// For each pool, the number of addresses that nodes have now, and the number of all.
 pub fn counts(view: &MapView) -> BTreeMap<String, (usize, usize)> {
     let pools = view.address_pools.values().map(|pool| &pool.value);
     let counts = pools.map(|pool| {
@@ -607,7 +608,7 @@ mod tests {
         }
         let alive = AliveRecord::new(NodeId(1), ProcessNonce(1), Timestamp::new(1, 0));
         view.alive.insert(NodeId(1), known(alive));
-        // Of a node that is lost, and of an earlier process: their leases are not over yet.
+        // Of a lost node, and of an earlier process: their leases have not ended yet.
         for (last, node, process) in [(1, 1, 1), (2, 2, 2), (3, 1, 9), (4, 1, 1)] {
             let holder = AddressHolder {
                 address: address(last),
@@ -634,7 +635,7 @@ mod tests {
                 "{name}"
             );
         }
-        // One that went out of its pool is of no volume before its node has let go.
+        // An address that left its pool cannot follow a volume before its node has released it.
         let why = why_of_no_volume(&view, address(1)).unwrap();
         assert!(why.contains("address pool a has this address"), "{why}");
         let mut left = view.clone();

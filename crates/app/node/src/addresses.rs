@@ -1,12 +1,12 @@
 //! Addresses of volumes, which follow their owners, and of pools, which nodes share.
 //!
-//! Owns: which addresses this node should have now: those of volumes that it serves while its lease lives, and those of pools that it
-//! holds.
-//! Must not know: how an address is put somewhere (`cairn_floating`), who should own a volume or hold an address
-//! (`cairn_owner`).
+//! Owns: which addresses this node should have now: those of volumes that it serves while its lease is valid, and
+//! those of pools that it holds. Must not know: how an address is put on an interface (`cairn_floating`), which node
+//! should own a volume or hold an address (`cairn_owner`).
 //!
-//! An address goes before its volume does: what has it answers for the volume, or soon will. One of a pool goes before others may
-//! hold it, and comes after this node holds it.
+//! A node removes a volume's address before it releases the volume: a node with the address answers for the volume,
+//! or soon will. It removes a pool's address before others may hold it, and adds one after the map says that this
+//! node holds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,13 +30,13 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The longest name of an interface that Linux takes.
+/// The longest name of an interface on Linux.
 const INTERFACE_LEN_BYTES_MAX: usize = 15;
 
-/// Calls through an address that goes are answered for so long; most take milliseconds.
+/// Calls through an address that is being removed are answered for so long; most take milliseconds.
 const ANSWERED_MAX: Duration = Duration::from_secs(1);
 
-/// Reads an address with its prefix, `10.0.0.9/24`; the error says what is wrong with it.
+/// Parses an address with its prefix, `10.0.0.9/24`; the error says what is wrong with it.
 pub fn parse(text: &str, interface: Option<&str>) -> Result<AddressRecord, String> {
     let net: IpNet = text.parse().map_err(|_| {
         format!("\"{text}\" is not an address with a prefix length, such as 10.0.0.9/24")
@@ -68,7 +68,7 @@ pub fn parse(text: &str, interface: Option<&str>) -> Result<AddressRecord, Strin
     })
 }
 
-/// Lets NFS clients in at more addresses.
+/// Lets NFS accept clients at more addresses.
 struct NfsListens(MoreAddresses);
 
 impl Listens for NfsListens {
@@ -85,36 +85,36 @@ impl Listening for NfsAt {
     }
 }
 
-/// What was taken or left in vain is tried again after the map was asked for so long: meanwhile this node's other addresses have
-/// to be renewed.
+/// A failed change of the map for an address is given up after so long: meanwhile this node's other addresses have to
+/// be renewed.
 const MAP_CHANGE_MAX: Duration = Duration::from_millis(1500);
-/// A change, the end of connections and the pause between two looks leave an address renewed in time.
+/// A change of the map, the end of connections and the pause between two checks together leave time to renew an address.
 const _: () = assert!(
     MAP_CHANGE_MAX.as_millis() + ANSWERED_MAX.as_millis() + RENEWED_EVERY.as_millis()
         < KEPT_SECONDS as u128 * 1000
 );
-/// An address of a pool that could not be put on an interface so often is left to other nodes.
+/// After so many failed attempts to put a pool's address on an interface, this node leaves it to others.
 const TRIES_MAX: u32 = 2;
 
 pub struct Addresses {
     env: Env,
     keeper: Keeper,
-    /// Volumes that are about to be left: their addresses are not taken again.
+    /// Volumes that this node is about to release: it does not add their addresses again.
     leaving: Mutex<BTreeSet<VolumeId>>,
-    /// Which addresses of pools this node holds. Locked while the steps are taken that follow.
+    /// The addresses of pools that this node holds. Locked during the steps that follow from it.
     desk: tokio::sync::Mutex<AddressDesk>,
-    /// The node stops, and takes no address of a pool any more.
+    /// The node is stopping, and takes no address of a pool any more.
     is_stopping: AtomicBool,
 }
 
-/// What became of the steps of one address.
+/// The result of the steps of one address.
 enum Done {
     Nothing,
-    /// It is still here, or may be: what comes after is for later.
+    /// The address is still here, or may be: later steps have to wait.
     Stays,
-    /// It has gone from this machine.
+    /// It has left this machine.
     Gone(IpAddr),
-    /// It is held since this revision of the map.
+    /// This node holds it since this revision of the map.
     Taken(IpAddr, Revision),
     Left(IpAddr),
 }
@@ -130,17 +130,17 @@ impl Addresses {
         })
     }
 
-    /// Why the address of a volume of this node is not here.
+    /// The reason why the address of a volume of this node is not here.
     pub fn problem(&self, volume: VolumeId) -> Option<String> {
         self.keeper.problem(Purpose::Volume(volume))
     }
 
-    /// Why an address of a pool that this node holds is not here.
+    /// The reason why a pool's address that this node holds is not here.
     pub fn pool_problem(&self, address: IpAddr) -> Option<String> {
         self.keeper.problem(Purpose::Pool(address))
     }
 
-    /// Addresses of pools that are here, or may be.
+    /// The number of pools' addresses that are here, or may be.
     pub fn of_pools_count(&self) -> usize {
         let purposes = self.keeper.purposes().into_iter();
         purposes.filter(|it| matches!(it, Purpose::Pool(_))).count()
@@ -194,15 +194,15 @@ impl Addresses {
         let gone = here.filter(|it| matches!(it, Purpose::Volume(_)) && !wanted.contains_key(it));
         join_all(gone.map(|it| self.keeper.drop_of(it))).await;
         let kept = wanted.iter().map(|(purpose, (id, wanted))| async move {
-            // It may have been told to go meanwhile.
+            // Another task may have decided to remove it meanwhile.
             let stays = || !self.leaving.lock().contains(id);
             self.keeper.keep(*purpose, wanted, stays).await;
         });
         join_all(kept).await;
     }
 
-    /// Has all addresses of pools go from here, for others to have them: this node stops. Others have to be told before
-    /// ([`ClusterMember::leave_addresses`]).
+    /// Removes all addresses of pools from here, so that other nodes can take them: this node is stopping. Others
+    /// have to be told first ([`ClusterMember::leave_addresses`]).
     pub async fn leave_pools(&self, member: &ClusterMember) {
         self.is_stopping.store(true, Ordering::Release);
         self.look_at_pools(member).await;
@@ -221,7 +221,7 @@ impl Addresses {
         for step in steps {
             of_address.entry(step.address()).or_default().push(step);
         }
-        // What went wrong when this node lost an address is tried again, until that has gone.
+        // After this node lost an address and failed to remove it, it tries again until the address is gone.
         for purpose in self.keeper.purposes() {
             if let Purpose::Pool(address) = purpose {
                 let dropped = || vec![AddressStep::Drop(address)];
@@ -289,7 +289,7 @@ impl Addresses {
                 match tokio::time::timeout(MAP_CHANGE_MAX, taking).await {
                     Ok(Ok(())) => {
                         let at = map.written();
-                        // The lease may have ended while the store was waited for.
+                        // The lease may have ended during the wait for the store.
                         if member.lease_is_valid() {
                             self.keep(member, purpose, &wanted).await;
                         }
@@ -323,7 +323,7 @@ impl Addresses {
     }
 }
 
-/// The pool that an address is of, and how it is wanted.
+/// The pool of an address, and the desired state of that address.
 fn wanted_of(
     view: &MapView,
     address: IpAddr,
@@ -343,7 +343,7 @@ impl Farewell for Addresses {
     fn leaving(self: Arc<Self>, volume: VolumeId) -> BoxFuture<()> {
         self.leaving.lock().insert(volume);
         Box::pin(async move {
-            // One that stays is dropped again later.
+            // A connection that stays is dropped again later.
             self.keeper.drop_of(Purpose::Volume(volume)).await;
         })
     }

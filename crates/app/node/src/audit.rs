@@ -1,7 +1,7 @@
-//! Keeps who changed what and when.
+//! The audit log: which user changed what, and when.
 //!
-//! Owns: how many changes are kept. Must not know: what an entry says, who asks for them (`cairn_admin::audit`), how they
-//! are kept ([`crate::entry_log`]).
+//! Owns: how many changes are kept. Must not know: the contents of an entry, which clients ask for them
+//! (`cairn_admin::audit`), how they are kept ([`crate::entry_log`]).
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::audit::{AuditControl, AuditEntry, AuditPage, AuditQuery};

@@ -1,6 +1,6 @@
-//! Volumes whose size limit grows by itself, up to a bound.
+//! Volumes whose size limit grows automatically, up to a bound.
 //!
-//! Owns: when, and by how much. Must not know: what the limit is for.
+//! Owns: when, and by how much. Must not know: the purpose of the limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use parking_lot::Mutex;
 
 use crate::node::NodeCore;
 
-/// How often it is looked how full such volumes are. Who writes more in between than is left is refused until then.
+/// Interval at which the usage of such volumes is checked. A client that fills the remaining space within it is
+/// refused until the next check.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// From here on a volume is full enough.
+/// Above this usage the limit of a volume grows.
 const FULL_PERCENT: u64 = 85;
-/// It grows by so much of its limit, and by no less than that.
+/// The limit grows by this share of itself, and by at least so many bytes.
 const STEP_PERCENT: u64 = 25;
 const STEP_BYTES_MIN: u64 = 64 << 20;
 
-/// Lets the volumes grow that are served here, until the node ends.
+/// Grows the volumes that are served here, until the node ends.
 pub(crate) fn tend(inner: &Arc<NodeCore>) {
     let told: Arc<Told> = Arc::default();
     inner.every("growing volumes", INTERVAL, move |inner| {
@@ -30,7 +31,7 @@ pub(crate) fn tend(inner: &Arc<NodeCore>) {
     });
 }
 
-/// Why volumes do not grow that should: not each look tells it again.
+/// The reasons why volumes do not grow that should, so that not each check logs them again.
 type Told = Mutex<BTreeMap<VolumeId, String>>;
 
 async fn grow_all(inner: &NodeCore, told: &Told) {
@@ -55,7 +56,7 @@ async fn grow_all(inner: &NodeCore, told: &Told) {
             continue;
         };
         let set = inner.pool.volume_set(&name, |volume| {
-            // Somebody may have set another meanwhile.
+            // A user may have set another limit meanwhile.
             if volume.settings.size_limit == before {
                 volume.settings.size_limit = SizeLimit::Bytes(limit_bytes);
             }
@@ -65,7 +66,7 @@ async fn grow_all(inner: &NodeCore, told: &Told) {
                 told.lock().remove(&id);
                 tracing::info!(volume = %name, %before, limit_bytes, used_bytes, "the volume is nearly full, and its size limit grows");
             }
-            // It may go to another node, which looks as well; the next look tries again.
+            // The volume may be moving to another node, which checks as well; the next check tries again.
             Err(error) => {
                 let error = error.to_string();
                 if told.lock().insert(id, error.clone()).as_ref() != Some(&error) {
@@ -76,7 +77,7 @@ async fn grow_all(inner: &NodeCore, told: &Told) {
     }
 }
 
-/// The limit that a volume with so many bytes is to have, if another than it has.
+/// The new limit of a volume with so many bytes, if it differs from the present one.
 fn grown(limit: SizeLimit, bound: SizeLimit, used_bytes: u64) -> Option<u64> {
     let (limit, bound) = (limit.bytes()?, bound.bytes()?);
     let is_full = u128::from(used_bytes) * 100 >= u128::from(limit) * u128::from(FULL_PERCENT);
@@ -108,7 +109,7 @@ mod tests {
             (100, 4000, 90, Some(164)),
             (1000, 1100, 900, Some(1100)),
             (1100, 1100, 1100, None),
-            // Somebody set it above the bound.
+            // A user set it above the bound.
             (2000, 1100, 2000, None),
             (0, 1100, 5000, None),
             (1000, 0, 1000, None),

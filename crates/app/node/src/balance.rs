@@ -1,6 +1,6 @@
-//! The balance of a cluster's load: who has how much, what should move, and one move.
+//! The balance of a cluster's load: the load of each node, the moves to make, and one move.
 //!
-//! Owns: what is shown of a balance, how one volume is moved for it. Must not know: what makes a balance (`cairn_owner`).
+//! Owns: the view of a balance, how one volume is moved for it. Must not know: when a load is balanced (`cairn_owner`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use cairn_owner::{Loads, Meter, Move, Reason, Share, Tolerance};
 use crate::cluster::ClusterNode;
 use crate::node::NodeCore;
 
-/// A volume has so long to be served by another node.
+/// Maximum time until another node serves a moved volume.
 const MOVED_MAX: Duration = Duration::from_secs(30);
 
-/// What clients do with the volumes that are served here.
+/// The activity of clients on the volumes that are served here.
 pub struct Measured(pub Arc<Activities>);
 
 impl Meter for Measured {
@@ -80,7 +80,7 @@ fn shown_move(view: &MapView, loads: &Loads, made: &Move) -> BalanceMove {
     }
 }
 
-/// Who has how much now, and what should move.
+/// The present load of each node, and the moves to make.
 pub fn of(inner: &NodeCore, cluster: &ClusterNode) -> BalanceView {
     let view = cluster.member.view();
     let loads = Loads::of(&view, inner.env.clock.now());
@@ -125,7 +125,7 @@ pub fn of(inner: &NodeCore, cluster: &ClusterNode) -> BalanceView {
     }
 }
 
-/// Makes the first of the moves, and says what is left to be done then.
+/// Makes the first of the moves, and returns the moves that are left then.
 pub async fn step(inner: &NodeCore, cluster: &ClusterNode) -> Result<BalanceView, ControlError> {
     let view = cluster.member.view();
     let loads = Loads::of(&view, inner.env.clock.now());
@@ -135,7 +135,7 @@ pub async fn step(inner: &NodeCore, cluster: &ClusterNode) -> Result<BalanceView
     let shown = shown_move(&view, &loads, &next);
     let unavailable = |why: String| ControlError::new(ErrorKind::Unavailable, why);
     let map = cluster.member.map();
-    // For the time of the move: it stays there by itself, unless the load changes.
+    // Set for the time of the move: the volume stays there afterwards, unless the load changes.
     let wanted = map.set_preferred(next.volume, Some(next.to)).await;
     wanted.map_err(|error| unavailable(error.to_string()))?;
     let has_moved = has_moved(cluster, next.volume, next.to).await;
@@ -159,7 +159,7 @@ pub async fn step(inner: &NodeCore, cluster: &ClusterNode) -> Result<BalanceView
     let written = map.written();
     let mut views = cluster.member.views();
     let seen = views.wait_for(|view| view.revision >= written);
-    // What is shown may be a moment old: that is no reason to fail.
+    // The shown state may be a moment old: that is no reason to fail.
     let _ = tokio::time::timeout(crate::control::MAP_SEEN_MAX, seen).await;
     Ok(BalanceView {
         moved: Some(shown),
@@ -167,7 +167,7 @@ pub async fn step(inner: &NodeCore, cluster: &ClusterNode) -> Result<BalanceView
     })
 }
 
-/// Whether a node serves a volume in time: it owns it, and has opened a log of its own.
+/// Whether a node serves a volume in time: it owns the volume, and has opened a log of its own.
 async fn has_moved(cluster: &ClusterNode, volume: VolumeId, to: NodeId) -> bool {
     let mut views = cluster.member.views();
     let is_there = views.wait_for(|view| {

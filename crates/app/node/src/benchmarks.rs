@@ -1,10 +1,10 @@
-//! Benchmarks that this server runs on a volume of its own.
+//! Benchmarks that this server runs on one of its volumes.
 //!
-//! Owns: that there is one at a time and room for it, what is kept of it, that its files are removed also after a crash.
+//! Owns: one benchmark at a time, room for it, its kept results, and the removal of its files, also after a crash.
 //! Must not know: how load is made and measured (`cairn_bench`), how entries are kept ([`crate::entry_log`]).
 //!
-//! The load comes by NFS over the loopback interface, by the client that `cairn bench nfs://...` has: what is measured is what
-//! a client gets, without a network, and with the load's own work on the same processors.
+//! The load comes by NFS over the loopback interface, from the client of `cairn bench nfs://...`. So the results are
+//! those of a client without a network, with the load's own work on the server's processors.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -50,19 +50,19 @@ const PHASE_SECONDS_MAX: u64 = 60;
 const RAMP: Duration = Duration::from_secs(2);
 const JOBS: u32 = 2;
 const DEPTH: u32 = 16;
-/// The pool is left so many percent at least.
+/// A benchmark leaves at least so much of the pool free, in percent.
 const FREE_PERCENT_MIN: u64 = 10;
-/// What is overwritten takes room until it is collected, and copies or parity besides.
+/// Overwritten data takes room until it is collected, and so do copies or parity.
 const ROOM_FACTOR: u64 = 6;
 /// Samples that are kept of a phase.
 const SAMPLES_MAX: usize = 60;
-/// How often it is looked how far a run is, and whether there is room.
+/// Interval at which the progress of a run and the free room are checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Rates are those of so many looks.
+/// The number of checks that a rate is computed from.
 const LOOKS_MAX: usize = 8;
-/// So long the end of the server waits for a run to remove its files.
+/// Maximum time that the end of the server waits for a run to remove its files.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// What a crash left is tried to be removed so often.
+/// Interval of attempts to remove the files that a crash left.
 const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The benchmarks of one server.
@@ -87,13 +87,13 @@ struct Running {
     started_seconds: i64,
     control: Control,
     phase: Mutex<PhaseNow>,
-    /// Why it is stopped, once it is.
+    /// The reason why it is being stopped, if it is.
     stopped: Mutex<Option<String>>,
-    /// True when all of it is over.
+    /// True when the run has ended completely.
     ended: watch::Sender<bool>,
 }
 
-/// Where a run is.
+/// The present phase of a run.
 #[derive(Default)]
 struct PhaseNow {
     name: String,
@@ -104,7 +104,7 @@ struct PhaseNow {
     looks: VecDeque<Look>,
 }
 
-/// What was done by a moment.
+/// The work done up to a moment.
 #[derive(Clone, Copy)]
 struct Look {
     at: Instant,
@@ -117,7 +117,7 @@ impl PhaseNow {
     fn look(&mut self, now: Look, gate: Gate) {
         if self.begun.is_none() && gate == Gate::Begun {
             self.begun = Some(now.at);
-            // The rate of writing files is none of the phase.
+            // The rate of writing the files is not part of the phase.
             self.looks.clear();
         }
         self.looks.push_back(now);
@@ -164,7 +164,7 @@ impl Running {
         })
     }
 
-    /// The first reason is the one that is told.
+    /// The first reason is the reported one.
     fn stop(&self, why: &str) {
         self.stopped.lock().get_or_insert_with(|| why.to_owned());
         self.control.stop();
@@ -201,7 +201,7 @@ impl Running {
     }
 }
 
-/// What the run tells.
+/// The reports of the run.
 struct Watcher(Arc<Running>);
 
 impl Observer for Watcher {
@@ -230,7 +230,7 @@ impl Observer for Watcher {
     }
 }
 
-/// Frees the place of the one benchmark, whatever becomes of its thread.
+/// Frees the place of the one benchmark, however its thread ends.
 struct BenchmarkSlot {
     inner: Weak<NodeCore>,
     running: Arc<Running>,
@@ -251,7 +251,7 @@ impl Drop for BenchmarkSlot {
     }
 }
 
-/// What a run needs of the pool: bytes in all, free, and kept back.
+/// The bytes of the pool that matter to a run: total, free, and reserved.
 #[derive(Clone, Copy)]
 struct PoolRoom {
     total_bytes: u64,
@@ -260,7 +260,7 @@ struct PoolRoom {
 }
 
 impl PoolRoom {
-    /// Below this nothing is written for a benchmark.
+    /// A benchmark writes nothing below this free space.
     fn floor_bytes(self) -> u64 {
         let low = self.total_bytes / 100 * FREE_PERCENT_MIN;
         low.max(self.reserve_bytes)
@@ -295,7 +295,7 @@ fn within(
     Err(ControlError::new(ErrorKind::Invalid, message))
 }
 
-/// Of the four corners, for so long each.
+/// A run of the four corners, each for so long.
 fn plan(working_set_bytes: u64, phase_seconds: u64) -> Result<Plan, ControlError> {
     let settings = four_corners::Settings {
         jobs: JOBS,
@@ -324,7 +324,7 @@ impl NodeCore {
 }
 
 impl Controller {
-    /// Where the server's own client mounts a volume.
+    /// The URL under which the server's own client mounts a volume.
     fn own_url(&self, volume: &str) -> String {
         let address = match self.nfs.address.contains(':') {
             true => format!("[{}]", self.nfs.address),
@@ -333,7 +333,7 @@ impl Controller {
         format!("nfs://{address}:{}/{volume}?uid=0&gid=0", self.nfs.port)
     }
 
-    /// An engine on a volume that has made the folder for its files.
+    /// An engine on a volume, with the folder for its files.
     async fn engine(&self, volume: &str, bytes_needed: u64) -> Result<NfsEngine, EngineError> {
         let url = self.own_url(volume);
         let prepare = move || {
@@ -426,7 +426,7 @@ impl Controller {
     }
 }
 
-/// Looks how far a run is, and stops it when room runs out.
+/// Checks the progress of a run, and stops it when room runs out.
 fn watch_over(inner: &Arc<NodeCore>, running: &Arc<Running>) {
     let clock = Arc::clone(&inner.env.clock);
     let (inner_weak, running) = (Arc::downgrade(inner), Arc::clone(running));
@@ -458,7 +458,7 @@ async fn note(inner: &NodeCore, at_seconds: i64, noted: BenchmarkNoted) {
     }
 }
 
-/// Keeps what a run came to.
+/// Keeps the results of a run.
 async fn keep(inner: &NodeCore, running: &Running, result: Result<RunResult, EngineError>) {
     let now_seconds = inner.env.clock.now().seconds;
     let seconds = now_seconds.saturating_sub(running.started_seconds);
@@ -522,12 +522,12 @@ fn figures(result: &RunResult) -> Vec<BenchmarkFigure> {
             errors: phase.map_or(0, |phase| phase.errors),
         }
     };
-    // Of a part in which nothing was done yet there is nothing to say.
+    // Leaves out parts without any work.
     let measured = result.summary.iter().filter(|figure| figure.value > 0.0);
     measured.map(of).collect()
 }
 
-/// Reads what is kept, and removes what a run left that the server did not outlive.
+/// Loads the kept results, and removes the files of a run that a crash of the server broke off.
 pub async fn begin(inner: &Arc<NodeCore>, controller: &Arc<Controller>) {
     inner.benchmarks.log.load(inner).await;
     let left = inner.benchmarks.log.look(|kept| {
@@ -568,7 +568,7 @@ pub async fn begin(inner: &Arc<NodeCore>, controller: &Arc<Controller>) {
 }
 
 impl Controller {
-    /// Removes the files of a run that was broken off; tells whether that is done.
+    /// Removes the files of a broken-off run; returns whether that is done.
     async fn remove_leftovers(&self, running: &Arc<Running>) -> bool {
         let inner = &self.inner;
         {

@@ -1,8 +1,8 @@
-//! Certificates of HTTPS: read from files, and read again when others are in their place; or made by the server itself.
+//! Certificates of HTTPS: read from files, and again when the files change; or made by the server itself.
 //!
-//! Owns: where they are, when it is looked for others. Must not know: what is served with them.
+//! Owns: where they are, when changes of them are looked for. Must not know: the service that uses them.
 //!
-//! One that the server made is in `admin-tls.pem` of the state folder, with its key.
+//! A certificate that the server made is in `admin-tls.pem` of the state folder, with its key.
 
 use std::io::{ErrorKind, Read};
 use std::net::IpAddr;
@@ -20,9 +20,9 @@ use crate::token::write_first;
 
 /// In the state folder: the certificate that the server made, and its key.
 const SELF_SIGNED_NAME: &str = "admin-tls.pem";
-/// How often it is looked whether there is another certificate.
+/// Interval at which the files are checked for another certificate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// Of a file of certificates or a key.
+/// Maximum size of a file of certificates or a key.
 const PEM_LEN_BYTES_MAX: u64 = 1 << 20;
 
 fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
@@ -41,8 +41,8 @@ fn read_pems(paths: &(PathBuf, PathBuf)) -> Result<Pems, String> {
     Ok((read_pem(&paths.0)?, read_pem(&paths.1)?))
 }
 
-/// The certificate in files (its own and that of its key); what is put in their place is served soon after. `of` says what
-/// it is for. Gives back the certificates as PEM as well.
+/// The certificate in files (one for the chain and one for its key). The server uses replaced files soon after. `of`
+/// names its purpose in messages. Also returns the certificates as PEM.
 pub fn of_files(
     env: &Env,
     of: &'static str,
@@ -73,7 +73,7 @@ pub fn of_files(
                     told.clear();
                     tracing::info!("{shown} was replaced, and is in use");
                 }
-                // Both files are not replaced in one step, so the next look may be better; it is said once.
+                // The two files are not replaced in one step, so the next check may succeed; the error is logged once.
                 Err(error) if error != told => {
                     tracing::warn!(%error, "{shown} changed and cannot be used; the server keeps the earlier one");
                     told = error;
@@ -86,16 +86,16 @@ pub fn of_files(
     Ok((certificate, chain))
 }
 
-/// What the admin API speaks HTTPS with.
+/// The certificate with which the admin API serves HTTPS.
 pub struct AdminCertificate {
     pub certificate: Arc<Certificate>,
-    /// By which clients of this machine know it, as PEM, without the key.
+    /// The certificates as PEM, without the key, by which clients of this machine know it.
     pub shown_pem: String,
     /// The first name that the operator gave.
     pub name: Option<String>,
 }
 
-/// The certificate of the admin API, if it is to speak HTTPS.
+/// The certificate of the admin API, if HTTPS is configured.
 pub fn of_admin(env: &Env, config: &Config) -> Result<Option<AdminCertificate>, String> {
     let (certificate, shown) = match &config.admin_tls {
         None => return Ok(None),
@@ -115,7 +115,7 @@ pub fn of_admin(env: &Env, config: &Config) -> Result<Option<AdminCertificate>, 
     }))
 }
 
-/// The certificates of a PEM file, without whatever else is in it.
+/// The certificates of a PEM file, without its other contents.
 fn certificates_in(pem: &str) -> String {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
@@ -124,7 +124,7 @@ fn certificates_in(pem: &str) -> String {
     bodies.map(|body| format!("{BEGIN}{body}{END}\n")).collect()
 }
 
-/// The names that are in a certificate that the server makes.
+/// The names in a certificate that the server makes.
 fn names_of(config: &Config) -> Vec<String> {
     let mut names: Vec<String> = config.admin_names.clone();
     names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
@@ -146,7 +146,7 @@ fn names_of(config: &Config) -> Vec<String> {
     names
 }
 
-/// Takes the certificate that a start before made, or makes one.
+/// Loads the certificate that an earlier start made, or makes one.
 fn self_signed(env: &Env, config: &Config) -> Result<(Arc<Certificate>, Vec<u8>), String> {
     let told = |error: NodeError| error.to_string();
     let path = state_folder::make(config).map_err(told)?;
@@ -163,12 +163,12 @@ fn self_signed(env: &Env, config: &Config) -> Result<(Arc<Certificate>, Vec<u8>)
                     "created a certificate for the admin API"
                 );
             }
-            // By another server of this user.
+            // Another server of this user made it.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(shown(&path, &error)),
         }
     }
-    // One that is damaged is not replaced: whoever was told to trust it would see another one.
+    // A corrupt one is not replaced: clients that were told to trust it would see another one.
     let pem = read_pem(&path)?;
     let certificate = Certificate::new(&pem, &pem);
     let certificate = certificate.map_err(|error| shown(&path, &error))?;

@@ -1,10 +1,10 @@
-//! Answers the admin API about classes of service, keeps the credit of volumes in the volumes, and has the server's own work
-//! make way for goals of latency.
+//! Answers the admin API about classes of service, stores the credit of volumes in the volumes, and throttles the
+//! server's own work for latency objectives.
 //!
-//! Owns: when credit is read and written. Must not know: what credit is for.
+//! Owns: when credit is read and written. Must not know: the use of credit.
 //!
-//! Credit is kept in the volume's hidden folder, so that it goes where the volume goes. It is read when a volume is there and
-//! its credit is not known yet, and written twice a minute and at the end.
+//! Credit is stored in the volume's hidden folder, so it moves with the volume. It is read when a volume is served
+//! whose credit is unknown, and written twice a minute and at the end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,30 +24,30 @@ use crate::control::{Controller, refusal};
 use crate::convert;
 use crate::node::NodeCore;
 
-/// How often it is looked whether credit of a volume is to be read.
+/// Interval at which volumes with unknown credit are looked for.
 const READ_INTERVAL: Duration = Duration::from_millis(500);
-/// How often it is looked whether goals of latency are met.
+/// Interval of the check of latency objectives.
 const GOALS_INTERVAL: Duration = Duration::from_secs(1);
-/// How often credit is written if it has changed.
+/// Interval at which changed credit is written.
 const WRITE_INTERVAL: Duration = Duration::from_secs(20);
 const NAME: &[u8] = b"user.credit";
 const VERSION: u32 = 1;
 
-/// Credit as it is kept (docs/reference/formats/hidden-folder.md).
+/// Stored credit (docs/reference/formats/hidden-folder.md).
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct StoredCredit {
     version: u32,
-    /// When, in seconds since 1970 UTC.
+    /// The time of storing, in seconds since 1970 UTC.
     at_seconds: i64,
-    /// By what it is of; bytes, or operations.
+    /// By the limited quantity; bytes, or operations.
     credit: BTreeMap<String, f64>,
 }
 
-/// What was written last, by volume.
+/// The last written credit of each volume.
 #[derive(Default)]
 pub struct Credits(Mutex<BTreeMap<VolumeId, BTreeMap<&'static str, f64>>>);
 
-/// Reads and writes credit, and looks at goals of latency, for as long as the node is there.
+/// Reads and writes credit, and checks latency objectives, until the node ends.
 pub fn tend(inner: &Arc<NodeCore>) {
     inner.every("latency goals", GOALS_INTERVAL, |inner| async move {
         if let Some(is_missed) = inner.shaper.look_at_goals() {
@@ -62,7 +62,7 @@ pub fn tend(inner: &Arc<NodeCore>) {
     });
 }
 
-/// Reads the credit of volumes of which it is not known.
+/// Reads the credit of volumes whose credit is unknown.
 pub async fn read_all(inner: &NodeCore) {
     for volume in inner.shaper.without_credit() {
         if let Some(VolumeService::Serving(fs)) = inner.pool.service(volume) {
@@ -113,7 +113,7 @@ async fn kept(fs: &Fs) -> Result<Option<Vec<u8>>, FsError> {
     }
 }
 
-/// Writes the credit of all volumes of which it has changed.
+/// Writes the credit of all volumes where it has changed.
 pub async fn write_all(inner: &NodeCore) {
     for (volume, service) in inner.pool.services() {
         let VolumeService::Serving(fs) = service else {
@@ -268,7 +268,7 @@ impl ClassControl for Controller {
 mod tests {
     use super::*;
 
-    /// Pinned: what volumes have today is read for ever, once there is a release.
+    /// Pinned: once there is a release, every later version reads the credit that volumes have today.
     #[test]
     fn kept_credit_is_read() {
         let stored = br#"{"version":1,"at_seconds":7,"credit":{"throughput":5000000000.0}}"#;

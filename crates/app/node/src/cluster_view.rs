@@ -1,6 +1,6 @@
-//! What people and scripts see of a cluster.
+//! The view of a cluster for people and scripts.
 //!
-//! Owns: how the map, and what this node reaches, become a view. Must not know: how either is kept.
+//! Owns: how the map, and the reachability from this node, become a view. Must not know: how either is kept.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,10 +26,10 @@ use crate::cluster::rotation::{AuthorityProgress, RotationProgress};
 use crate::cluster::{ClusterNode, EtcdHealth};
 use crate::node::NodeCore;
 
-/// Of a volume's first change.
+/// The position of a volume's first change.
 const FIRST_POSITION: LogPosition = LogPosition(1);
 
-/// Which authority certificates of nodes are of, and how far another one has taken its place.
+/// The authorities of nodes' certificates, and the progress of a rotation.
 pub fn authority(progress: &AuthorityProgress) -> AuthorityView {
     AuthorityView {
         authority: progress.issuing.to_string(),
@@ -60,7 +60,7 @@ fn rotation(progress: &RotationProgress) -> AuthorityRotation {
     }
 }
 
-/// The cluster as this node sees it. `judgement`: of all that is known of this server and its cluster.
+/// The cluster as this node sees it. `judgement`: of everything known about this server and its cluster.
 pub fn of(inner: &NodeCore, cluster: &ClusterNode, judgement: Judgement) -> ClusterView {
     let view = cluster.member.view();
     let membership = cluster.membership.lock().clone();
@@ -126,7 +126,7 @@ fn address(inner: &NodeCore, state: &VolumeState) -> Option<VolumeAddressView> {
     })
 }
 
-/// The node that has an address for good.
+/// The node that has an address permanently.
 pub fn node_at(view: &MapView, address: IpAddr) -> Option<String> {
     let is_it = |text: &str| {
         let host = text.parse::<SocketAddr>().map(|at| at.ip());
@@ -137,8 +137,9 @@ pub fn node_at(view: &MapView, address: IpAddr) -> Option<String> {
     found.map(|node| node.name.clone())
 }
 
-/// So many copies there are of all that was acknowledged and that a new owner needs: of each part of the log that the copies
-/// of the state do not have, and of the state where the log begins later than the volume. `is_there`: whether a disk is.
+/// The number of copies of all acknowledged changes that a new owner needs: of each part of the log that the copies
+/// of the state lack, and of the state where the log begins later than the volume. `is_there`: whether a disk is
+/// there.
 fn log_copies(log: &VolumeLog, is_there: impl Fn(DiskId) -> bool) -> usize {
     let there = |disks: &[DiskId]| disks.iter().filter(|disk| is_there(**disk)).count();
     let applied = log.state.as_ref().map(|state| state.applied);
@@ -160,7 +161,7 @@ fn log_copies(log: &VolumeLog, is_there: impl Fn(DiskId) -> bool) -> usize {
     }
 }
 
-/// What all volumes have on a node, as their owners told last.
+/// The bytes of all volumes on a node, by their owners' last reports.
 pub fn bytes_on(view: &MapView, node: NodeId) -> u64 {
     on_node(view, node).map(|(_, on_it)| on_it.bytes).sum()
 }
@@ -175,7 +176,7 @@ fn on_node(
     })
 }
 
-/// How far a node that is to leave is on its way.
+/// The progress of a leaving node.
 fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<NodeDrainView> {
     if !node.draining {
         return None;
@@ -190,7 +191,7 @@ fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<No
         let disks = view.disks.values();
         disks.filter(|disk| disk.value.node == node.id)
     };
-    // What a removal asks, too.
+    // A removal checks this, too.
     let has_left = |state: &VolumeState| {
         disks().all(|disk| {
             let left = state.left.as_ref();
@@ -211,7 +212,7 @@ fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<No
         etcd_member: etcd.own && etcd.members.iter().any(|member| member.name == node.name),
         ..NodeDrainView::default()
     };
-    // Each owner moves what its volumes have; all do so at the same time.
+    // Each owner moves the data of its volumes; all owners do so concurrently.
     let mut of_owners: BTreeMap<Option<NodeId>, (u64, u64)> = BTreeMap::new();
     for (state, on_it) in on_node(view, node.id).filter(|(state, _)| !has_left(state)) {
         shown.segments_left += on_it.shards;
@@ -231,7 +232,7 @@ fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<No
         .into_values()
         .filter(|(bytes, _)| *bytes > 0)
         .map(|(bytes, speed)| bytes.checked_div(speed))
-        // Of one that does not tell nobody knows.
+        // If one owner does not report, the time is unknown.
         .collect::<Option<Vec<u64>>>();
     shown.seconds_left = seconds.and_then(|seconds| seconds.into_iter().max());
     shown.done =
@@ -311,7 +312,7 @@ fn with_keys(inner: &NodeCore) -> Vec<(VolumeId, String)> {
         .collect()
 }
 
-/// What there is to judge of the cluster, as this node sees it now.
+/// The facts about the cluster for the verdict, as this node sees them now.
 pub fn observed(inner: &NodeCore, cluster: &ClusterNode) -> ObservedCluster {
     let view = cluster.member.view();
     let name = |node: NodeId| match view.nodes.get(&node) {
@@ -396,7 +397,7 @@ pub fn observed(inner: &NodeCore, cluster: &ClusterNode) -> ObservedCluster {
     }
 }
 
-/// Nodes that tried to take a volume over and could not, and why.
+/// Nodes that tried to take a volume over and failed, with the reasons.
 fn failed_tries(view: &MapView, volume: VolumeId) -> Vec<(String, String)> {
     let tried = view.alive.values().filter_map(|alive| {
         let why = alive.value.failed.get(&volume)?;
@@ -416,7 +417,7 @@ fn copies_there(inner: &NodeCore, view: &MapView, state: &VolumeState) -> usize 
     })
 }
 
-/// Copies of a volume's log that it should have.
+/// The number of copies that a volume's log should have.
 fn copies_wanted(inner: &NodeCore, volume: VolumeId) -> usize {
     let state = inner.pool.state();
     let volume = state.volumes.iter().find(|known| known.id == volume);
@@ -456,8 +457,8 @@ mod tests {
         (0..count as u128).map(DiskId).collect()
     }
 
-    /// Parts of a log, each with its first position, the one behind it, and how many disks have it; a copy of the state up to
-    /// a position, and how many disks have that.
+    /// Parts of a log, each with its first position, the one behind it, and its number of disks; a copy of the state
+    /// up to a position, and its number of disks.
     fn copies(parts: &[(u64, Option<u64>, usize)], state: Option<(u64, usize)>) -> usize {
         let ensembles = (1..)
             .zip(parts)
@@ -502,13 +503,13 @@ mod tests {
         for (parts, state, want) in [
             (&[][..], None, 0),
             (&[(1, None, 3)][..], None, 3),
-            // What was written before others joined is on the first node alone.
+            // The changes from before others joined are on the first node alone.
             (&[(1, Some(50), 1), (50, None, 2)], None, 1),
-            // It still is: the state has less.
+            // They still are: the state has fewer changes.
             (&[(1, Some(50), 1), (50, None, 2)], Some((48, 1)), 1),
-            // The state has all of it, on another node, too.
+            // The state has all of them, on another node, too.
             (&[(1, Some(50), 1), (50, None, 2)], Some((49, 1)), 2),
-            // A server that became the first node: nobody else has its state.
+            // A server that became the first node: no other node has its state.
             (&[(1000, None, 2)], None, 1),
             (&[(1000, None, 2)], Some((1200, 2)), 2),
             (&[(1000, None, 3)], Some((1200, 1)), 2),

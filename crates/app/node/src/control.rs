@@ -1,6 +1,7 @@
 //! Answers the admin API.
 //!
-//! Owns: which request is which view or change. What people and scripts see, and what each refusal suggests to do, is in the modules.
+//! Owns: the view or change for each request. The modules own the views for people and scripts, and the suggestion in
+//! each refusal.
 
 mod disks;
 mod nodes;
@@ -170,8 +171,8 @@ impl Control for Controller {
     fn scrub_report(&self) -> Answer<'_, ScrubReport> {
         Box::pin(async {
             let pool = Arc::clone(&self.inner.pool);
-            // Names are found by a pass over all of them. It yields, but its reads of the metadata may wait for a
-            // disk, and a thread of the server must not.
+            // A pass over all names finds them. It yields, but its reads of the metadata may wait for a disk, and a
+            // thread of the server must not.
             let runtime = tokio::runtime::Handle::current();
             let look = move || runtime.block_on(pool.damaged_places());
             let found = tokio::task::spawn_blocking(look).await;

@@ -1,4 +1,4 @@
-//! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
+//! Converts the terms of the config and of the pool into those of NFS and of the admin API, each in one place.
 
 use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubSchedule, ScrubView, SpreadView};
 use cairn_admin::classes::{LatencyView, LimitView, PartView, RatesView};
@@ -137,7 +137,7 @@ pub fn damaged_place(place: DamagedPlace) -> ScrubDamage {
     }
 }
 
-/// What a code means to people.
+/// The name of an erasure code for people.
 pub fn layout(code: Code) -> String {
     match (code.data(), code.parity()) {
         (_, 0) => "1 copy, NO REDUNDANCY".to_owned(),
@@ -192,10 +192,10 @@ fn latency(report: &GoalReport) -> LatencyView {
     }
 }
 
-/// The parts of a volume that have limits. What they use is known where the volume is served.
+/// The parts of a volume with limits. Their use is known where the volume is served.
 pub fn parts(volume: &PoolVolume, report: Option<&cairn_qos::Report>) -> Vec<PartView> {
     let used = report.map(|report| &report.parts);
-    // A change of the limits may come between.
+    // A change of the limits may come in between.
     let used = used.filter(|used| used.len() == volume.limits.len());
     let views = volume.limits.iter().enumerate().map(|(at, limit)| {
         let used = used.and_then(|used| used.get(at));

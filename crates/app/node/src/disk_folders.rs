@@ -1,7 +1,8 @@
-//! Folders become disks of the pool, and disks that left become folders again.
+//! Turns folders into disks of the pool, and removed disks into folders.
 //!
-//! Owns: where folders may be that the admin API names, what one must be to become a disk, emptying folders, that a folder
-//! which hangs keeps nobody waiting. Must not know: what the pool requires of a disk that comes or leaves (`cairn_pool`).
+//! Owns: where the admin API may use folders, the conditions for a folder to become a disk, emptying folders, time
+//! limits for unresponsive folders. Must not know: the pool's conditions for adding or removing a disk
+//! (`cairn_pool`).
 
 use std::future::Future;
 use std::path::{Component, Path, PathBuf};
@@ -28,26 +29,27 @@ use crate::node::{ChangeFailure, NodeCore};
 use crate::remembered::{self, RememberedPool};
 use crate::state_folder;
 
-/// A folder is emptied within so long.
+/// Maximum time to empty a folder.
 const WIPE_MAX: Duration = Duration::from_secs(600);
-/// So many folders at a time may not answer.
+/// Maximum number of folders that do not answer at a time.
 const UNANSWERED_MAX: usize = 4;
 
 fn impossible<T>(why: String) -> Result<T, ChangeFailure> {
     Err(ChangeFailure::Impossible(why))
 }
 
-/// Where a folder is that the admin API names: below one of `roots`, or one of `named`, which the configuration has for data.
-/// Else whoever may add disks could have files written, and emptied, anywhere on the machine.
+/// The real path of a folder that the admin API names: below one of `roots`, or one of `named`, the data folders of
+/// the configuration. Without this limit, a user that may add disks could have files written, and deleted, anywhere
+/// on the machine.
 ///
-/// It is there, or the folder that it is to be in is. Links are followed first, so that none leads out of a root.
+/// The folder or its parent exists. Links are resolved first, so that none leads out of a root.
 pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Result<PathBuf, String> {
     let shown = path.display();
     if !path.is_absolute() {
         return Err(format!("\"{shown}\" is not an absolute path on the server"));
     }
     let refused = || {
-        // As it was given: where links lead, and what is there, is nobody's business.
+        // The path as given: the message must not reveal the targets of links, or existing files.
         let parent = path.parent().unwrap_or(path).display();
         let names: Vec<String> = roots
             .iter()
@@ -95,13 +97,13 @@ pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Resul
     }
 }
 
-/// Work on folders that are no disks yet. Where one hangs its work was given up and keeps a thread until it does not any
-/// more; of these there are few.
+/// Work on folders that are no disks yet. Work on an unresponsive folder is given up, and keeps a thread until the
+/// folder answers; the number of these is limited.
 #[derive(Default)]
 pub struct FolderWork(Mutex<Vec<(String, Weak<()>)>>);
 
 impl FolderWork {
-    /// What the work holds until its end. Refused where earlier work has not ended, of the same folder or of too many.
+    /// The guard that work holds until its end. Refused if earlier work has not ended, on this folder or on too many.
     fn begin(&self, folder: &str) -> Result<Arc<()>, ChangeFailure> {
         let mut under_way = self.0.lock();
         under_way.retain(|(_, work)| work.strong_count() > 0);
@@ -124,7 +126,7 @@ impl FolderWork {
     }
 }
 
-/// What a folder is on.
+/// The file system of a folder.
 struct FolderMount {
     path: PathBuf,
     exists: bool,
@@ -135,7 +137,7 @@ struct FolderMount {
 }
 
 impl FolderMount {
-    /// Of a folder that is there, or of the one that it would be in.
+    /// Of an existing folder, or of the parent of a new one.
     fn at(path: &Path) -> std::io::Result<Self> {
         let exists = path.try_exists()?;
         let there = match (exists, path.parent()) {
@@ -167,8 +169,8 @@ fn failed(error: NodeError) -> ChangeFailure {
 }
 
 impl NodeCore {
-    /// What is done with a folder that is no disk yet, past everything that would notice that it hangs. It is given
-    /// up after a while, for nobody else can change anything meanwhile.
+    /// Does work on a folder that is no disk yet, outside of everything that would notice an unresponsive folder.
+    /// Gives up after a while, because no other change is possible meanwhile.
     pub(crate) async fn answer_of<T: Send + 'static>(
         &self,
         folder: &str,
@@ -207,7 +209,7 @@ impl NodeCore {
         }
     }
 
-    /// What a folder is on that is to become a disk, or what it would be on. Nothing is made.
+    /// The file system of a folder that is to become a disk. Makes nothing.
     pub async fn disk_place(&self, path: &str) -> Result<DiskPlace, ChangeFailure> {
         let at = self.real_path(path).await?;
         let looked = self.answer_of(path, move || FolderMount::at(&at)).await?;
@@ -234,7 +236,7 @@ impl NodeCore {
         })
     }
 
-    /// Takes an empty folder into the pool.
+    /// Adds an empty folder to the pool.
     pub async fn disk_add(
         &self,
         path: &str,
@@ -249,19 +251,19 @@ impl NodeCore {
         added
     }
 
-    /// Begins to keep in the state folder which disks the pool has, so that a start without them makes no new one. In a cluster
-    /// the map knows that.
+    /// Begins to store the list of the pool's disks in the state folder, so that a start without them makes no new
+    /// pool. In a cluster the map has the list.
     pub fn begin_to_remember(&self) {
         if self.cluster.is_some() {
             return;
         }
         match state_folder::make(&self.config) {
             Ok(folder) => {
-                // Only here.
+                // Set only here.
                 let _ = self.remembered_in.set(folder);
                 self.remember();
             }
-            // No reason not to serve what is there.
+            // The pool can be served without it.
             Err(error) => tracing::warn!(
                 %error,
                 "the pool could not be remembered: a start that finds its folders empty would create a new pool"
@@ -269,7 +271,7 @@ impl NodeCore {
         }
     }
 
-    /// Remembers which disks the pool has, after a change of them.
+    /// Stores the list of the pool's disks, after a change.
     fn remember(&self) {
         let Some(folder) = self.remembered_in.get() else {
             return;
@@ -293,14 +295,14 @@ impl NodeCore {
         self.pool.join(disk, settings, place).await
     }
 
-    /// Where a folder is that is to become a read cache: no disk of the pool, and beside all of them.
+    /// The real path of a folder for a read cache: outside of all disks of the pool.
     pub(crate) async fn place_of_cache(&self, path: &str) -> Result<PathBuf, ChangeFailure> {
         let given = self.real_path(path).await?;
         self.require_apart(&given)?;
         Ok(given)
     }
 
-    /// Puts a new disk into the place of another, which leaves.
+    /// Replaces a disk by a new one; the old one leaves.
     pub async fn disk_replace(
         &self,
         words: &str,
@@ -320,15 +322,15 @@ impl NodeCore {
         added
     }
 
-    /// Takes a disk back that is not used any more, if it works.
+    /// Takes back an unused disk, if it works.
     pub async fn disk_retry(&self, words: &str) -> Result<DiskId, ChangeFailure> {
-        // Whoever replaces it relies on its not being used.
+        // A replacement relies on the disk being unused.
         let _joining = self.joining.lock().await;
         let settings = shard_settings(&self.config, self.pool.state().disks.len());
         self.pool.retry(words, settings).await
     }
 
-    /// Takes disks back that were given up because they did not answer, and have proven since that they do.
+    /// Takes back disks that were given up because they did not answer, and have proven since that they do.
     pub async fn take_back_proven(&self) {
         for id in self.pool.watch.proven() {
             match self.disk_retry(&id.to_string()).await {
@@ -343,11 +345,11 @@ impl NodeCore {
         }
     }
 
-    /// Opens a folder that is to become a disk, emptied if need be.
+    /// Opens a folder that is to become a disk, and empties it if needed.
     ///
-    /// The caller holds the joining, without which nothing becomes a disk, but not the changes: emptying takes long,
-    /// and volumes may have to be opened again meanwhile. What the checks find stays so: a disk that is not used is
-    /// taken back by who holds the joining alone, and none leaves that what is on this one could not be had without.
+    /// The caller holds the lock for joining, without which no folder becomes a disk, but not the lock for changes:
+    /// emptying takes long, and volumes may have to be reopened meanwhile. The results of the checks stay true: only
+    /// the holder of the joining lock takes back an unused disk, and no disk leaves whose data needs this one.
     async fn make_ready(
         &self,
         path: &str,
@@ -381,7 +383,7 @@ impl NodeCore {
         }
     }
 
-    /// Where a folder is that the operator names.
+    /// The real path of a folder that the operator names.
     async fn place_of(&self, path: &str) -> Result<PathBuf, ChangeFailure> {
         if self.pool.state().disks.len() >= DATA_FOLDERS_MAX {
             return impossible(format!("a pool has at most {DATA_FOLDERS_MAX} disks"));
@@ -398,7 +400,7 @@ impl NodeCore {
         }
     }
 
-    /// Where a folder is that the admin API names, if the configuration lets it be used.
+    /// The real path of a folder that the admin API names, if the configuration allows it.
     async fn real_path(&self, path: &str) -> Result<PathBuf, ChangeFailure> {
         let (given, named) = (PathBuf::from(path), self.named.clone());
         let roots = self.config.disk_roots.clone();
@@ -408,8 +410,7 @@ impl NodeCore {
         placed.map_err(ChangeFailure::Impossible)
     }
 
-    /// Whether a folder is neither a disk of the pool, nor in one, nor has one in it: emptying the one would empty the
-    /// other.
+    /// Refuses a folder that is a disk of the pool, lies in one, or contains one: emptying it would empty the disk, too.
     fn require_apart(&self, given: &Path) -> Result<(), ChangeFailure> {
         for disk in self.pool.disks() {
             let label = given.display();
@@ -432,8 +433,8 @@ impl NodeCore {
         Ok(())
     }
 
-    /// Whether a folder that was a disk may be emptied. One of a member that is not used is perhaps the only place of
-    /// something nevertheless.
+    /// Refuses to empty a former disk that is still needed. The folder of an unused member may have the only copy of
+    /// some data.
     async fn require_not_needed(
         &self,
         label: &str,
@@ -451,15 +452,15 @@ impl NodeCore {
                 "{label} is disk {id} of this pool: restart the server to use it again, or replace it"
             )),
             Some(id) => {
-                // No volume is opened meanwhile: the store knows no segments of one that is being opened.
+                // No volume is opened meanwhile: the store knows no segments of a volume that is being opened.
                 let _changes = self.pool.begin_change().await?;
                 self.pool.require_rebuildable(id)
             }
         }
     }
 
-    /// Empties a folder. It is held open meanwhile, so that nobody else takes it: also when it takes longer than
-    /// anybody waits.
+    /// Empties a folder. Holds its lock meanwhile, so that no other process takes it: also if that takes longer than
+    /// the caller waits.
     async fn wipe_held(
         &self,
         path: &str,
@@ -478,7 +479,7 @@ impl NodeCore {
         }
     }
 
-    /// Takes a disk out of the pool, and empties its folder.
+    /// Removes a disk from the pool, and empties its folder.
     pub async fn disk_remove(&self, words: &str, force: bool) -> Result<(), ChangeFailure> {
         let force = if force { Force::Yes } else { Force::No };
         let gone = self.pool.leave(words, force).await?;
@@ -488,14 +489,14 @@ impl NodeCore {
         Ok(())
     }
 
-    /// What follows when a replaced disk left by itself.
+    /// Follows up after a replaced disk has left.
     pub async fn let_go_of(&self, gone: Option<Arc<ShardDisk>>) {
         self.remember();
         self.empty(gone).await;
     }
 
-    /// Empties the folder of a disk that left, so that it is taken for an empty one, and not for a disk of this pool.
-    /// Nobody watches it any more, so nothing else may wait for this.
+    /// Empties the folder of a removed disk, so that it counts as empty, and not as a disk of this pool. The disk is
+    /// not watched any more, so no other work may wait for this.
     async fn empty(&self, gone: Option<Arc<ShardDisk>>) {
         let Some(gone) = gone else { return };
         let Some(folder) = gone.disk().folder().map(Path::to_owned) else {
@@ -530,7 +531,7 @@ impl NodeCore {
                 return;
             }
         }
-        // What is still on its way there would make names anew behind the wiping.
+        // Pending operations there would make new names behind the wiping.
         self.pool.watch.let_go(gone.disk(), "it was removed");
         let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
         if let Ok(Err(error)) = wiped {
@@ -574,7 +575,7 @@ mod tests {
         inner.close_volumes().await;
     }
 
-    /// The stop closed the volumes while the removal waited, and then nothing seemed to be on the disk.
+    /// The stop closed the volumes while the removal waited, and then the disk seemed to be empty.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_stays_whose_removal_the_end_of_the_node_overtakes() {
         let root = tempfile::tempdir().expect("a folder");
@@ -597,7 +598,7 @@ mod tests {
         assert_eq!(inner.pool.state().disks.len(), 3);
         let identity = disk_paths(root.path())[2].join(cairn_shard::IDENTITY_NAME);
         assert!(identity.exists());
-        // Nor does any other change begin.
+        // No other change begins either.
         let drained = inner.pool.drain(&id, true).await;
         assert!(drained.is_err_and(|error| error.to_string().contains("stopping")));
     }
@@ -641,7 +642,7 @@ mod tests {
         assert!(relative.is_err_and(|why| why.contains("not an absolute path")));
         let nowhere = allowed_place(&at("roots/new"), &[], &[]);
         assert!(nowhere.is_err_and(|why| why.contains("disk_root = [")));
-        // Outside of them nobody learns what is there: each path is refused with itself.
+        // Outside of them a caller learns nothing about files: each refusal shows only the given path.
         for name in [
             "elsewhere/disk",
             "elsewhere/none/deeper",
@@ -655,13 +656,13 @@ mod tests {
         }
         let inside = allowed_place(&at("roots/one/new/deeper"), &roots, &named);
         assert!(inside.is_err_and(|why| why.contains("create that folder")));
-        // Nothing is made where a link leads: mkdir does not follow it.
+        // Nothing is made at the target of a link: mkdir does not follow it.
         let dangling = allowed_place(&at("roots/dangling"), &roots, &named).expect("below a root");
         assert!(std::fs::create_dir(&dangling).is_err());
         assert!(!at("elsewhere/none").exists());
     }
 
-    /// Each try took one of the few threads, until there were none for anything else.
+    /// Each attempt took one of the few threads, until there were none for other work.
     #[test]
     fn folders_that_hang_are_few() {
         let work = FolderWork::default();

@@ -1,8 +1,7 @@
 //! Finds the pool on the data folders.
 //!
-//! Owns: which folders are looked at, the members' settings.
-//! Must not know: volumes, servers; what a start makes of what it finds, and in which order a pool is made
-//! (`cairn_pool`).
+//! Owns: which folders are visited, the members' settings. Must not know: volumes, servers; the decision about the
+//! found folders, and the order of making a pool (`cairn_pool`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,31 +24,31 @@ use crate::error::NodeError;
 use crate::folder::{Folder, Looks, Making, open_disk};
 use crate::remembered;
 
-/// Most files that wait for new shards on one disk.
+/// Maximum number of files that are ready for new shards on one disk.
 const SPARES_MAX: usize = 64;
 
 /// The disks of a pool, open.
 pub struct PoolDisks {
     pub opened: OpenedPool,
-    /// Where the folders are that the configuration names.
+    /// The real paths of the folders that the configuration names.
     pub named: Vec<PathBuf>,
 }
 
-/// What is known of disks before any folder is looked at. A folder at which nothing is mounted is empty, or not there: it is no
-/// place for a new pool where an old one is known.
+/// Known disks, before any folder is visited. A folder without its mount is empty, or missing: it is no place for a
+/// new pool where an old one is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskHints<'a> {
-    /// Disks that the cluster says this node has.
+    /// The disks that this node has, by the cluster's map.
     pub disks: &'a [String],
-    /// Where the pools are remembered that this server had; `None`: none are.
+    /// The folder with the lists of this server's pools; `None`: there are none.
     pub state_folder: Option<&'a Path>,
-    /// Why the master keys that the configuration has cannot be read. A pool that is made keeps its secrets readable then,
-    /// also after they can.
+    /// The reason why the configured master keys cannot be read. A pool that is made then stores its secrets in clear
+    /// text, also after the keys can be read.
     pub keys_problem: Option<&'a str>,
 }
 
-/// Opens the pool on the configured folders; makes it when all of them are empty, unless disks are `known` that should be there.
-/// Folders that do not exist are made if the configuration says so. `looks`: the same for all tries.
+/// Opens the pool on the configured folders. Makes one if all of them are empty, unless `known` disks should be
+/// there. Makes missing folders if the configuration says so. `looks`: one value for all attempts.
 pub async fn open_pool(
     env: &Env,
     config: &Config,
@@ -116,7 +115,7 @@ async fn open_folders(
             (state, present, unformatted, missing)
         }
     };
-    // Of the whole pool: most disks may have been added, and one that is missing may be replaced.
+    // Of the whole pool: most disks may have been added later, and a missing one may be replaced.
     let settings = open_settings(config, state.disks.len());
     let at = |(index, id): &(usize, DiskId)| {
         let disk = folders.get(*index).and_then(|folder| folder.disk.clone());
@@ -140,7 +139,7 @@ async fn open_folders(
     Ok(opened)
 }
 
-/// Refuses to make a pool of folders where one is known to have been, and of such that are to be made without being asked for.
+/// Refuses to make a pool in folders that had one, and in missing folders that the configuration does not ask to make.
 fn require_new(folders: &[Folder], config: &Config, known: DiskHints<'_>) -> Result<(), NodeError> {
     if let Some(why) = known.keys_problem {
         return Err(NodeError::NoMasterKey(why.to_owned()));
@@ -167,19 +166,19 @@ fn require_new(folders: &[Folder], config: &Config, known: DiskHints<'_>) -> Res
     }
 }
 
-/// Looks for disks that were added to a running server where they were then.
+/// Looks for disks that were added to a running server, at their paths of that time.
 async fn look_by_label(
     env: &Env,
     folders: &mut Vec<Folder>,
     config: &Config,
     looks: &Looks,
 ) -> Result<(), NodeError> {
-    // What is found may know of more: those that were added while the others were away.
+    // Found disks may know of more: those that were added while the others were away.
     while look_once(env, folders, config, looks).await? {}
     Ok(())
 }
 
-/// Looks for disks that what was found so far tells of. Says whether one was found.
+/// Looks for disks that the found ones know of. Returns whether one was found.
 async fn look_once(
     env: &Env,
     folders: &mut Vec<Folder>,
@@ -205,7 +204,7 @@ fn found(folders: &[Folder]) -> Vec<FoundFolder> {
     each.collect()
 }
 
-/// Of each of `disk_count` disks.
+/// The settings of each of `disk_count` disks.
 pub fn shard_settings(config: &Config, disk_count: usize) -> ShardSettings {
     let mut settings = ShardSettings::default();
     let spares = config.disk_spare_bytes / SegmentSettings::default().shard_len_bytes;
@@ -232,13 +231,13 @@ pub fn share_file_systems(disks: &[Arc<ShardDisk>]) {
     }
 }
 
-/// File descriptors that this process may have.
+/// The limit of file descriptors of this process.
 pub fn descriptors_max() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Of each disk, so that all disks together take at most three eighths of the file descriptors. A shard can
-/// take two, one of them for transfers that are not aligned.
+/// The limit for each disk, so that all disks together take at most three eighths of the file descriptors. A shard
+/// can take two, one of them for unaligned transfers.
 pub fn open_shards_max(descriptors_max: u64, disk_count: usize) -> usize {
     let all = usize::try_from(descriptors_max / 8 * 3 / 2).unwrap_or(usize::MAX);
     let each = all / disk_count.max(1);
@@ -274,7 +273,7 @@ mod tests {
             disk.label = place(disk.id.0).display().to_string();
             disk.by_label = disk.id.0 > 1;
         }
-        // The one that is named missed the adding of the last two.
+        // The named one missed the adding of the last two.
         let mut older = newest.clone();
         older.version = 5;
         older.disks.truncate(2);
@@ -321,7 +320,7 @@ mod tests {
         };
         let refused = open_pool(&env, &config, &Looks::default(), known).await;
         assert!(matches!(refused, Err(NodeError::NoMasterKey(_))));
-        // Nothing was put there.
+        // The start wrote nothing there.
         let looked = Folder::look(&config.data[0], &config).await.unwrap();
         assert!(looked.identity().is_none());
         open_pool(&env, &config, &Looks::default(), DiskHints::default())
@@ -329,7 +328,8 @@ mod tests {
             .unwrap();
     }
 
-    /// The drives of a pool are not mounted: their folders are not there, or those below the mounts are empty. And a path has a typo.
+    /// The drives of a pool are not mounted: their folders are missing, or the mount points are empty. And a path has
+    /// a typo.
     #[tokio::test]
     async fn a_pool_is_made_only_where_none_was_and_where_folders_are() {
         let root = tempfile::tempdir().unwrap();
@@ -350,7 +350,7 @@ mod tests {
             ..DiskHints::default()
         };
         let open = async |create| {
-            // What an earlier one of this process leaves in the background may take a moment to end.
+            // An earlier node of this process may need a moment to end its background work.
             let opened = open_pool_in_time(&env, &config(create), known).await;
             opened.map(|pool| pool.opened.state.pool)
         };
@@ -363,7 +363,7 @@ mod tests {
             assert!(!place("b").exists());
         }
         let pool = open(Some(true)).await.unwrap();
-        // It is there: it opens, whether folders may be made or not.
+        // The pool exists: it opens, whether folders may be made or not.
         assert_eq!(open(None).await.unwrap(), pool);
         let label = |name: &str| place(name).display().to_string();
         let kept = remembered::RememberedPool {
@@ -411,7 +411,7 @@ mod tests {
         share_file_systems(&disks);
         let all: u64 = disks.iter().map(total).sum();
         assert!((alone - 2..=alone).contains(&all), "{all} of {alone}");
-        // One that leaves gives its part to the others.
+        // A disk that leaves gives its part to the others.
         disks.pop();
         share_file_systems(&disks);
         let all: u64 = disks.iter().map(total).sum();
@@ -426,7 +426,7 @@ mod tests {
             assert!((8..=1024).contains(&shards), "{limit} {disks}: {shards}");
             assert!((shards * disks * 2) as u64 <= limit * 3 / 8);
         }
-        // It is the disks of the pool that share them, however few folders are named.
+        // All disks of the pool share them, however few folders are named.
         let settings = cairn_config::Settings {
             data: vec![PathBuf::from("/data")],
             ..cairn_config::Settings::default()

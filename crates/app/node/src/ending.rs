@@ -1,7 +1,6 @@
-//! The end of a node: one step after the other, each with a name that the log can tell.
+//! The end of a node: one step after the other, each with a name for the log.
 //!
-//! Owns: when a step that takes long is told, and when it is not waited for any more.
-//! Must not know: what the steps do.
+//! Owns: when a slow step is logged, and when it is no longer waited for. Must not know: the steps.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,12 +9,12 @@ use std::time::Duration;
 use cairn_base::env::Clock;
 use futures_util::future::{Either, select};
 
-/// A node without a lease, or without another one to hand over to, has so long for all steps. What it acknowledged is in the
-/// logs of its volumes; what closing needs of other nodes' disks may never come.
+/// Maximum time of all steps of a node without a lease, or without another node to hand over to. Its acknowledged
+/// changes are in the logs of its volumes; closing may wait for ever for other nodes' disks.
 pub(crate) const CUT_OFF_MAX: Duration = Duration::from_secs(7);
-/// A step that takes longer is told, and again each time as much has passed.
+/// A slow step is logged after so long, and again each time as much has passed.
 const TELL_AFTER: Duration = Duration::from_secs(2);
-/// How often it is looked whether a step is still waited for.
+/// Interval of the check whether a step is still waited for.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Ending<IsCutOff> {
@@ -33,12 +32,13 @@ impl<IsCutOff: Fn() -> bool> Ending<IsCutOff> {
         }
     }
 
-    /// Whether the node is cut off, and has had its time.
+    /// Whether the node is cut off, and its time is over.
     pub fn is_over(&self) -> bool {
         self.clock.monotonic().saturating_sub(self.begun) >= CUT_OFF_MAX && (self.is_cut_off)()
     }
 
-    /// Does one step, which is told as "waits for `what`". `None`: it is not done, for the node has had its time.
+    /// Runs one step, which the log names as "waits for `what`". `None`: the step is not done, because the node's
+    /// time is over.
     pub async fn step<T>(&self, what: &str, work: impl Future<Output = T>) -> Option<T> {
         let begun = self.clock.monotonic();
         let mut told = Duration::ZERO;
@@ -109,7 +109,7 @@ mod tests {
                     took >= CUT_OFF_MAX && took <= CUT_OFF_MAX + LOOK,
                     "{took:?}"
                 );
-                // What is done at once still is.
+                // Work that needs no waiting is still done.
                 assert_eq!(ending.step("something", ready(2)).await, Some(2));
             }
         }

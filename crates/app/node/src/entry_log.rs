@@ -1,10 +1,10 @@
-//! A log of entries that outlives the server: lines of JSON in a file of several disks.
+//! A log of entries that outlives the server: lines of JSON in a file on several disks.
 //!
-//! Owns: how many entries are kept, on which disks, that they are durable. Must not know: what an entry says, who asks for
-//! them.
+//! Owns: how many entries are kept, on which disks, their durability. Must not know: the contents of an entry, which
+//! clients read them.
 //!
-//! All entries are in memory, and in a file of up to three disks. A start puts together what the files of all disks have.
-//! Each file has a thread of its own, for a disk may hang: an entry is durable when one has it.
+//! All entries are in memory, and in a file on up to three disks. A start merges the files of all disks. Each file
+//! has its own thread, because a disk may hang: an entry is durable when one disk has it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -26,43 +26,43 @@ use tokio::sync::oneshot;
 use crate::folder::make_below_disk;
 use crate::node::NodeCore;
 
-/// Below the folder of a log in a data folder. Three levels, as those of the history.
+/// The path in the folder of a log in a data folder. Three levels, as for the history.
 const BELOW: &str = "log/v1";
-/// So many folders below that of the disk: with the name of the log.
+/// Depth below the disk's folder, with the name of the log.
 const DEPTH: usize = 3;
 const FILE_NAME: &str = "entries";
 const FILE_NAME_NEW: &str = "entries.new";
 
-/// Disks that have a file.
+/// Disks with a file.
 const COPIES_MAX: usize = 3;
 /// Lines that wait for one disk.
 const WRITES_MAX: usize = 64;
-/// Whoever adds an entry waits no longer, also if no disk has it yet.
+/// Maximum time that an append waits, also if no disk has the entry yet.
 const DURABLE_MAX: Duration = Duration::from_secs(2);
-/// Once one disk has it, the others are waited for no longer than this.
+/// Once one disk has the entry, the append waits for the others no longer than this.
 const OTHERS_MAX: Duration = Duration::from_millis(500);
 
 type Done = oneshot::Sender<Result<(), String>>;
 
-/// What a log is called, and how much of it is kept.
+/// The names of a log, and its size.
 #[derive(Debug)]
 pub struct LogKind {
-    /// The folder in a data folder, and its threads.
+    /// The name of the folder in a data folder, and of its threads.
     pub name: &'static str,
-    /// In messages: "the audit log".
+    /// Its name in messages: "the audit log".
     pub shown: &'static str,
-    /// What entries take as lines, all together; above it the oldest are forgotten.
+    /// Maximum size of all entries as lines; above it the oldest are dropped.
     pub lines_len_bytes_max: usize,
 }
 
 impl LogKind {
-    /// A file that is longer is written anew with what is kept.
+    /// A longer file is rewritten with the kept entries.
     const fn file_len_bytes_max(&self) -> u64 {
         2 * self.lines_len_bytes_max as u64
     }
 }
 
-/// What a disk's thread is to do.
+/// A request to a disk's thread.
 enum Ask {
     /// Replace the file by these lines.
     Whole(Vec<u8>, Done),
@@ -70,18 +70,18 @@ enum Ask {
     Lines(Vec<u8>, Done),
 }
 
-/// A file on a disk, and the thread that has it.
+/// A file on a disk, and its thread.
 struct Copy {
     asks: SyncSender<Ask>,
     thread: JoinHandle<()>,
     file_len_bytes: u64,
-    /// It has not got all lines: there was no room for one.
+    /// Whether it lacks lines that had no room in the queue.
     has_gap: bool,
-    /// What it was asked and has not done. Its queue never has more than one file as a whole: those are long.
+    /// The number of requests that are not done. The queue never has more than one whole file: those are long.
     left: Arc<AtomicUsize>,
 }
 
-/// What is kept of a log, and where.
+/// The entries of a log, and their files.
 pub struct LogState<E> {
     kind: &'static LogKind,
     entries: VecDeque<(E, usize)>,
@@ -114,12 +114,12 @@ impl<E: Entry> LogState<E> {
         self.entries.front().map(|(entry, _)| entry.at_seconds())
     }
 
-    /// Why entries are not written at the moment, if they are not.
+    /// The reason why entries are not written now, if they are not.
     pub fn problem(&self) -> Option<String> {
         self.problem.clone()
     }
 
-    /// The greatest id that was given.
+    /// The highest id so far.
     pub fn id_last(&self) -> u64 {
         self.id_last
     }
@@ -137,7 +137,8 @@ impl<E: Entry> LogState<E> {
         }
     }
 
-    /// The next id: of the time, so that disks which went on without one another have no id twice; above all that were.
+    /// The next id. It comes from the time, so that disks which went on separately rarely share an id; and it is
+    /// above all earlier ones.
     fn id_next(&self, now_seconds: i64) -> u64 {
         let of_time = u64::try_from(now_seconds).unwrap_or(0).saturating_mul(1000);
         of_time.max(self.id_last.saturating_add(1))
@@ -151,7 +152,8 @@ impl<E: Entry> LogState<E> {
         lines
     }
 
-    /// Adds entries, which get their ids, and has them written to these folders; gives back what tells when that is done.
+    /// Adds entries, which get their ids, and sends them to the threads of these folders; returns the receivers of
+    /// the results.
     fn append(
         &mut self,
         entries: Vec<E>,
@@ -172,7 +174,7 @@ impl<E: Entry> LogState<E> {
         folders: &[PathBuf],
     ) -> Vec<oneshot::Receiver<Result<(), String>>> {
         self.copies.retain(|folder, copy| {
-            // The thread of a disk that hangs ends when it does not hang any more; until then there is no second one.
+            // The thread of an unresponsive disk ends when the disk answers; until then there is no second one.
             folders.contains(folder) && !copy.thread.is_finished()
         });
         let mut waiting = Vec::new();
@@ -190,7 +192,7 @@ impl<E: Entry> LogState<E> {
             let is_late =
                 copy.is_some_and(|copy| copy.has_gap && copy.left.load(Ordering::Acquire) > 0);
             if is_late {
-                // It gets all of them once it has done what it was asked.
+                // It gets all of them once it has done its present request.
                 continue;
             }
             let len_bytes_max = self.kind.file_len_bytes_max();
@@ -225,7 +227,7 @@ impl<E: Entry> LogState<E> {
     }
 }
 
-/// A new thread for a folder, whose file is to be written whole first.
+/// Starts a thread for a folder, whose file is first written as a whole.
 fn begin(kind: &'static LogKind, folder: PathBuf) -> std::io::Result<Copy> {
     let (asks, asked) = sync_channel(WRITES_MAX);
     let left = Arc::new(AtomicUsize::new(0));
@@ -241,7 +243,7 @@ fn begin(kind: &'static LogKind, folder: PathBuf) -> std::io::Result<Copy> {
     })
 }
 
-/// What the thread does: it ends with the first failure, and when nobody asks any more.
+/// The work of the thread: it ends with the first failure, and when the sender is gone.
 fn keep(kind: &LogKind, folder: &Path, asked: &Receiver<Ask>, left: &AtomicUsize) {
     while let Ok(ask) = asked.recv() {
         let (written, done) = match ask {
@@ -254,7 +256,7 @@ fn keep(kind: &LogKind, folder: &Path, asked: &Receiver<Ask>, left: &AtomicUsize
         }
         let has_failed = written.is_err();
         left.fetch_sub(1, Ordering::AcqRel);
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = done.send(written);
         if has_failed {
             return;
@@ -304,13 +306,13 @@ fn read<E: Entry>(kind: &LogKind, folder: &Path) -> std::io::Result<Vec<E>> {
     Ok(entries)
 }
 
-/// What several files have together, each entry once, in the order of their ids.
+/// Merges several files: each entry once, in the order of their ids.
 fn together<E: Entry>(files: impl Iterator<Item = Vec<E>>) -> Vec<E> {
     let all = files.flatten().map(|entry| {
         let key = (entry.id(), entry.at_seconds(), entry.to_line());
         (key, entry)
     });
-    // Disks that went on without one another may have given an id twice: their lines differ.
+    // Disks that went on separately may have given an id twice: their lines differ.
     let all: BTreeMap<_, E> = all.collect();
     all.into_values().collect()
 }
@@ -320,7 +322,7 @@ impl<E: Entry> EntryLog<E> {
         Self(Mutex::new(LogState::new(kind)))
     }
 
-    /// Looks at what is kept.
+    /// Calls `look` with the kept entries.
     pub fn look<T>(&self, look: impl FnOnce(&LogState<E>) -> T) -> T {
         look(&self.0.lock())
     }
@@ -333,7 +335,7 @@ impl<E: Entry> EntryLog<E> {
             .collect()
     }
 
-    /// Reads what is kept on the disks of this server. One that hangs is not waited for longer than it may hang.
+    /// Loads the entries on the disks of this server. Waits for an unresponsive disk only for a limited time.
     pub async fn load(&self, inner: &NodeCore) {
         let kind = self.0.lock().kind;
         let folders = self.folders(inner, true);
@@ -361,8 +363,8 @@ impl<E: Entry> EntryLog<E> {
         }
     }
 
-    /// Adds entries, which get their ids; they are durable when it is done. Fails when no disk has them in time: they are
-    /// kept in memory nevertheless, and written with the next ones. A disk with little room gets none.
+    /// Adds entries, which get their ids; they are durable on return. Fails if no disk has them in time: they stay in
+    /// memory nevertheless, and are written with the next ones. A disk with little room gets none.
     pub async fn append(&self, inner: &NodeCore, entries: Vec<E>) -> Result<(), String> {
         let mut folders = self.folders(inner, false);
         let is_any = !folders.is_empty();
@@ -465,7 +467,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let disks = ["a", "b"].map(|name| root.path().join(name));
         let folders = disks.each_ref().map(|disk| disk.join("audit/log/v1"));
-        // It is not made where the disk is not.
+        // No file is made where the disk is missing.
         let mut without_disk = state();
         without_disk.push(entry(1));
         assert_eq!(last(&mut without_disk, &folders[..1]), [false]);
@@ -491,7 +493,7 @@ mod tests {
         std::fs::remove_file(folders[0].join(FILE_NAME)).unwrap();
         let found = together(folders.iter().map(|folder| read(folder).unwrap()));
         assert_eq!(found, all);
-        // A file that is gone is an error once, and whole after that.
+        // A missing file is an error once, and complete after that.
         state.push(entry(6));
         assert_eq!(last(&mut state, &folders), [false, true]);
         while !state.copies[&folders[0]].thread.is_finished() {
@@ -520,7 +522,7 @@ mod tests {
         assert!(state.lines_len_bytes <= LINES_LEN_BYTES_MAX);
         assert_eq!(state.lines().len(), state.lines_len_bytes);
         assert_eq!(last(&mut state, &folder), [true]);
-        // Written anew when it is too long.
+        // Rewritten when it is too long.
         state.copies.get_mut(&folder[0]).unwrap().file_len_bytes = FILE_LEN_BYTES_MAX;
         assert_eq!(last(&mut state, &folder), [true]);
         let file = folder[0].join(FILE_NAME).metadata().unwrap();

@@ -1,4 +1,4 @@
-//! Why a server cannot start, or a change of the pool cannot be saved.
+//! The reasons why a server cannot start, or a change of the pool cannot be saved.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use cairn_pool::{AssembleError, ChangeFailure};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The folders are not what this server may use, or too few of them are there.
+    /// This server may not use the folders, or too few of them are there.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
-    /// Another process has the disk; `pid` is `None` when it did not say which.
+    /// Another process has the disk; `pid` is `None` if that process left no number.
     #[error("{disk} is in use by {}; stop it first", holder(*.pid))]
     InUse { disk: String, pid: Option<u32> },
     #[error("{0}")]
@@ -30,10 +30,10 @@ pub enum NodeError {
         source: std::io::Error,
         hint: String,
     },
-    /// There is no token in it, or this user may not use it.
+    /// The file has no token, or this user may not use it.
     #[error("the admin token at {path}: {why}")]
     Token { path: PathBuf, why: String },
-    /// Its disk does not say what is in it, or does not take it.
+    /// Its disk does not return the contents of the file, or does not take it.
     #[error("the admin token at {path}: {why}")]
     TokenDisk { path: PathBuf, why: String },
     #[error("the state folder {path}: {why}")]
@@ -131,12 +131,12 @@ impl From<OpenError> for NodeError {
     }
 }
 
-/// What a caller can do about it.
+/// The remedy of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeErrorKind {
-    /// Fix how the server is started: to try again changes nothing.
+    /// Change how the server is started: another attempt with the same settings fails again.
     Refused,
-    /// A disk, a port or the system failed. What is in the way may be gone by itself when it is tried again.
+    /// A disk, a port or the system failed. Another attempt may succeed.
     Failed,
 }
 
@@ -149,8 +149,8 @@ impl NodeError {
                 | AssembleError::TwoPools { .. }
                 | AssembleError::NotAMember { .. }
                 | AssembleError::Twice { .. } => NodeErrorKind::Refused,
-                // Drives may be attached later than the server starts, also the one with the only pool file that can
-                // be read; and one may fail to answer once.
+                // Drives may be attached after the server starts, also the one with the only readable pool file; and
+                // a drive may fail to answer once.
                 AssembleError::Unusable { .. }
                 | AssembleError::NoPoolFile
                 | AssembleError::TooManyMissing { .. } => NodeErrorKind::Failed,
@@ -166,7 +166,7 @@ impl NodeError {
             | Self::Oidc(_)
             | Self::S3(_)
             | Self::Certificate(_) => NodeErrorKind::Refused,
-            // It may have ended when it is tried again, which a service manager does. Drives may be attached later than the
+            // It may have ended at the next attempt, which a service manager makes. Drives may be attached after the
             // server starts.
             Self::InUse { .. }
             | Self::PoolAway { .. }
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A service manager tries a failed start again, and not a refused one.
+    /// A service manager repeats a failed start, and not a refused one.
     #[test]
     fn what_may_pass_by_itself_is_tried_again() {
         use NodeErrorKind::{Failed, Refused};

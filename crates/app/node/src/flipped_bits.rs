@@ -1,4 +1,4 @@
-//! Flipped bits in the files without which a disk, or the pool, could not be used, on real folders.
+//! Flipped bits in the files that a disk, or the pool, cannot be used without, on real folders.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use cairn_pool::truth;
 
 use crate::node::tests::{disk_paths, start};
 
-/// What a damaged copy counts for.
+/// The bytes that a corrupt copy counts for.
 const COPY_BYTES: u64 = COPY_ALIGN_BYTES as u64;
 
-/// Where the version's only digit is in a copy of a pool file.
+/// Offset of the version's only digit in a copy of a pool file.
 const POOL_VERSION_OFFSET: usize = "cairn-pool ".len();
 const IDENTITY_VERSION_OFFSET: usize = 8;
 
@@ -37,7 +37,7 @@ fn flip_everywhere(root: &Path) {
     }
 }
 
-/// How many copies are damaged, of identities and of pool files.
+/// The number of corrupt copies, of identities and of pool files.
 fn damaged(root: &Path) -> (usize, usize) {
     let count = |name: &str, is_bad: fn(&[u8]) -> bool| {
         let disks = disk_paths(root).into_iter();
@@ -68,7 +68,7 @@ async fn flipped_bits_in_identity_and_pool_files_cost_no_disk_and_are_repaired()
     assert_eq!(inner.pool.disks().len(), 3);
     assert_eq!(inner.pool.serving_all().len(), 1);
     assert_eq!(damaged(root).0, 0, "a start repairs identities");
-    // As a started server does it.
+    // As a started server does.
     inner.pool.renew().await;
     assert_eq!(damaged(root), (0, 0));
 

@@ -1,7 +1,7 @@
-//! What a data folder is: looked at, opened, emptied.
+//! The state of a data folder: examined, opened, emptied.
 //!
-//! Owns: the names in a data folder, the disk's lock, that a folder which does not answer keeps nobody waiting.
-//! Must not know: what the pool makes of it.
+//! Owns: the names in a data folder, the disk's lock, time limits for unresponsive folders. Must not know: the pool's
+//! use of it.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -58,20 +58,20 @@ const OURS: &[&str] = &[
     crate::benchmarks::BENCHMARKS_NAME,
 ];
 
-/// What the identity is called while a folder is being emptied: it goes last, so that what a crash leaves is
-/// known for ours, and first has another name, so that nobody takes it for a disk.
+/// The name of the identity while a folder is being emptied. The identity is deleted last, so that the remains after
+/// a crash are known to be ours. It is renamed first, so that no start uses the folder as a disk.
 const WIPED_NAME: &str = "cairn-disk.wiped";
 
-/// A lock file says which process holds it in so many bytes at most.
+/// Maximum length of the process number in a lock file.
 const PID_LEN_BYTES_MAX: u64 = 20;
-/// Links are followed so often to where a folder is, as Linux does.
+/// Maximum number of links to resolve on the way to a folder, as on Linux.
 const LINKS_MAX: usize = 40;
 
-/// Looks at folders that have not come back: each keeps a thread, and perhaps the folder's lock.
+/// Unfinished examinations of folders: each keeps a thread, and perhaps the folder's lock.
 #[derive(Default)]
 pub struct Looks(Mutex<BTreeMap<PathBuf, FolderLook>>);
 
-/// A look at a folder.
+/// An examination of a folder.
 struct FolderLook {
     since: Duration,
     place: PathBuf,
@@ -80,8 +80,8 @@ struct FolderLook {
 }
 
 impl Looks {
-    /// Looks at a folder on another thread. One that does not answer cannot be used; the others are. A look of an
-    /// earlier try that is still under way is waited for, as long as a folder may take: it would be in the way of
+    /// Examines a folder on another thread. A folder that does not answer cannot be used; the others are. Waits for
+    /// an unfinished examination of an earlier attempt, up to the time limit of a folder: it would be in the way of
     /// another one, and many of them would take all threads.
     pub async fn look_in_time(
         &self,
@@ -123,7 +123,7 @@ impl Looks {
         }
     }
 
-    /// Notes that a look begins; it ends when all copies of what this returns are dropped.
+    /// Notes that an examination begins; it ends when all copies of the returned value are dropped.
     fn begin(&self, path: &Path, since: Duration) -> Arc<watch::Sender<()>> {
         let (running, ended) = watch::channel(());
         let place = path.to_owned();
@@ -136,7 +136,7 @@ impl Looks {
         Arc::new(running)
     }
 
-    /// Waits for the end of an earlier look at a folder; where that is if it does not end in time.
+    /// Waits for the end of an earlier examination of a folder. Returns the folder's path if that does not end in time.
     async fn wait_for_earlier(
         &self,
         env: &Env,
@@ -157,7 +157,7 @@ impl Looks {
     }
 }
 
-/// As [`place`], without asking the folder itself, which may not answer: only those that it is in.
+/// As [`place`], without a call on the folder itself, which may not answer: only on those above it.
 pub fn place_unseen(path: &Path) -> PathBuf {
     let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for _ in 0..LINKS_MAX {
@@ -177,7 +177,7 @@ pub fn place_unseen(path: &Path) -> PathBuf {
     path
 }
 
-/// Where a data folder that the operator named is.
+/// The real path of a data folder that the operator named.
 pub fn place(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     path.canonicalize().unwrap_or(path)
@@ -246,7 +246,7 @@ impl Folder {
         }
     }
 
-    /// That of its pool file.
+    /// The version of its pool file.
     pub fn version(&self) -> Option<u64> {
         match &self.content {
             Content::Disk { state, .. } => state.as_ref().map(|state| state.version),
@@ -255,7 +255,7 @@ impl Folder {
     }
 }
 
-/// Looks at the names in a folder: `Blank`, `Foreign`, or `Disk` with nothing known yet.
+/// Examines the names in a folder: `Blank`, `Foreign`, or `Disk` without further facts.
 fn scan(path: &Path) -> std::io::Result<Content> {
     let mut foreign = None;
     for entry in std::fs::read_dir(path)? {
@@ -283,8 +283,8 @@ pub fn is_half_wiped(folder: &Path) -> std::io::Result<bool> {
     }
 }
 
-/// Deletes what a disk of Cairn's has in its folder. The caller knows that it is one: folders have names like
-/// ours for many reasons.
+/// Deletes the files of a Cairn disk in its folder. The caller knows that it is one: other folders may have names
+/// like ours.
 pub fn wipe(folder: &Path) -> std::io::Result<()> {
     let (identity, wiped) = (
         folder.join(cairn_shard::IDENTITY_NAME),
@@ -292,7 +292,7 @@ pub fn wipe(folder: &Path) -> std::io::Result<()> {
     );
     match std::fs::rename(&identity, &wiped) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Never formatted, or emptied halfway before.
+            // The folder was never formatted, or was emptied halfway before.
             drop(
                 std::fs::OpenOptions::new()
                     .create(true)
@@ -328,8 +328,8 @@ pub fn wipe(folder: &Path) -> std::io::Result<()> {
     sync()
 }
 
-/// Whether a disk that this process has open is what is in its folder now: another drive may be mounted there
-/// since, with a disk of another pool, with a copy of this one, or with anything else.
+/// Whether a folder still has the disk that this process opened there: since then, another drive may have been
+/// mounted, with a disk of another pool, a copy of this one, or anything else.
 pub async fn is_still_there(disk: &ShardDisk, folder: &Path) -> bool {
     let identity = ShardDisk::identity(disk.disk()).await;
     let is_same = matches!(&identity, Ok(Some(found)) if found.disk == disk.id() && found.pool == disk.pool());
@@ -340,14 +340,14 @@ pub async fn is_still_there(disk: &ShardDisk, folder: &Path) -> bool {
             .unwrap_or(false)
 }
 
-/// Whether the lock in a folder is held, and by this process.
+/// Whether this process holds the lock in a folder.
 fn holds_lock(folder: &Path) -> bool {
     let Ok(lock) = std::fs::File::open(folder.join(cairn_disk::LOCK_NAME)) else {
         return false;
     };
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => {}
-        // Nobody holds it: not what we opened.
+        // No process holds it: this is not the folder that we opened.
         Ok(()) | Err(_) => return false,
     }
     let mut pid = String::new();
@@ -355,8 +355,8 @@ fn holds_lock(folder: &Path) -> bool {
     read.is_ok() && pid.trim().parse() == Ok(std::process::id())
 }
 
-/// Makes a folder that is `depth` below that of a disk, which has to be there: where its drive is not mounted any more, it would be
-/// made on another one.
+/// Makes a folder at `depth` below that of a disk, which has to exist: if its drive is not mounted, the folder would
+/// be made on another one.
 pub fn make_below_disk(folder: &Path, depth: usize) -> std::io::Result<()> {
     match folder.ancestors().nth(depth) {
         Some(disk) if disk.is_dir() => std::fs::create_dir_all(folder),
@@ -367,13 +367,13 @@ pub fn make_below_disk(folder: &Path, depth: usize) -> std::io::Result<()> {
     }
 }
 
-/// What all disks of this process read into: what is kept for the next reads does not grow with the number of disks.
+/// The read buffers of all disks of this process: so their memory does not grow with the number of disks.
 pub fn read_buffers() -> ReadBuffers {
     static SHARED: LazyLock<ReadBuffers> = LazyLock::new(ReadBuffers::default);
     SHARED.clone()
 }
 
-/// Whether the folder of a disk is made where it is not there.
+/// Whether a missing folder of a disk is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
     Allowed,
@@ -427,7 +427,7 @@ pub(crate) mod tests {
         let place = root.path().join("disk");
         let disk = member(&place, 5).await;
         assert!(is_still_there(&disk, &place).await);
-        // Another drive is mounted there: nothing on it, something else, another disk, or a copy.
+        // Another drive is mounted there: an empty one, one with other files, another disk, or a copy.
         std::fs::rename(&place, root.path().join("old")).unwrap();
         assert!(!is_still_there(&disk, &place).await, "nothing there");
         std::fs::create_dir(&place).unwrap();
@@ -459,7 +459,7 @@ pub(crate) mod tests {
         assert!(is_still_there(&disk, &place).await, "it is back");
     }
 
-    /// A copy of a pool file as a newer program would write it, checksum and all.
+    /// A copy of a pool file as a newer program would write it, with the checksum.
     fn with_version_9(copy: &[u8]) -> Vec<u8> {
         let body_offset = 1 + copy.iter().position(|byte| *byte == b'\n').unwrap();
         let name = "cairn-pool 9 ";
@@ -488,7 +488,7 @@ pub(crate) mod tests {
         assert!(matches!(look.content, Content::Newer { found: 9, .. }));
         assert_eq!(look.identity(), Some(DiskId(5)));
         drop(look);
-        // In both copies, without the checksums that would vouch for it.
+        // In both copies, without matching checksums.
         for (what, from, to) in [
             ("the content", "main", "mail"),
             ("the version", "cairn-pool 1", "cairn-pool 9"),
@@ -503,7 +503,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A folder with a look that hangs is not looked at again until that ends; one whose look has ended is.
+    /// A folder with an unfinished examination is not examined again until that ends; one whose examination has ended is.
     #[tokio::test]
     async fn a_folder_is_looked_at_once_at_a_time() {
         let root = tempfile::tempdir().unwrap();
@@ -571,7 +571,7 @@ pub(crate) mod tests {
             ..cairn_config::Settings::default()
         };
         let config = settings.resolve(1).unwrap();
-        // Names like ours, in a folder of somebody else's.
+        // Names like ours, in a folder of other files.
         let foreign = root.path().join("foreign");
         std::fs::create_dir_all(foreign.join("volumes/precious")).unwrap();
         let look = Folder::look(&foreign, &config).await.unwrap();
@@ -583,7 +583,7 @@ pub(crate) mod tests {
             }
         ));
         assert!(!is_half_wiped(&foreign).unwrap());
-        // What cannot be seen is not taken for absent.
+        // A folder that cannot be read does not count as missing.
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert!(is_half_wiped(&file).is_err());
@@ -594,7 +594,7 @@ pub(crate) mod tests {
             matches!(&look.content, Content::Disk { identity: Some(found), .. } if found.disk == DiskId(5))
         );
         drop(look);
-        // Of a cluster's map, with the hashes of its secrets.
+        // A cluster's map, with the hashes of its secrets.
         let copy = place.join(crate::cluster::ON_DISK);
         std::fs::write(&copy, "a map").unwrap();
         wipe(&place).unwrap();
@@ -602,7 +602,7 @@ pub(crate) mod tests {
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Blank));
         drop(look);
-        // Broken off at its begin, and done again.
+        // Broken off at its beginning, and repeated.
         drop(member(&place, 5).await);
         std::fs::create_dir_all(place.join("shards/00000001")).unwrap();
         std::fs::rename(

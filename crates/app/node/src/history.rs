@@ -1,9 +1,9 @@
-//! Numbers of now and over time: what the console and `/api/v1/history` show.
+//! Numbers of the present and of the past, for the console and `/api/v1/history`.
 //!
-//! Owns: which numbers are kept, how they follow from the metrics, the thread that has the store, on which disk it is.
-//! Must not know: how they are kept (`cairn_history`), who looks at them.
+//! Owns: which numbers are kept, how they follow from the metrics, the thread of the store, the disk of the store.
+//! Must not know: how they are kept (`cairn_history`), who reads them.
 //!
-//! Everything here is made of what `/metrics` shows, so that nobody sees a number in one place that is not in the other.
+//! All numbers here come from those of `/metrics`, so that no number differs between the two.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -29,39 +29,39 @@ use crate::convert;
 use crate::folder::make_below_disk;
 use crate::node::NodeCore;
 
-/// The folder in a data folder. Three levels, so that a disk counts what is in it as that of others
-/// (`cairn_disk`), for it comes and goes past the disk.
+/// The folder in a data folder. Three levels, so that a disk does not count its contents as its own (`cairn_disk`),
+/// because they change without the disk's knowledge.
 pub const HISTORY_NAME: &str = "history";
 const BELOW: &str = "metrics/v1";
-/// So many folders below that of the disk.
+/// Depth below the disk's folder.
 const DEPTH: usize = 3;
 
-/// How often a row is kept, in seconds of the clock: of each such step there is one.
+/// Interval of the kept rows, in seconds of the clock: each such step has one row.
 const SAMPLE_SECONDS: i64 = 10;
-/// How far into its step.
+/// The offset of a sample in its step.
 const SAMPLE_AFTER: Duration = Duration::from_millis(200);
-/// Numbers of now are of so long a time at least: of less they would jump about.
+/// Minimum period of the present numbers: those of a shorter one would vary too much.
 const LIVE_SPAN_MIN: Duration = Duration::from_millis(900);
-/// Samples that rates of now are made of: who asks gets the span back to the oldest that is not older than this.
+/// Maximum period of the present rates: they reach back to the oldest sample within it.
 const LIVE_SPAN_MAX: Duration = Duration::from_secs(4);
-/// Rows and questions that wait for the store; a disk that hangs must not fill the memory.
+/// Rows and queries that wait for the store; a disk that hangs must not fill the memory.
 const ASKS_MAX: usize = 16;
-/// A question that is not answered by then is given up.
+/// A query without an answer is given up after so long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A store that failed is opened again after so long.
+/// A failed store is reopened after so long.
 const REOPEN_AFTER: Duration = Duration::from_secs(60);
-/// Numbers and entries are written only where so much room is left beside what starts and deletes need.
+/// Numbers and entries are written only if so much room is left beside the room for starts and deletions.
 const SPARE_BYTES: u64 = 256 << 10;
 /// Rows that are kept in memory while their disk has no room for them: those of an hour.
 const WAITING_ROWS_MAX: usize = 360;
 const FULL: &str = "its disk has no room: the numbers of the last hour are in memory, and are written when there is some";
-/// Volumes and disks that have series of their own; of more, the first ones by name have.
+/// Volumes and disks with series of their own; of more, the first ones by name have them.
 const VOLUMES_MAX: usize = 32;
 const DISKS_MAX: usize = 64;
-/// Limits that a class has: of bytes and of operations, in all, of reads, of writes.
+/// Limits of a class: of bytes and of operations, each in total, of reads, of writes.
 const LIMITS_MAX: usize = 6;
 
-/// What the metrics say at one moment, by family and labels.
+/// The metrics of one moment, by family and labels.
 struct Sample {
     at: Duration,
     /// Counters and gauges.
@@ -71,7 +71,7 @@ struct Sample {
 
 type Labels = Vec<(String, String)>;
 
-/// Buckets, counted cumulatively (bound in seconds, and how many), and how many there are in all.
+/// Cumulative buckets (bound in seconds, and count), and the total count.
 type Histogram = (Labels, Vec<(f64, u64)>, u64);
 
 impl Sample {
@@ -110,7 +110,7 @@ impl Sample {
         sample
     }
 
-    /// The sum of a family's values with these labels; none if it has none.
+    /// The sum of a family's values with these labels; `None` without any.
     fn sum(&self, family: &str, with: &[(&str, &str)]) -> Option<f64> {
         let values = self.values.get(family)?.iter();
         let mut values = values
@@ -120,7 +120,7 @@ impl Sample {
         values.peek().is_some().then(|| values.sum())
     }
 
-    /// The values that a label of a family has.
+    /// The values of a label in a family.
     fn label_values(&self, family: &str, label: &str, count_max: usize) -> Vec<String> {
         let of_family = self.values.get(family).into_iter().flatten();
         let found = of_family.filter_map(|(labels, _)| {
@@ -131,7 +131,7 @@ impl Sample {
         found.into_iter().take(count_max).collect()
     }
 
-    /// The buckets of all histograms of a family with these labels together, and how many there are.
+    /// The merged buckets of all histograms of a family with these labels, and their total count.
     fn histogram(&self, family: &str, is_in: impl Fn(&Labels) -> bool) -> (Vec<(f64, u64)>, u64) {
         let mut all: Vec<(f64, u64)> = Vec::new();
         let mut count_of_all = 0;
@@ -154,13 +154,13 @@ fn has(labels: &Labels, with: &[(&str, &str)]) -> bool {
     with.all(|(name, value)| labels.iter().any(|(n, v)| n == name && v == value))
 }
 
-/// One number, as it is kept and told.
+/// One number, as it is kept and shown.
 struct Number {
     series: Series,
     value: Option<f64>,
 }
 
-/// Name, digits after the point, the counter and those labels of it that count.
+/// Name, digits after the point, the counter and the labels to include.
 type Rate = (
     &'static str,
     u8,
@@ -201,7 +201,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("scrub_done_bytes", "cairn_scrub_done_bytes"),
 ];
 
-/// How the values of the nodes of a cluster become one.
+/// How the values of a cluster's nodes are combined.
 fn across(name: &str) -> HistoryAcross {
     let (series, of) = name.split_once(':').unzip();
     match series.unwrap_or(name) {
@@ -209,13 +209,13 @@ fn across(name: &str) -> HistoryAcross {
         "pool_total_bytes" | "pool_free_bytes" => HistoryAcross::Any,
         "cache_hits_percent" => HistoryAcross::Mean,
         name if name.contains("_latency_") && of.is_none() => HistoryAcross::Greatest,
-        // Of a disk its own node knows most, of a volume its owner all.
+        // A disk's own node has the best value for it, and a volume's owner has the only one.
         _ if of.is_some() => HistoryAcross::Any,
         _ => HistoryAcross::Sum,
     }
 }
 
-/// Requests of NFS by what they cost.
+/// Requests of NFS by their kind of cost.
 type Class = (&'static str, fn(&str) -> bool);
 
 #[rustfmt::skip]
@@ -242,7 +242,7 @@ fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
     };
     let risen = |family: &str, with: &[(&str, &str)]| {
         let risen = now.sum(family, with)? - before.sum(family, with).unwrap_or(0.0);
-        // A counter that fell began anew.
+        // A counter that fell was restarted.
         Some(risen).filter(|risen| *risen >= 0.0)
     };
     let rate = |family: &str, with: &[(&str, &str)]| {
@@ -357,7 +357,7 @@ fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
             0,
             rate("cairn_class_written_bytes_total", with),
         );
-        // Of the limit that has the least left: that one slows the volume first.
+        // Of the limit with the least left: that one slows the volume first.
         let left = limits.iter().filter_map(|of| {
             let with: &[(&str, &str)] = &[("volume", &volume), ("of", of)];
             let credit = now.sum("cairn_class_credit", with)?;
@@ -374,8 +374,8 @@ fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
     all
 }
 
-/// The value below which `share` of `count` lie, by buckets that count cumulatively; within a bucket they are taken
-/// to be spread evenly. None of none.
+/// The value below which `share` of `count` lie, by cumulative buckets; values are taken to be spread evenly within a
+/// bucket. `None` without any.
 fn quantile(buckets: &[(f64, u64)], count: u64, share: f64) -> Option<f64> {
     if count == 0 {
         return None;
@@ -393,11 +393,11 @@ fn quantile(buckets: &[(f64, u64)], count: u64, share: f64) -> Option<f64> {
         }
         (bound_before, count_before) = (*bound, *cumulative);
     }
-    // Above the last bound: it is at least that.
+    // Above the last bound: the value is at least that bound.
     Some(bound_before)
 }
 
-/// What is asked of the thread that has the store.
+/// A request to the thread of the store.
 enum Ask {
     Row(Table, Row),
     List(oneshot::Sender<HistoryList>),
@@ -405,11 +405,11 @@ enum Ask {
         HistoryQuery,
         oneshot::Sender<Result<HistoryView, ControlError>>,
     ),
-    /// Writes all and ends.
+    /// Writes everything and ends.
     Stop(SyncSender<()>),
 }
 
-/// The samples of a node, and the way to its store.
+/// The samples of a node, and the channel to its store.
 #[derive(Default)]
 pub struct History {
     recent: Mutex<VecDeque<Arc<Sample>>>,
@@ -431,14 +431,14 @@ impl History {
             .map_err(|_| busy())
     }
 
-    /// Writes what is not written yet, and ends the thread.
+    /// Writes the pending rows, and ends the thread.
     pub fn stop(&self) {
         let Some(asks) = self.asks.lock().take() else {
             return;
         };
         let (done, ended) = sync_channel(1);
         if asks.try_send(Ask::Stop(done)).is_ok() {
-            // A disk that hangs keeps nobody from ending.
+            // A disk that hangs does not delay the end.
             let _ = ended.recv_timeout(ANSWER_TIMEOUT / 5);
         }
     }
@@ -452,7 +452,7 @@ pub fn tend(inner: &Arc<NodeCore>) -> std::io::Result<()> {
     // A thread of its own: it waits for a disk, which may hang.
     let thread = std::thread::Builder::new().name("history".to_owned());
     thread.spawn(move || Keeper::new(node).run(&asked))?;
-    // Rates want a sample before the first row.
+    // Rates need a sample before the first row.
     let sample = inner.sample();
     *inner.history.kept.lock() = Some(sample);
     let clock = Arc::clone(&inner.env.clock);
@@ -471,13 +471,13 @@ pub fn tend(inner: &Arc<NodeCore>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How long it is until the next row.
+/// The time until the next row.
 fn until_next_step(now: Timestamp) -> Duration {
     let into = now.seconds.rem_euclid(SAMPLE_SECONDS).unsigned_abs();
     let into = Duration::new(into, now.nanos.min(999_999_999));
     let step = Duration::from_secs(SAMPLE_SECONDS.unsigned_abs());
     match SAMPLE_AFTER.checked_sub(into) {
-        // It woke up a moment before the time: the row of this step is still due.
+        // The timer fired a moment early: the row of this step is still due.
         Some(wait) if !wait.is_zero() => wait,
         _ => (step + SAMPLE_AFTER).saturating_sub(into),
     }
@@ -489,7 +489,8 @@ impl NodeCore {
         Arc::new(Sample::of(at, &self.registry.gather()))
     }
 
-    /// The numbers of the last seconds. However many ask, the metrics are looked at once a second: they are more with each volume.
+    /// The numbers of the last seconds. The metrics are collected once a second, for any number of callers: their
+    /// cost grows with each volume.
     fn numbers_now(&self) -> Vec<Number> {
         let at = self.env.clock.monotonic();
         let mut recent = self.history.recent.lock();
@@ -504,7 +505,7 @@ impl NodeCore {
         let now = match young {
             Some(young) => young,
             None => {
-                // Under the lock: others who ask now wait for this one, and have it.
+                // Under the lock: concurrent callers wait for this sample, and use it.
                 let now = self.sample();
                 recent.push_back(Arc::clone(&now));
                 now
@@ -515,7 +516,7 @@ impl NodeCore {
             .find(|old| now.at.saturating_sub(old.at) >= LIVE_SPAN_MIN)
             .cloned();
         drop(recent);
-        // Whoever comes first has no sample of seconds ago: that of the last row does.
+        // The first caller has no sample of seconds ago: that of the last row serves instead.
         let before = before.or_else(|| self.history.kept.lock().clone());
         numbers(before.as_ref().unwrap_or(&now), &now)
     }
@@ -537,26 +538,26 @@ impl NodeCore {
         drop(table);
         let values = all.iter().map(|number| {
             let scale = 10_f64.powi(i32::from(number.series.decimals));
-            // What is too large becomes the greatest number that there is.
+            // A value that is too large becomes the maximum.
             number.value.map(|value| (value * scale).round() as u64)
         });
         let row = Row {
             seconds: self.env.clock.now().seconds,
             values: values.collect(),
         };
-        // A row that finds no room is lost: its disk hangs.
+        // A row without room in the queue is lost: its disk hangs.
         let _ = self.history.ask(Ask::Row(known, row));
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Keeper {
     node: Weak<NodeCore>,
     store: Option<Store>,
     problem: Option<String>,
-    /// When the last try to open a store was.
+    /// The time of the last attempt to open a store.
     tried: Option<std::time::Instant>,
-    /// What is not in the store yet, the oldest first.
+    /// Rows that are not in the store yet, the oldest first.
     waiting: VecDeque<(Table, Row)>,
 }
 
@@ -627,7 +628,7 @@ impl Keeper {
         }
     }
 
-    /// Opens the store if there is none, or if its disk is no longer one that works.
+    /// Opens the store if there is none, or if its disk no longer works.
     fn open_if_due(&mut self) {
         let Some(inner) = self.node.upgrade() else {
             return;
@@ -637,7 +638,7 @@ impl Keeper {
             if places.iter().any(|place| place == store.folder()) {
                 return;
             }
-            // Of one that failed nothing is asked any more: it may hang.
+            // A failed disk gets no more calls: it may hang.
             let still_works = inner.history_places(true);
             if let Some(place) = places.first()
                 && still_works.iter().any(|place| place == store.folder())
@@ -723,7 +724,7 @@ impl Keeper {
                 kind: kind_view(kind),
                 values,
             },
-            // Nothing is known of it in this time.
+            // There is no data of it in this period.
             None => HistorySeries {
                 across: across(&name),
                 name,
@@ -741,7 +742,7 @@ impl Keeper {
     }
 }
 
-/// Copies what was kept to the disk that is to have it from now on. What cannot be copied is lost.
+/// Copies the history to its new disk. Unreadable parts are lost.
 fn carry_over(from: &Path, to: &Path) {
     let copied = (|| {
         make_below_disk(to, DEPTH)?;
@@ -759,7 +760,7 @@ fn carry_over(from: &Path, to: &Path) {
     }
 }
 
-/// Opens the store with the newest row; where there is none, one in the first place.
+/// Opens the store with the newest row; without any, makes one at the first path.
 fn open_newest(places: &[PathBuf], now_seconds: i64) -> Result<Store, String> {
     let mut newest: Option<Store> = None;
     let mut why = "no disk of this server works".to_owned();
@@ -800,7 +801,7 @@ fn kind_view(kind: Kind) -> HistoryKind {
 }
 
 impl NodeCore {
-    /// Where the history may be.
+    /// Possible paths of the history.
     fn history_places(&self, with_leaving: bool) -> Vec<PathBuf> {
         let folders = self.working_folders(with_leaving).into_iter();
         folders
@@ -808,14 +809,14 @@ impl NodeCore {
             .collect()
     }
 
-    /// Whether the disk with this path has room for what can wait: the last of it is for starts, takeovers and deletes.
+    /// Whether the disk with this path has room for optional data: the last of it is for starts, takeovers and deletions.
     pub(crate) fn has_room_at(&self, path: &Path) -> bool {
         let disks = self.pool.disks();
         let holds = |disk: &&Arc<ShardDisk>| {
             let folder = disk.disk().folder();
             folder.is_some_and(|folder| path.starts_with(folder))
         };
-        // One that hangs would keep whoever asks it.
+        // A call on an unresponsive disk would not return.
         let Some(disk) = disks.iter().find(holds).filter(|disk| !disk.is_silent()) else {
             return true;
         };
@@ -823,8 +824,8 @@ impl NodeCore {
         space.is_ok_and(|space| cairn_pool::has_room_to_spare(space, SPARE_BYTES))
     }
 
-    /// Folders of disks of this server that work and, unless asked `with_leaving`, stay; those that the configuration
-    /// names first.
+    /// Folders of disks of this server that work and, unless `with_leaving`, stay; those that the configuration names
+    /// first.
     pub(crate) fn working_folders(&self, with_leaving: bool) -> Vec<PathBuf> {
         let mut disks = self.pool.disks();
         let state = self.pool.state();
@@ -1000,7 +1001,7 @@ mod tests {
         let of_class = |name| value(&first, &second, name);
         assert_eq!(of_class("class_read_bytes_per_second:v"), Some(50.0));
         assert_eq!(of_class("class_credit_percent:v"), Some(10.0));
-        // The server was started anew between them.
+        // The server was restarted between them.
         assert_eq!(value(&sample(0, 1000.0), &second, rate), None);
         assert_eq!(value(&first, &first, rate), None);
         assert_eq!(value(&first, &second, "pool_total_bytes"), Some(30.0));

@@ -1,8 +1,8 @@
-//! Master keys of encrypted volumes: where they come from, and what the admin API says of them.
+//! Master keys of encrypted volumes: their source, and their view in the admin API.
 //!
-//! Owns: reading them from a file or from what a command prints, looking again while one is missing.
-//! Must not know: what is done with a key (`cairn_keys`), whose key is wrapped with it (the pool). Nothing here puts any
-//! part of a key into a message.
+//! Owns: reading them from a file or from the output of a command, looking again while one is missing. Must not know:
+//! the use of a key (`cairn_keys`), which keys are wrapped with it (the pool). Nothing here puts any part of a key
+//! into a message.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -32,32 +32,32 @@ use crate::error::NodeError;
 use crate::node::NodeCore;
 use crate::state_folder;
 
-/// A file of keys, and what a command prints, is not longer than this, in bytes.
+/// Maximum length of a file of keys, and of a command's output, in bytes.
 const TEXT_LEN_BYTES_MAX: u64 = 64 << 10;
-/// What a command says of an error is cut to so many characters.
+/// A command's error message is cut to so many characters.
 const COMPLAINT_CHARS_MAX: usize = 300;
-/// A command that takes longer is ended.
+/// A command that takes longer is killed.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(30);
-/// Whoever asks which keys there are has the command run again if it ran longer ago.
+/// A request for the list of keys runs the command again if the last run is older than this.
 const SHOWN_MAX: Duration = Duration::from_secs(1);
-/// How often keys are looked for that volumes wait for.
+/// Interval of the search for keys that volumes wait for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The master keys that there are.
+/// The known master keys.
 pub(crate) struct KeyHolder {
     source: Option<KeySource>,
     known: Mutex<LoadedKeys>,
-    /// Held while they are read, so that a command runs once at a time.
+    /// Held during the reading, so that only one command runs at a time.
     reading: Arc<tokio::sync::Mutex<()>>,
     read_at: Mutex<Option<Instant>>,
-    /// Why secrets could not be wrapped when it was tried last; empty: they are.
+    /// The reason why secrets could not be wrapped at the last attempt; empty: they are wrapped.
     told: Mutex<String>,
 }
 
 #[derive(Default)]
 struct LoadedKeys {
     keys: MasterKeys,
-    /// Why they could not be read when they were last.
+    /// The reason why the last reading failed.
     problem: Option<String>,
 }
 
@@ -76,12 +76,13 @@ impl KeyHolder {
         self.known.lock().keys.clone()
     }
 
-    /// Why the keys that the configuration has could not be read last; `None` where it has none.
+    /// The reason why the last reading of the configured keys failed; `None` without configured keys.
     pub fn problem(&self) -> Option<String> {
         self.known.lock().problem.clone()
     }
 
-    /// Why secrets are not wrapped although the configuration has master keys, in a pool whose secrets are not wrapped yet.
+    /// The reason why secrets are not wrapped although the configuration has master keys, in a pool whose secrets are
+    /// not wrapped yet.
     pub fn why_unwrapped(&self) -> Option<String> {
         self.source.as_ref()?;
         let told = self.told.lock().clone();
@@ -90,15 +91,15 @@ impl KeyHolder {
         Some(self.problem().or(of_pool).unwrap_or_else(waits))
     }
 
-    /// Reads the keys anew; says whether there is one that was not there before. Keys that are not there any more stay
-    /// known until this program ends: volumes that are served may have to be opened again.
+    /// Reads the keys again; returns whether there is a new one. Keys that are gone stay known until this program
+    /// ends: served volumes may have to be reopened.
     pub async fn look(&self) -> bool {
         let Some(source) = self.source.clone() else {
             return false;
         };
         let alone = Arc::clone(&self.reading).lock_owned().await;
         let told = source.to_string();
-        // Alone also if whoever asked is gone: a command may take its time.
+        // Held also if the caller is gone: a command may be slow.
         let read = tokio::task::spawn_blocking(move || {
             let _alone = alone;
             read(&source)
@@ -138,16 +139,16 @@ pub(crate) fn tend(inner: &Arc<NodeCore>) {
         if needed.any(|key| !keys.has(key)) && inner.keys.look().await {
             inner.pool.keys_came().await;
         }
-        // Another node may have been first, or a disk have been away.
+        // Another node may have been first, or a disk may have been away.
         wrap_secrets(&inner, false).await;
     });
 }
 
-/// Has secrets wrapped from now on, if there is a master key. Without success they stay as they are, and it is tried again.
-/// `is_new`: the pool was made by this start.
+/// Wraps secrets from now on, if there is a master key. After a failure they stay as they are, and a later attempt
+/// follows. `is_new`: this start made the pool.
 pub(crate) async fn wrap_secrets(inner: &NodeCore, is_new: bool) {
     if inner.pool.secrets_master_key().is_none() {
-        // The newest one: an earlier one may be thrown away after a rotation that knows nothing of this.
+        // The newest key: an operator may delete an earlier one after a rotation, without knowing of this use.
         inner.keys.look().await;
     }
     let told = match inner.pool.wrap_secrets(is_new).await {
@@ -164,8 +165,8 @@ pub(crate) async fn wrap_secrets(inner: &NodeCore, is_new: bool) {
     *before = told;
 }
 
-/// What signs file handles. Where the master key is missing that wraps it, the copy in the state folder does: NFS of volumes
-/// that are not encrypted goes on.
+/// The key that signs file handles. If the master key that wraps it is missing, the copy in the state folder serves:
+/// NFS of plain volumes goes on.
 pub(crate) fn handle_key(inner: &NodeCore) -> Result<HandleKey, NodeError> {
     if let Some(cluster) = &inner.cluster {
         return Ok(cluster.membership.lock().handle_key);
@@ -240,9 +241,9 @@ fn read_file(path: &Path) -> Result<Zeroizing<String>, String> {
     text_of(file).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// All that there is, if it is text and not too long.
+/// All of the input, if it is text and not too long.
 fn text_of(from: impl Read) -> Result<Zeroizing<String>, String> {
-    // As large as it can get: a string that grows leaves what it held behind.
+    // At full size from the start: a string that grows leaves copies of its contents in memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(TEXT_LEN_BYTES_MAX as usize + 1));
     let read = from.take(TEXT_LEN_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| error.to_string())?;
@@ -257,12 +258,12 @@ fn text_of(from: impl Read) -> Result<Zeroizing<String>, String> {
     }
 }
 
-/// What a command prints, if it succeeds in time.
+/// The output of a command, if it succeeds in time.
 fn run(line: &str, time_max: Duration) -> Result<Zeroizing<String>, String> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // So that what it started ends with it.
+    // So that its children end with it.
     command.process_group(0);
     let mut child = command
         .spawn()
@@ -277,7 +278,7 @@ fn run(line: &str, time_max: Duration) -> Result<Zeroizing<String>, String> {
     }
     let mut printed = Err("it printed nothing".to_owned());
     let mut complaint = String::new();
-    // One message of each, when the command and all that it started have closed it.
+    // One message from each pipe, when the command and all its children have closed it.
     let deadline = std::time::Instant::now() + time_max;
     for _ in 0..2 {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
@@ -294,7 +295,7 @@ fn run(line: &str, time_max: Duration) -> Result<Zeroizing<String>, String> {
         }
     }
     let status = child.wait().map_err(|error| error.to_string())?;
-    // What prints too much is not read to its end, and fails for that alone.
+    // Output that is too long is not read to its end, and fails for that alone.
     let pipe = rustix::process::Signal::PIPE.as_raw();
     let is_cut_off = status.signal() == Some(pipe) || status.code() == Some(128 + pipe);
     if status.success() || (is_cut_off && printed.is_err()) {
@@ -318,7 +319,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// How a volume is encrypted.
+/// The encryption of a volume.
 pub(crate) fn encryption_view(volume: &PoolVolume, keys: &MasterKeys) -> EncryptionView {
     let wrapped = match &volume.encryption {
         None => return EncryptionView::default(),
@@ -340,7 +341,7 @@ pub(crate) fn encryption_view(volume: &PoolVolume, keys: &MasterKeys) -> Encrypt
 }
 
 impl Controller {
-    /// The master keys that are known, and those that are needed.
+    /// The known master keys, and the needed ones.
     fn master_keys_view(&self) -> MasterKeysView {
         let holder = &self.inner.keys;
         let state = self.inner.pool.state();
@@ -403,7 +404,7 @@ impl KeyControl for Controller {
     fn rotate_keys(&self) -> Answer<'_, KeyRotationView> {
         Box::pin(async {
             self.look_for_keys().await;
-            // With one that is not the newest it would be for nothing.
+            // With a key that is not the newest, the rotation would be useless.
             if let Some(why) = self.inner.keys.known.lock().problem.clone() {
                 let error = ControlError::new(
                     ErrorKind::Conflict,
@@ -493,7 +494,7 @@ mod tests {
         );
         let why = run("printf '\\377'").unwrap_err();
         assert!(why.contains("not text"), "{why}");
-        // What it started in the background is ended, too.
+        // Its background children are killed, too.
         let why = super::run("sleep 100 & sleep 100", Duration::from_millis(50)).unwrap_err();
         assert!(why.contains("was killed"), "{why}");
     }

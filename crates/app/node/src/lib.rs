@@ -1,8 +1,8 @@
 //! One server, wired from one config: the only crate that knows all the others.
 //!
-//! Owns: folders and their locks, the admin token, starting and stopping, exports, the answers of the admin API, the
-//! engine's metrics.
-//! Must not know: messages of protocols, how files or segments are kept, what becomes of disks (`cairn_pool`).
+//! Owns: folders and their locks, the admin token, starting and stopping, exports, the replies of the admin API, the
+//! engine's metrics. Must not know: messages of protocols, how files or segments are kept, the handling of disks
+//! (`cairn_pool`).
 
 #![forbid(unsafe_code)]
 

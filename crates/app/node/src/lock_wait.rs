@@ -1,10 +1,10 @@
 //! Waits for the disks of a process that is ending.
 //!
-//! Owns: telling a process that ends from one that works, and for how long it is waited for.
-//! Must not know: how locks are taken (`disk`).
+//! Owns: the distinction between an ending process and a working one, and the limit of the wait. Must not know: how
+//! locks are taken (`disk`).
 //!
-//! A killed server keeps its locks until the kernel has ended all of its operations, which takes as long as its disks
-//! need. Who starts it again meanwhile, as systemd does, is no operator with a mistake to correct.
+//! A killed server keeps its locks until the kernel has ended all its operations, which takes as long as its disks
+//! need. A start meanwhile, for example by systemd, is no mistake of an operator.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use crate::disks::{DiskHints, PoolDisks, open_pool};
 use crate::error::NodeError;
 use crate::folder::Looks;
 
-/// So long a process may take to end, or to say who it is.
+/// Maximum time that a process may take to end, or to write its number.
 const ENDING_MAX: Duration = Duration::from_secs(60);
-/// How often the locks are tried meanwhile.
+/// Interval of attempts to take the locks meanwhile.
 const PAUSE: Duration = Duration::from_millis(500);
-/// SIGKILL, in the masks of signals that wait.
+/// SIGKILL, in the masks of pending signals.
 const KILL_MASK: u64 = 1 << (9 - 1);
 /// PF_EXITING, in the flags of a process.
 const EXITING_FLAG: u64 = 0x4;
 
-/// Opens the pool; waits for disks that a process holds which is ending.
+/// Opens the pool; waits for disks of a process that is ending.
 pub async fn open_pool_in_time(
     env: &Env,
     config: &Config,
@@ -57,7 +57,8 @@ pub async fn open_pool_in_time(
     }
 }
 
-/// Whether a process is there and not about to end. Not ourselves: what an earlier try looked at is let go.
+/// Whether a process exists and is not about to end. False for this process: the locks of an earlier attempt are
+/// being released.
 fn is_at_work(pid: u32) -> bool {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
     let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {

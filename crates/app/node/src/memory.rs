@@ -1,6 +1,7 @@
-//! The memory limit of this server: what is counted for it, and what does what [`Governor`] decides.
+//! The memory limit of this server: measures the use, and carries out the decisions of [`Governor`].
 //!
-//! Owns: the thread that looks, which caches and limits follow. Must not know: when something gives way (`cairn_memory`).
+//! Owns: the thread that measures, the caches and limits that follow. Must not know: when a cache shrinks
+//! (`cairn_memory`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,12 +19,12 @@ use cairn_qos::Shaper;
 use cairn_segment::SegmentStore;
 use parking_lot::Mutex;
 
-/// Parts that are told of when there is too much of all.
+/// The number of parts that a message about too much memory names.
 const TOLD_PARTS: usize = 3;
 
-/// What gives way.
+/// The parts that can give memory back.
 pub struct Givers {
-    /// Records, and stripes that were decoded. Weak: the thread that looks keeps no disk open.
+    /// Records, and decoded stripes. Weak: the measuring thread keeps no disk open.
     pub store: Weak<SegmentStore>,
     /// Blocks of metadata.
     pub blocks: MetaCache,
@@ -33,27 +34,27 @@ pub struct Givers {
     pub read_buffers: ReadBuffers,
 }
 
-/// What was done since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounts {
     pub resident_bytes: u64,
-    /// What caches together may have now.
+    /// The present limit of all caches together.
     pub cache_max_bytes: u64,
-    /// How often callers had to wait.
+    /// The number of pauses of callers.
     pub pauses: u64,
-    /// How often allocators gave back what was freed.
+    /// How often allocators gave freed memory back.
     pub given_back: u64,
 }
 
 pub struct Memory {
     limit_bytes: u64,
     budget: MemoryBudget,
-    /// Requests and answers of each protocol. They end by themselves.
+    /// Requests and replies of each protocol. They end by themselves.
     pub requests: Meters,
     /// All other parts, but for caches and dirty data.
     pub others: Meters,
     givers: Givers,
-    /// What records may have beside so many open volumes, while memory is ample.
+    /// The limit of records beside the present number of open volumes, while memory is ample.
     records_full_bytes: AtomicU64,
     state: Mutex<State>,
 }
@@ -85,17 +86,17 @@ impl Memory {
         })
     }
 
-    /// Says what records may have while memory is ample, which changes with the number of open volumes.
+    /// Sets the limit of records while memory is ample, which changes with the number of open volumes.
     pub fn set_records_full(&self, bytes: u64) {
         self.records_full_bytes.store(bytes, Ordering::Relaxed);
         let state = self.state.lock();
         let full: u64 = self.shares().iter().map(|share| share.full_bytes).sum();
         let cache_bytes = state.orders.map_or(full, |orders| orders.cache_bytes);
-        // Orders of before may name more than there is now.
+        // Earlier decisions may exceed the present limit.
         self.set_caches(cache_bytes.min(full));
     }
 
-    /// What records and blocks have at the least, and while memory is ample. Write buffers of metadata go off its blocks.
+    /// The minimum and the full size of records and of blocks. Write buffers of metadata are subtracted from its blocks.
     fn shares(&self) -> [Share; 2] {
         let (records_least, blocks_least) = self.budget.caches_least_bytes();
         let records_full = self.records_full_bytes.load(Ordering::Relaxed);
@@ -138,7 +139,8 @@ impl Memory {
         }
     }
 
-    /// Looks, decides and does it, but for what takes long: whether freed memory is to be given back now.
+    /// Measures, decides and carries out the decision, but for the slow part: returns whether to give freed memory
+    /// back now.
     fn look(&self) -> bool {
         let seen = self.see();
         let mut state = self.state.lock();
@@ -171,7 +173,7 @@ impl Memory {
         }
     }
 
-    /// What each part has now, of all that the process has.
+    /// The present memory of each part, of all that the process has.
     pub fn parts(&self, resident_bytes: u64) -> Vec<(&'static str, u64)> {
         let store = self.givers.store.upgrade();
         let (records, appends) = store.map_or((0, 0), |store| {
@@ -184,7 +186,7 @@ impl Memory {
             ("metadata_cache", blocks.used_bytes() as u64),
             ("metadata_buffers", blocks.write_buffer_bytes() as u64),
             ("dirty", dirty),
-            // What is appended is dirty as well, except for what the server itself moves.
+            // Appended data is dirty as well, except for the server's own moves.
             ("appends", appends.saturating_sub(dirty)),
             ("read_buffers", self.givers.read_buffers.kept_bytes() as u64),
         ];
@@ -193,7 +195,7 @@ impl Memory {
         with_other(parts, resident_bytes)
     }
 
-    /// For the verdict: what the process has, without peaks that end by themselves, and what has most of it.
+    /// For the verdict: the memory of the process, without peaks that end by themselves, and its largest parts.
     pub fn used(&self) -> MemoryUse {
         let steady = self.state.lock().governor.steady_bytes();
         let resident_bytes = steady.unwrap_or_else(resident_bytes);
@@ -208,7 +210,7 @@ impl Memory {
     }
 }
 
-/// Dropped with the thread that looks, also if that panics: nobody else would tell callers to go on.
+/// Dropped with the measuring thread, also after a panic: otherwise no other task would end a pause of callers.
 struct GoesOn(Arc<Shaper>);
 
 impl Drop for GoesOn {
@@ -217,8 +219,8 @@ impl Drop for GoesOn {
     }
 }
 
-/// Starts the thread that looks; it ends with the memory's owner. A thread of its own: those of the runtime may all be busy, and
-/// giving memory back takes some milliseconds.
+/// Starts the measuring thread; it ends with the memory's owner. A thread of its own: those of the runtime may all be
+/// busy, and giving memory back takes some milliseconds.
 pub fn tend(memory: &Arc<Memory>) -> std::io::Result<()> {
     let watched = Arc::downgrade(memory);
     let goes_on = GoesOn(Arc::clone(&memory.givers.shaper));
@@ -262,7 +264,7 @@ mod tests {
         (Memory::new(limit_bytes, budget, givers), budget)
     }
 
-    /// A limit that this process is far beyond.
+    /// A limit that this process exceeds by far.
     #[test]
     fn what_can_give_way_does_beyond_the_limit() {
         let (memory, budget) = memory(1 << 20);
@@ -301,7 +303,8 @@ mod tests {
         assert_eq!(memory.counts().cache_max_bytes, full);
     }
 
-    /// A look that begins a pause is followed by one that ends it. If that never comes, the end of the thread has to do.
+    /// A measurement that begins a pause is followed by one that ends it. Without that, the end of the thread has to
+    /// end the pause.
     #[test]
     fn callers_go_on_when_nobody_looks_any_more() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -1,7 +1,7 @@
 //! The folders with volumes' metadata, as files of the host.
 //!
-//! Owns: which volumes have such a folder on a disk, deleting it.
-//! Must not know: which volumes are to be deleted (`cairn_pool`), what is in the folders.
+//! Owns: which volumes have such a folder on a disk, deleting it. Must not know: which volumes are to be deleted
+//! (`cairn_pool`), the contents of the folders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use futures_util::future::{Either, select};
 
-/// Volumes with a folder on a disk; `None` if it does not answer within `time_max`. Past the disk, so that nobody else
-/// notices if it hangs.
+/// Volumes with a folder on a disk; `None` if the disk does not answer within `time_max`. Goes past the disk, so that
+/// a hang does not count as the disk's.
 pub async fn volumes_on(
     env: &Env,
     disk: Arc<dyn Disk>,
@@ -29,7 +29,8 @@ pub async fn volumes_on(
     }
 }
 
-/// Deletes the metadata of a volume on these disks; waits for it for `time_max`, and it goes on by itself then.
+/// Deletes the metadata of a volume on these disks. Waits for up to `time_max`; then the deletion goes on in the
+/// background.
 pub async fn remove_metadata(
     env: Env,
     disks: Vec<Arc<dyn Disk>>,
@@ -48,7 +49,7 @@ pub async fn remove_metadata(
             }
         }
     });
-    // One that hangs may never end it.
+    // An unresponsive disk may never end it.
     match select(removing, env.clock.sleep(time_max)).await {
         Either::Left((Ok(()), _)) => {}
         Either::Left((Err(error), _)) => {
@@ -79,8 +80,8 @@ fn meta_folders(disk: &Arc<dyn Disk>) -> Vec<(VolumeId, PathBuf)> {
         .collect()
 }
 
-/// Deletes the files of a volume's log through the disk, as they were made: below a `disk_size_limit` what is deleted
-/// past it counts as used. What stays after an error goes with the folder.
+/// Deletes the files of a volume's log through the disk, as they were made: with a `disk_size_limit`, a deletion past
+/// the disk would leave them counted as used. Files that stay after an error are deleted with the folder.
 async fn remove_log(disk: &Arc<dyn Disk>, folder: &Path) {
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
         return;
@@ -104,7 +105,7 @@ mod tests {
     use crate::node::tests::{disk_paths, start};
     use cairn_pool::truth;
 
-    /// Keeps back what removes deleted.
+    /// Delays the tasks that delete removed volumes.
     struct Later {
         now: Arc<dyn Spawner>,
         kept: Mutex<Vec<BoxFuture<()>>>,
@@ -127,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Starts a node and says how many volumes are served before deleted are looked for, which is done then.
+    /// Starts a node. Returns the number of served volumes before deleted ones are looked for, which is done then.
     async fn start_and_clean(root: &Path) -> (Arc<NodeCore>, usize) {
         let mut env = real::env(Handle::current());
         let later = Arc::new(Later {

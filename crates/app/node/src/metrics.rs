@@ -1,7 +1,7 @@
 //! Metrics of everything below the protocols, collected on request.
 //!
-//! Owns: the names under which Prometheus sees the engine's counters and gauges.
-//! Must not know: how the numbers are counted. Each protocol counts its own requests.
+//! Owns: the names of the engine's counters and gauges in Prometheus. Must not know: how the numbers are counted.
+//! Each protocol counts its own requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
@@ -24,46 +24,46 @@ use cairn_qos::{GoalReport, LimitReport, Report};
 /// One value: labels and number.
 type Sample = (Vec<(&'static str, String)>, u64);
 
-/// Everything that is shown, as it is at one moment.
+/// All shown numbers, at one moment.
 pub struct Observed {
     pub uptime_seconds: u64,
     pub memory: MemoryBudget,
     pub memory_limit_bytes: u64,
-    /// What each part of the program has in memory now.
+    /// The present memory of each part of the program.
     pub memory_parts: Vec<(&'static str, u64)>,
     pub memory_counts: MemoryCounts,
     pub metadata_cache_bytes: u64,
     pub segments: SegmentStats,
-    /// What the server's own work went through.
+    /// Bytes that the server's own work has processed.
     pub internal_bytes: u64,
     pub disks: Vec<DiskStatus>,
-    /// Of those of this server.
+    /// Of the disks of this server.
     pub answers: HashMap<DiskId, Counts>,
     pub scrub: ScrubView,
     pub rebuild: RebuildView,
     pub spread: SpreadView,
     /// By the volume's name.
     pub volumes: Vec<(String, VolumeNumbers)>,
-    /// Of all volumes together since the start, also of those that are not served any more.
+    /// Of all volumes together since the start, also of those that are no longer served.
     pub totals_of_all: VolumeTotals,
     pub volumes_failed: u64,
-    /// Of volumes that are in a class of service.
+    /// Of volumes with a class of service.
     pub rates: Vec<(String, Report)>,
-    /// By volume that has one.
+    /// By volume, for those with an objective.
     pub goals: Vec<(String, GoalReport)>,
-    /// How many times as long as usual the server's own work rests beside clients.
+    /// How many times longer than usual the server's own work pauses beside clients.
     pub rest_times: u32,
     pub tiers: Vec<TierStatus>,
     pub tolerated: Vec<Tolerated>,
-    /// Of each address pool: how many of its addresses nodes have now, and how many it has.
+    /// For each address pool: the number of its addresses that nodes have now, and the number of all.
     pub address_pools: BTreeMap<String, (usize, usize)>,
-    /// Addresses of pools that are on this node.
+    /// Addresses of pools on this node.
     pub pool_addresses_here: usize,
-    /// How each encrypted volume is, by name: encrypted, locked, erased.
+    /// The state of each encrypted volume, by name: encrypted, locked, erased.
     pub encryption: Vec<(String, &'static str)>,
 }
 
-/// What a volume survives: the loss of so many disks, or of so many nodes. None if the pool is on one node.
+/// The losses that a volume survives: so many disks, or so many nodes. `None` for nodes if the pool is on one node.
 pub struct Tolerated {
     pub volume: String,
     pub disks: usize,
@@ -98,7 +98,7 @@ impl NodeCollector {
     pub fn new(node: Weak<NodeCore>) -> Result<Self, prometheus::Error> {
         Ok(Self {
             node,
-            // The registry wants one to tell collectors apart; families describe themselves.
+            // The registry needs one to distinguish collectors; families describe themselves.
             desc: Desc::new(
                 "cairn_node".to_owned(),
                 "Everything below the protocols".to_owned(),
@@ -262,7 +262,7 @@ fn address_pools(observed: &Observed, out: &mut Families) {
     );
 }
 
-/// What is in tiers, and how they answer.
+/// The contents of tiers, and their response.
 fn tiers(tiers: &[TierStatus], out: &mut Families) {
     let each = |value: &dyn Fn(&TierStatus) -> u64| -> Vec<Sample> {
         let labels = |tier: &TierStatus| vec![("tier", tier.tier.name.to_string())];
@@ -319,7 +319,7 @@ fn tiers(tiers: &[TierStatus], out: &mut Families) {
     }
 }
 
-/// Rates of volumes that are in a class.
+/// Rates of volumes with a class.
 fn classes(volumes: &[(String, Report)], out: &mut Families) {
     let whole = |number: f64| number.round() as u64;
     let limits = |value: &dyn Fn(&LimitReport) -> Option<f64>| -> Vec<Sample> {
@@ -527,7 +527,7 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
     );
 }
 
-/// How disks answer: what they were asked, and what that took.
+/// The response of disks: the number of operations, and their time.
 fn answers(observed: &Observed, out: &mut Families) {
     let each = |value: fn(&Counts) -> u64| -> Vec<Sample> {
         let disks = observed.disks.iter();
@@ -549,9 +549,9 @@ fn answers(observed: &Observed, out: &mut Families) {
     );
 }
 
-/// Bytes written to disks for each byte that clients wrote: once all of them (records, what garbage
-/// collection moves, padding, parity, every copy of the log), once without what redundancy adds. In
-/// thousandths, because gauges here are whole numbers.
+/// Bytes written to disks for each byte that clients wrote: once all of them (records, moves of garbage collection,
+/// padding, parity, every copy of the log), once without redundancy. In thousandths, because gauges here are whole
+/// numbers.
 fn amplification(segments: &SegmentStats, totals: &VolumeTotals, out: &mut Families) {
     let data = segments.appended_bytes + segments.padding_bytes;
     let once = data + totals.log_bytes;
@@ -719,7 +719,7 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
     }
 }
 
-/// Families in the making; those without a sample are left out, as the registry wants it.
+/// Families that are being built; those without a sample are left out, as the registry requires.
 #[derive(Default)]
 struct Families(Vec<MetricFamily>);
 

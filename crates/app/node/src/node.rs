@@ -1,8 +1,8 @@
-//! A running node: the pool, and what this program puts around it.
+//! A running node: the pool, and the parts that this program puts around it.
 //!
-//! Owns: the settings that the pool and its volumes get from the configuration, which volumes are exported, what the
-//! pool asks of the host.
-//! Must not know: protocols' messages, HTTP; what becomes of disks and of what lies on them (`cairn_pool`).
+//! Owns: the settings that the pool and its volumes get from the configuration, which volumes are exported, the
+//! pool's requests to the host. Must not know: protocols' messages, HTTP; the handling of disks and their contents
+//! (`cairn_pool`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -50,19 +50,19 @@ use crate::keys::{KeyHolder, encryption_view};
 use crate::memory::{Givers, Memory};
 use crate::metrics::{Observed, Tolerated, VolumeNumbers};
 
-/// The volume that a new pool begins with.
+/// The first volume of a new pool.
 const FIRST_VOLUME: &str = "main";
-/// A volume has up to this many write buffers of metadata at a time.
+/// Maximum number of write buffers of metadata that a volume has at a time.
 const WRITE_BUFFERS_PER_VOLUME: u64 = 3;
-/// With [`INODES_MIN`] and [`EXTENTS_MIN`] most of what an open volume has at the least ([`cairn_config::VOLUME_BYTES_MIN`]).
+/// With [`INODES_MIN`] and [`EXTENTS_MIN`], most of an open volume's minimum memory ([`cairn_config::VOLUME_BYTES_MIN`]).
 const WRITE_BUFFER_BYTES_MIN: u64 = 256 << 10;
 const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
-/// What of a volume may wait for its commit log.
+/// Maximum bytes of a volume that wait for its commit log.
 const LOG_QUEUE_BYTES_MIN: u64 = 4 << 20;
 const LOG_QUEUE_BYTES_MAX: u64 = 32 << 20;
-/// Memory that one inode in the table takes, about.
+/// Approximate memory of one inode in the table.
 const INODE_BYTES: u64 = 1 << 10;
-/// What an extent in memory takes, its pointer included.
+/// Memory of one extent, with its pointer.
 const EXTENT_BYTES: u64 = 256;
 const INODES_MIN: usize = 1 << 10;
 const EXTENTS_MIN: usize = 8 << 10;
@@ -72,10 +72,10 @@ const _: () = assert!(
         + EXTENTS_MIN as u64 * (EXTENT_BYTES + TAGS_BYTES)
         <= cairn_config::VOLUME_BYTES_MIN
 );
-/// What an encrypted one takes more: salt and tags of a record of the usual size.
+/// Additional memory of an encrypted one: salt and tags of a record of the usual size.
 const TAGS_BYTES: u64 = 192;
 
-/// What all parts of a node share.
+/// The shared state of all parts of a node.
 pub struct NodeCore {
     pub env: Env,
     pub config: Config,
@@ -83,13 +83,13 @@ pub struct NodeCore {
     pub memory: Arc<Memory>,
     pub started: Instant,
     pub pool: Arc<Pool>,
-    /// Where the folders are that the configuration names, as of the start.
+    /// The real paths of the folders that the configuration names, as of the start.
     pub named: Vec<PathBuf>,
     /// The file with the admin token.
     pub token_path: PathBuf,
-    /// The folder where the pool is remembered, from the start of a server on that is in no cluster.
+    /// The folder with the list of the pool's disks; set at the start of a server that is in no cluster.
     pub remembered_in: OnceLock<PathBuf>,
-    /// Files that say where the server is; removed at its end.
+    /// Files with the server's addresses; removed at its end.
     pub announced: Mutex<Vec<PathBuf>>,
     /// Held while a folder becomes a disk, which may have to be emptied first.
     pub joining: tokio::sync::Mutex<()>,
@@ -101,43 +101,43 @@ pub struct NodeCore {
     pub targets: Arc<Targets>,
     /// Volumes as places of buckets.
     pub stores: Arc<Stores>,
-    /// What rates volumes have.
+    /// The rates of volumes.
     pub shaper: Arc<Shaper>,
-    /// What clients do with volumes that are served here.
+    /// The activity of clients on volumes that are served here.
     pub activities: Arc<Activities>,
     pub credits: Credits,
-    /// Lists of what changed since a snapshot, while they are read.
+    /// Lists of changes since a snapshot that are being read.
     pub diffs: cairn_snapshots::Diffs,
     pub registry: Registry,
     pub meta_cache: MetaCache,
-    /// What all volumes have in memory that is not on disks yet, and what is set aside there.
+    /// Data of all volumes in memory that is not on disks yet, and the reservations on disks.
     pub dirty: Arc<DirtyBudget>,
-    /// If the node is in a cluster.
+    /// Present if the node is in a cluster.
     pub cluster: Option<Arc<ClusterNode>>,
     /// Addresses of volumes, once NFS serves in a cluster.
     pub addresses: OnceLock<Arc<crate::addresses::Addresses>>,
     /// Numbers over time.
     pub history: History,
-    /// Who changed what.
+    /// The audit log.
     pub audit: EntryLog<AuditEntry>,
     /// Runs of benchmarks on volumes of this server.
     pub benchmarks: crate::benchmarks::Benchmarks,
-    /// What happened.
+    /// The events.
     pub events: crate::events::Events,
-    /// Which schedules of snapshots are not kept.
+    /// Schedules of snapshots that are not kept.
     pub schedules: crate::snapshots::ScheduleTroubles,
     /// Snapshots of one instant that are being taken of volumes of several nodes.
     pub groups: crate::snapshot_groups::Groups,
     pub read_caches: crate::read_cache::ReadCaches,
     pub(crate) keys: Arc<KeyHolder>,
-    /// Asks NFS who has mounted what; empty until it serves.
+    /// Asks NFS for the mounts of clients; empty until it serves.
     pub mounts: OnceLock<Mounts>,
 }
 
-/// Tells addresses and paths.
+/// Returns addresses and paths.
 pub type Mounts = Box<dyn Fn() -> Vec<(String, Box<[u8]>)> + Send + Sync>;
 
-/// What the pool gets from this program.
+/// The parts that the pool gets from this program.
 struct NodeHost {
     env: Env,
     config: Config,
@@ -148,14 +148,14 @@ struct NodeHost {
     stores: Arc<Stores>,
     shaper: Arc<Shaper>,
     activities: Arc<Activities>,
-    /// Volumes that are served here: what others have spent of their credit is known there.
+    /// Volumes that are served here: only their credit use is known here.
     served: Mutex<BTreeSet<VolumeId>>,
     meta_cache: MetaCache,
-    /// Memory of logs that are replayed, of all volumes together.
+    /// Memory of logs that are being replayed, of all volumes together.
     replay: ReplayBudget,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
-    /// Where records are, of all volumes that deduplicate.
+    /// The index of records, of all volumes that deduplicate.
     dedupe: Arc<DedupeIndex>,
     cluster: Option<Arc<ClusterNode>>,
     keys: Arc<KeyHolder>,
@@ -180,7 +180,7 @@ impl NodeHost {
             (_, Some(cluster)) => {
                 let own = cluster.member.node();
                 let owner = cluster.member.owner(volume.id);
-                // What is this node's and not open yet nobody can ask for.
+                // No client can ask for a volume that belongs to this node and is not open yet.
                 Volume::Elsewhere(failed(), owner.filter(|owner| *owner != own))
             }
         }
@@ -190,7 +190,7 @@ impl NodeHost {
         self.node.get()?.upgrade()
     }
 
-    /// How many inodes and extents one of `count` volumes keeps in memory.
+    /// The numbers of inodes and extents that one of `count` volumes keeps in memory.
     fn kept_max(&self, volume: &PoolVolume, count: usize) -> (usize, usize) {
         let extent_bytes = match volume.encryption {
             None => EXTENT_BYTES,
@@ -204,7 +204,7 @@ impl NodeHost {
         )
     }
 
-    /// Divides the memory anew when the number of open volumes or of all volumes changed.
+    /// Divides the memory again when the number of open volumes or of all volumes changed.
     fn share_memory(&self, state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
         let mut open = 0;
         for volume in &state.volumes {
@@ -221,7 +221,7 @@ impl NodeHost {
     }
 }
 
-/// Tells what inodes and extents of open volumes take, about.
+/// Estimates the memory of inodes and extents of open volumes.
 fn tables(pool: &Arc<Pool>) -> impl Fn() -> u64 + Send + Sync + 'static + use<> {
     let pool = Arc::downgrade(pool);
     move || {
@@ -267,7 +267,7 @@ impl Host for NodeHost {
         tier: &PoolTier,
     ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
         let (env, tier, config) = (self.env.clone(), tier.clone(), self.config.clone());
-        // It looks at a directory, which may hang.
+        // This reads a directory, which may hang.
         let opening =
             tokio::task::spawn_blocking(move || crate::tiers::open(&env, pool, &tier, &config));
         Box::pin(async move {
@@ -310,7 +310,7 @@ impl Host for NodeHost {
             .collect();
         self.exports.replace(exports);
         if let Some(cluster) = &self.cluster {
-            // After the exports: whoever hears of it is answered.
+            // After the exports: a client that hears of a volume gets an answer.
             let served = volumes.iter().filter(|(_, service)| is_served(service));
             let served: BTreeSet<VolumeId> = served.map(|(id, _)| *id).collect();
             let clones = state.clones.iter();
@@ -347,7 +347,7 @@ impl Host for NodeHost {
         self.shaper.set(limits.collect());
     }
 
-    /// Whether the next start would find the pool on a folder of those that the configuration names.
+    /// Checks that the next start would find the pool on a configured folder.
     fn may_forget(&self, disk: &PoolDisk, others: &[&PoolDisk]) -> Result<(), String> {
         let is_named = |disk: &PoolDisk| {
             let label = Path::new(&disk.label);
@@ -371,12 +371,13 @@ impl Host for NodeHost {
 
     fn disk_left(&self, disk: Option<Arc<ShardDisk>>) {
         let Some(node) = self.node() else { return };
-        // A disk that was replaced may take long for that, or never end it.
+        // A replaced disk may take long for that, or never end it.
         let task = async move { node.let_go_of(disk).await };
         self.env.spawner.spawn("empty disk", Box::pin(task));
     }
 
-    /// All disks together keep no more files open than before one came, or left, and have the space of a file system once.
+    /// Keeps the limits of all disks together after one came, or left: the open files, and the space of a shared file
+    /// system.
     fn disks_changed(&self, disks: &[Arc<ShardDisk>], members: usize) {
         share_file_systems(disks);
         for disk in disks {
@@ -425,7 +426,7 @@ impl NodeCore {
             write_deadline: config.write_deadline,
             ..SegmentSettings::default()
         };
-        // Parity and compressed copies come beside what waits for its flush.
+        // Parity and compressed copies come on top of data that waits for its flush.
         let in_flight = segments
             .append_bytes_in_flight_max
             .min(budget.dirty_bytes / 2);
@@ -527,12 +528,13 @@ impl NodeCore {
             mounts: OnceLock::new(),
             addresses: OnceLock::new(),
         });
-        // Only here.
+        // Set only here.
         let _ = host.node.set(Arc::downgrade(&inner));
         inner
     }
 
-    /// Opens all volumes, and deletes what deleted ones left. In a cluster this node begins to take those that are its.
+    /// Opens all volumes, and deletes the remains of deleted ones. In a cluster this node begins to take over those
+    /// that it owns.
     pub async fn open_volumes(self: &Arc<Self>) -> Result<(), ChangeFailure> {
         match &self.cluster {
             Some(cluster) => {
@@ -553,7 +555,7 @@ impl NodeCore {
         Ok(())
     }
 
-    /// The name of the node that owns a volume, or why nobody does; `None` if this server is in no cluster.
+    /// The name of the node that owns a volume, or the reason why none does; `None` if this server is in no cluster.
     pub fn owner_name(&self, volume: VolumeId) -> Option<Result<String, String>> {
         let cluster = self.cluster.as_ref()?;
         let view = cluster.member.view();
@@ -576,8 +578,8 @@ impl NodeCore {
             .await;
     }
 
-    /// Does the same again and again, so long after it was done last; ends with the node, which `work` must not keep
-    /// for longer than it needs it.
+    /// Repeats `work`, with this interval after each end. Stops with the node, which `work` must not hold for longer
+    /// than it needs it.
     pub fn every<Work>(
         self: &Arc<Self>,
         name: &'static str,
@@ -601,10 +603,10 @@ impl NodeCore {
         self.env.spawner.spawn(name, Box::pin(task));
     }
 
-    /// Makes the first volume of a new pool. A first start that broke off before is finished.
+    /// Makes the first volume of a new pool. Also completes a first start that broke off.
     pub async fn ensure_first_volume(&self) -> Result<(), NodeError> {
         let state = self.pool.state();
-        // Who deletes the first volume does not get it back: the stage tells.
+        // The stage tells a new pool from one whose first volume was deleted, which does not come back.
         match state.stage {
             Stage::Forming | Stage::Empty => {}
             Stage::InUse => return Ok(()),
@@ -628,7 +630,7 @@ impl NodeCore {
             .map_err(|error| first_volume(error.to_string()))
     }
 
-    /// Everything that metrics show.
+    /// All numbers of the metrics.
     pub fn observe(&self) -> Observed {
         let state = self.pool.state();
         let (services, past) = self.pool.services_and_totals();
@@ -644,7 +646,7 @@ impl NodeCore {
             let (stats, meta) = (fs.stats(), fs.meta().stats());
             let since_open = VolumeTotals::new(&stats, &meta);
             totals_of_all += since_open;
-            // One that is being deleted is not listed any more.
+            // A volume that is being deleted is no longer listed.
             let Some(volume) = state.volumes.iter().find(|volume| volume.id == *id) else {
                 continue;
             };
@@ -724,7 +726,7 @@ impl NodeCore {
         }
     }
 
-    /// How the disks of this server answer, by their ids.
+    /// The response of this server's disks, by their ids.
     fn disk_answers(&self) -> HashMap<DiskId, Counts> {
         let disks = self.pool.disks();
         let counts =
@@ -760,7 +762,7 @@ pub(crate) mod tests {
             ..cairn_config::Settings::default()
         };
         let config = settings.resolve(1).unwrap();
-        // What an earlier one of this process leaves in the background may take a moment to end.
+        // An earlier node of this process may need a moment to end its background work.
         let pool = open_pool_in_time(&env, &config, DiskHints::default())
             .await
             .unwrap();

@@ -5,12 +5,12 @@ use cairn_admin::api::ErrorKind;
 use cairn_base::Ino;
 use cairn_fs::{Credentials, FileKind, Fs, FsError, ROOT};
 
-/// The names of a path, without what is empty.
+/// The names of a path, without empty ones.
 pub(crate) fn names_of(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|name| !name.is_empty())
 }
 
-/// The directory at a path. `only` says what it is about, to who names something else.
+/// The directory at a path. `only` is the message for a path that is not a directory.
 pub(crate) async fn directory_at(fs: &Fs, path: &str, only: &str) -> Result<Ino, ControlError> {
     let invalid = |message: String| ControlError::new(ErrorKind::Invalid, message);
     let mut at = ROOT;

@@ -1,6 +1,6 @@
 //! Answers the admin API about designs.
 //!
-//! Owns: how goals are read from words, what of a plan is shown. Must not know: the model; that is crate `plan`.
+//! Owns: parsing goals, the view of a plan. Must not know: the model; that is crate `plan`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use futures_util::future::{Either, select};
 
 use crate::control::Controller;
 
-/// How long a plan may wait for those before it.
+/// Maximum time that a plan waits for earlier ones.
 const PATIENCE: Duration = Duration::from_secs(10);
 const REGION_DEFAULT: &str = "us-east-1";
 
@@ -35,7 +35,7 @@ fn invalid(message: impl std::fmt::Display) -> ControlError {
     ControlError::new(ErrorKind::Invalid, message.to_string())
 }
 
-/// A value that has a few words.
+/// A value of a small set of words.
 fn word<T: Copy>(key: &str, value: &str, known: &[(&str, T)]) -> Result<T, ControlError> {
     let found = known.iter().find(|(name, _)| *name == value);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -248,7 +248,7 @@ fn template(ask: &PlanTemplateAsk, now_seconds: i64) -> Result<PlanFile, Control
 }
 
 impl Controller {
-    /// Computes on a thread that may be busy, one at a time, also if those who asked are gone: they must not take the
+    /// Computes on a thread that may be busy, one plan at a time, also if the caller is gone: plans must not take the
     /// processors from clients.
     async fn planning<T: Send + 'static>(
         &self,

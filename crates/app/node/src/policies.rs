@@ -207,7 +207,7 @@ impl PolicyControl for Controller {
             self.allow_protection(&volume, policy.protection).await?;
             let done = fs.set_dir_policy(dir, policy).await;
             let view = done.map_err(|error| policy_refused(&volume, &path, error))?;
-            // It may have been forgotten before the directory said it.
+            // The permission may have been withdrawn before the directory had the policy.
             self.allow_protection(&volume, policy.protection).await?;
             tracing::info!(%volume, %path, ?policy, "policy of a directory set");
             view_of(&fs, &volume, &settings, &view).await

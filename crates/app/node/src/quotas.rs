@@ -94,7 +94,7 @@ fn check_limit(what: &str, limit: &QuotaLimitView) -> Result<(), ControlError> {
     }
 }
 
-/// Whose id it is, if it is about one.
+/// The id of the user or group, if the quota has one.
 fn id_of(of: QuotaOf, id: Option<u32>) -> Result<u32, ControlError> {
     match (of.has_id(), id) {
         (true, Some(id)) => Ok(id),
@@ -140,7 +140,7 @@ async fn view_of(fs: &Fs, quota: cairn_fs::QuotaView) -> Result<QuotaView, Contr
 }
 
 impl Controller {
-    /// The volume's hard limit on bytes is one of its settings, by which its class of service goes, too.
+    /// The volume's hard limit on bytes is one of its settings, which its class of service uses, too.
     async fn set_volume_limit(
         &self,
         name: &VolumeName,
@@ -249,7 +249,7 @@ impl QuotaControl for Controller {
                 }
             }
             if limits.bytes.is_none() && limits.files.is_none() {
-                // All that it has is in the volume's settings.
+                // This quota is only in the volume's settings.
                 match fs.remove_quota(dir, kind, id).await {
                     Ok(()) | Err(FsError::NotFound) => {}
                     Err(error) => return Err(refused(&set.path, error)),

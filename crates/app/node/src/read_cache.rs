@@ -1,4 +1,4 @@
-//! The read caches of a node: opened, added, removed, closed, and what is told of them.
+//! The read caches of a node: opened, added, removed, closed, and their views.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,10 +19,10 @@ use tokio::time::timeout;
 
 use crate::node::{ChangeFailure, NodeCore};
 
-/// A start waits for them for so long. Without one everything is served as well, only slower.
+/// Maximum time that a start waits for them. Without a cache everything is served, only slower.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 
-/// Those that are open, and why others are not; one that is being opened is in neither.
+/// The open caches, and the reasons why others are not open; a cache that is being opened is in neither.
 #[derive(Default)]
 pub struct ReadCaches(Mutex<BTreeMap<DiskId, Result<Arc<DiskCache>, String>>>);
 
@@ -37,7 +37,7 @@ impl ReadCaches {
     }
 }
 
-/// Has reads look in all that are open.
+/// Makes reads use all open caches.
 fn use_them(inner: &NodeCore) {
     let caches = inner.read_caches.open().into_iter();
     let caches = caches.map(|(id, cache)| (id, cache as Arc<dyn ReadCache>));
@@ -47,9 +47,9 @@ fn use_them(inner: &NodeCore) {
     }
 }
 
-/// Opens a cache, for a thread of its own: files are made and opened in it, and its disk may hang.
+/// Opens a cache, on a thread of its own: this makes and opens files, and the disk may hang.
 ///
-/// `create`: makes the folder if it is not there. One of a drive that is not mounted is not made.
+/// `create`: makes a missing folder. The folder of an unmounted drive is not made.
 fn opening(
     inner: &NodeCore,
     cache: &PoolCache,
@@ -75,7 +75,7 @@ fn opening(
     }
 }
 
-/// Opens all that there are. One whose disk takes long is used once it is open.
+/// Opens all caches. One on a slow disk is used once it is open.
 pub async fn open_all(inner: &Arc<NodeCore>) {
     let caches = inner.pool.state().caches.clone();
     let all = caches.into_iter().map(|cache| {
@@ -124,7 +124,7 @@ impl NodeCore {
                 cache.folder
             )));
         }
-        // As with folders of disks, few of those that hang are tried at a time.
+        // As for folders of disks, the number of unresponsive ones that are tried at a time is limited.
         let opened = self
             .answer_of(&cache.folder, opening(self, &cache, add.create))
             .await?;
@@ -146,7 +146,7 @@ impl NodeCore {
         Ok(view(self, &cache))
     }
 
-    /// Uses a cache no more, and empties its folder.
+    /// Stops using a cache, and empties its folder.
     pub async fn cache_remove(&self, words: &str) -> Result<(), ChangeFailure> {
         let _joining = self.joining.lock().await;
         let state = self.pool.state();
@@ -211,13 +211,13 @@ fn view(inner: &NodeCore, cache: &PoolCache) -> CacheView {
     }
 }
 
-/// So that the next start finds all that they have.
+/// Stores the indexes, so that the next start finds all contents.
 pub async fn close_all(inner: &NodeCore) {
     let open = inner.read_caches.open();
     join_all(open.iter().map(|(_, cache)| cache.close())).await;
 }
 
-/// Those that are not used.
+/// Warnings for caches that are not used.
 pub fn warnings(inner: &NodeCore) -> Vec<Warning> {
     let views = inner.cache_list().caches.into_iter();
     let warnings = views.filter_map(|cache| {

@@ -1,7 +1,7 @@
-//! The files that tell others where the server is.
+//! The files that tell others the server's addresses.
 //!
-//! `server.json` in the runtime folder is how `cairn` commands of the same user find the server;
-//! the ready file is the same content at a place of the operator's choice.
+//! `server.json` in the runtime folder is how `cairn` commands of the same user find the server; the ready file has
+//! equal contents at a path of the operator's choice.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,17 +15,17 @@ use rustix::fs::{Mode, OFlags};
 /// Name of the file in the runtime folder.
 pub const SERVER_FILE_NAME: &str = "server.json";
 
-/// The names of the files of further servers on this machine, around the number of the process.
+/// The names of the files of further servers on this machine: these two parts around the process number.
 const SERVER_FILE_PREFIX: &str = "server-";
 const SERVER_FILE_SUFFIX: &str = ".json";
-/// More servers than this on one machine are not looked for.
+/// Maximum number of servers on one machine that are looked for.
 const SERVER_FILES_MAX: usize = 256;
 
-/// Where a server that the system runs says where it is.
+/// The runtime folder of a server that the system runs.
 pub const SYSTEM_RUNTIME_FOLDER: &str = "/run/cairn";
 
-/// Where `server.json` is written and looked for: `$CAIRN_RUNTIME_DIR`, `/run/cairn` for root and
-/// under systemd, else `$XDG_RUNTIME_DIR/cairn`, else the user's state folder; none without any of them.
+/// The folder of `server.json`: `$CAIRN_RUNTIME_DIR`, `/run/cairn` for root and under systemd, otherwise
+/// `$XDG_RUNTIME_DIR/cairn`, otherwise the user's state folder; none without any of them.
 pub fn runtime_folder() -> Option<PathBuf> {
     if let Some(folder) = absolute(std::env::var_os("CAIRN_RUNTIME_DIR")) {
         return Some(folder);
@@ -42,13 +42,13 @@ pub fn runtime_folder() -> Option<PathBuf> {
     of_user.or_else(|| crate::state_folder::find(None))
 }
 
-/// The folder that a variable names. A relative path, or nothing, would mean what is below whatever folder one happens
-/// to be in, which may be anybody's. Source: XDG Base Directory Specification, "Basics".
+/// The folder in a variable. A relative or empty path would depend on the present directory, which another user may
+/// control. Source: XDG Base Directory Specification, "Basics".
 fn absolute(value: Option<OsString>) -> Option<PathBuf> {
     value.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// As the kernel knows the processes of this program.
+/// The kernel's name for processes of this program.
 const PROGRAM_NAME: &str = "cairn";
 
 /// The folder that a file is in.
@@ -58,8 +58,8 @@ pub fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Writes the file whole or not at all: who waits for it never sees half of it. Its folder must be
-/// there: one that was misspelt would not be found by who waits.
+/// Writes the file atomically: a waiting reader never sees half of it. Its folder must exist: a reader would not find
+/// the file in a misspelt one.
 pub fn write(path: &Path, ready: &ReadyFile) -> std::io::Result<()> {
     let parent = folder_of(path);
     let mut file = tempfile::Builder::new()
@@ -68,11 +68,11 @@ pub fn write(path: &Path, ready: &ReadyFile) -> std::io::Result<()> {
     serde_json::to_writer_pretty(&mut file, ready)?;
     file.write_all(b"\n")?;
     let made = file.persist(path).map_err(|error| error.error)?;
-    // Only the addresses are in it: other users may ask where the server is.
+    // It has only the addresses: other users may ask for them.
     made.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
 }
 
-/// The file of this process in a folder that several servers may use: the usual one, unless another server that runs
+/// The file of this process in a folder that several servers may use: the usual one, unless another running server
 /// has that.
 pub fn server_file(folder: &Path) -> PathBuf {
     let usual = folder.join(SERVER_FILE_NAME);
@@ -85,7 +85,7 @@ pub fn server_file(folder: &Path) -> PathBuf {
     }
 }
 
-/// All files of servers in a folder that can be read, with the users whose they are: the usual one first.
+/// All readable files of servers in a folder, with the users that own them: the usual one first.
 pub fn read_all(folder: &Path) -> Vec<(ReadyFile, u32)> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -98,9 +98,9 @@ pub fn read_all(folder: &Path) -> Vec<(ReadyFile, u32)> {
     files.filter_map(|path| read_with_owner(&path)).collect()
 }
 
-/// Whether the process that wrote a file of this user runs. Its number may have been given again, and to whom is told by
-/// the user. The number of a process in a container is another one here, or none: nor is the address in its file one that
-/// is known to lead there from here, so that such a server has to be named.
+/// Whether the process that wrote a file of this user runs. Another process may have its number by now; the user
+/// tells them apart. The number of a process in a container is different here, or unknown, and so is the way to the
+/// address in its file: such a server has to be named.
 pub fn runs(pid: u32, owner: u32) -> bool {
     let process = |pid: &str| Path::new("/proc").join(pid);
     let program = |pid: &str| std::fs::read_to_string(process(pid).join("comm"));
@@ -108,13 +108,13 @@ pub fn runs(pid: u32, owner: u32) -> bool {
     let is_owners = process(&pid)
         .metadata()
         .is_ok_and(|process| process.uid() == owner);
-    // Many others are root's. This one may have another name, which the server has then, too.
+    // Root has many other processes. This program may have another name, which the server has then, too.
     let is_ours =
         |name: &str| name.starts_with(PROGRAM_NAME) || program("self").is_ok_and(|own| own == name);
     is_owners && program(&pid).is_ok_and(|name| is_ours(&name))
 }
 
-/// Removes the file if it is still this process's.
+/// Removes the file if it still belongs to this process.
 pub fn remove(path: &Path) {
     let ours = read(path).is_some_and(|ready| ready.pid == std::process::id());
     if ours {
@@ -122,17 +122,16 @@ pub fn remove(path: &Path) {
     }
 }
 
-/// Reads the file; none if it is not there or is something else.
+/// Reads the file; `None` if it does not exist or has other contents.
 pub fn read(path: &Path) -> Option<ReadyFile> {
     read_with_owner(path).map(|(ready, _)| ready)
 }
 
-/// As [`read`], with the user whose file it is: that of what was read, for another file may be at the path before or
-/// after.
+/// As [`read`], with the owner of the file that was read: another file may be at the path before or after.
 pub fn read_with_owner(path: &Path) -> Option<(ReadyFile, u32)> {
-    /// Longer ones are not ours, in bytes.
+    /// Longer files are not ours, in bytes.
     const LEN_BYTES_MAX: u64 = 1 << 20;
-    // Neither a link to somewhere else, nor a pipe that waits for its writer.
+    // Neither a link to another place, nor a pipe that waits for its writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
@@ -210,7 +209,7 @@ mod tests {
         }
     }
 
-    /// The second one wrote over the file of the first, whose commands then found the second.
+    /// The second server overwrote the file of the first, whose commands then found the second.
     #[test]
     fn servers_on_one_machine_have_a_file_each() {
         let folder = tempfile::tempdir().unwrap();

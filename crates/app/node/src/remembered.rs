@@ -1,9 +1,10 @@
-//! Which pools this server served, and on which disks.
+//! The pools that this server served, with their disks.
 //!
-//! Owns: the file of each pool in the state folder, and whether folders were those of one. Must not know: what is in folders.
+//! Owns: the file of each pool in the state folder, and the check whether folders belonged to one. Must not know: the
+//! contents of folders.
 //!
-//! It lies beside the data. Where the drives of a pool are not mounted, their folders are empty or not there, as those of a pool
-//! that is to be made. This file tells the two apart.
+//! The file lies beside the data. Where the drives of a pool are not mounted, their folders are empty or missing,
+//! like those of a new pool. This file tells the two apart.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -16,17 +17,17 @@ use crate::token;
 
 const NAME_PREFIX: &str = "pool-";
 const NAME_SUFFIX: &str = ".json";
-/// Files of pools that are read. More than any server had.
+/// Maximum number of files of pools that are read; more than any server had.
 const POOLS_MAX: usize = 1024;
-/// A pool of as many disks as there may be, with long paths, has less.
+/// Maximum size; a pool with the maximum number of disks and long paths has less.
 const LEN_BYTES_MAX: u64 = 4 << 20;
 
-/// What is remembered of a pool.
+/// The list of a pool's disks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RememberedPool {
     pub pool: String,
-    /// The folders of its disks. A disk that left is none of them: its folder may become another pool.
+    /// The folders of its disks. A disk that left is not among them: its folder may become another pool.
     pub disks: Vec<String>,
 }
 
@@ -35,14 +36,14 @@ fn path_of(state_folder: &Path, pool: &str) -> PathBuf {
     state_folder.join(format!("{NAME_PREFIX}{pool}{NAME_SUFFIX}"))
 }
 
-/// Remembers a pool, in the place of what was remembered of it. Writes nothing if that is the same.
+/// Stores a pool, and replaces its earlier file. Writes nothing if they are equal.
 pub fn keep(
     state_folder: &Path,
     pool: &RememberedPool,
     entropy: &dyn Entropy,
 ) -> std::io::Result<()> {
     let path = path_of(state_folder, &pool.pool);
-    // One that cannot be read is written anew.
+    // An unreadable file is rewritten.
     if read(&path).is_ok_and(|known| known == *pool) {
         return Ok(());
     }
@@ -51,9 +52,9 @@ pub fn keep(
     token::write_anew(&path, &text, entropy)
 }
 
-/// Refuses to make a pool in folders that a remembered one had. `folders`: where they are.
+/// Refuses to make a pool in folders of a stored one. `folders`: their real paths.
 ///
-/// A file that cannot be read is an error, too: it may be of such a pool.
+/// An unreadable file is an error, too: it may be of such a pool.
 pub fn require_none(state_folder: &Path, folders: &[String]) -> Result<(), NodeError> {
     for (path, pool) in load(state_folder)? {
         if folders.iter().any(|folder| pool.disks.contains(folder)) {
@@ -95,7 +96,7 @@ fn load(state_folder: &Path) -> Result<Vec<(PathBuf, RememberedPool)>, NodeError
         let pool = read(&path).map_err(|error| failed(&path, error))?;
         pools.push((path, pool));
     }
-    // The same one is told each time.
+    // Sorted, so that each call reports the same pool.
     pools.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(pools)
 }
@@ -137,7 +138,7 @@ mod tests {
                 Err(other) => panic!("{other}"),
             }
         };
-        // The folder need not be there.
+        // The folder may be missing.
         assert_eq!(refused(&["/srv/disk1"]), None);
         std::fs::create_dir(&state).unwrap();
         let keep = |pool: &RememberedPool| keep(&state, pool, &OsEntropy).unwrap();
@@ -179,7 +180,7 @@ mod tests {
             };
             assert_eq!(told, path);
         }
-        // A server that has its pool writes it anew.
+        // A server that has its pool rewrites the file.
         keep(root.path(), &own, &OsEntropy).unwrap();
         assert_eq!(read(&path).unwrap(), own);
     }

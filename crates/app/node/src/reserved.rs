@@ -1,6 +1,7 @@
-//! Space that is set aside for LUNs of a cluster: what volumes of this node need is told, and what others need is left free.
+//! Space that is reserved for LUNs in a cluster: reports the needs of this node's volumes, and leaves the
+//! reservations of other nodes free.
 //!
-//! Owns: when that is looked at. Must not know: how it is told (`cairn_owner`), how it is left free (`cairn_fs`).
+//! Owns: when that is checked. Must not know: how it is reported (`cairn_owner`), how space is left free (`cairn_fs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use parking_lot::Mutex;
 
 use crate::node::NodeCore;
 
-/// How often what volumes need is compared with what is told of them. Bytes that a LUN gives back are garbage for longer.
+/// Interval at which the volumes' needs are compared with the reports of them. Bytes that a LUN gives back are
+/// garbage for longer.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The nodes of the cluster.
@@ -30,7 +32,7 @@ impl Claims for ClusterClaims {
     }
 }
 
-/// Leaves free what others have set aside, from before this node serves its first volume until it ends.
+/// Leaves the reservations of other nodes free, from before this node serves its first volume until it ends.
 pub(crate) fn tend(inner: &Arc<NodeCore>, member: &Arc<ClusterMember>) {
     inner
         .dirty
@@ -55,7 +57,7 @@ pub(crate) fn tend(inner: &Arc<NodeCore>, member: &Arc<ClusterMember>) {
         let (member, alone) = (told.upgrade(), Arc::clone(&alone));
         async move {
             if let Some(member) = member {
-                // A volume is served, or is not any more, without a word of the map.
+                // The start or end of a volume's service does not show in the map.
                 heed(&inner, &member, &alone);
                 tell(&inner, &member).await;
             }
@@ -63,7 +65,7 @@ pub(crate) fn tend(inner: &Arc<NodeCore>, member: &Arc<ClusterMember>) {
     });
 }
 
-/// `alone`: held meanwhile, so that what others are told to be heeded is never of a later view than what is.
+/// `alone`: held meanwhile, so that the view that this node reports as followed is never newer than the one it follows.
 fn heed(inner: &NodeCore, member: &ClusterMember, alone: &Mutex<()>) {
     let _alone = alone.lock();
     let services = inner.pool.services();
@@ -73,7 +75,7 @@ fn heed(inner: &NodeCore, member: &ClusterMember, alone: &Mutex<()>) {
     inner
         .dirty
         .set_elsewhere(found.reserved_bytes, found.unflushed_bytes);
-    // Others hear of it when it is so.
+    // Other nodes hear of it when it is true.
     member.note_reserved_seen(found.seen);
 }
 

@@ -1,7 +1,6 @@
 //! Starts and stops a node.
 //!
-//! Owns: threads, sockets, the order: disks, pool, volumes, then the servers; the other way round
-//! at the end.
+//! Owns: threads, sockets, the order: disks, pool, volumes, then the servers; the reverse at the end.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -47,40 +46,40 @@ use crate::san::{self, IscsiServer};
 use crate::state_folder;
 use crate::token;
 
-/// Where clients look for the port mapper.
+/// The port at which clients look for the port mapper.
 const RPCBIND_PORT: u16 = 111;
-/// How long requests under way may take at the end.
+/// Maximum time for running requests at the end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// How long requests under way may take at the end in a cluster, where other nodes answer the calls that clients send again.
+/// Maximum time for running requests at the end in a cluster, where other nodes answer the calls that clients repeat.
 const STOP_GRACE_IN_CLUSTER: Duration = Duration::from_secs(3);
-/// A member of etcd that most others do not answer is killed after so long.
+/// A member of etcd that gets no answer from most others is killed after so long.
 const ETCD_STOP_MAX: Duration = Duration::from_secs(2);
-/// A node without a lease ends within so long.
+/// A node without a lease ends within this time.
 const STOP_MAX: Duration = Duration::from_secs(10);
 const _: () = assert!(
     CUT_OFF_MAX.as_millis() + ETCD_STOP_MAX.as_millis() < STOP_MAX.as_millis()
         && STOP_GRACE_IN_CLUSTER.as_millis() < CUT_OFF_MAX.as_millis()
 );
-/// How often disks get a new pool file: an older copy of a disk is known by an older file.
+/// Interval at which disks get a new pool file: an older copy of a disk is recognised by its older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
-/// How often it is looked whether a disk that is well again lacks something.
+/// Interval of the check whether a recovered disk lacks data.
 const RETURNED_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is looked whether a disk that was given up has proven that it answers again.
+/// Interval of the check whether a given-up disk has proven that it answers again.
 const PROVEN_INTERVAL: Duration = Duration::from_secs(1);
-/// How often places at which readers met damage are looked at again.
+/// Interval at which corrupt places that readers met are checked again.
 const DAMAGED_INTERVAL: Duration = Duration::from_secs(30);
-/// Files that say where the server is are removed in so long when it ends, or stay.
+/// Maximum time to remove the files with the server's addresses at its end; then they stay.
 const UNANNOUNCE_MAX: Duration = Duration::from_secs(2);
-/// Threads for what blocks: copying and deleting files of metadata.
+/// Threads for blocking work: copying and deleting files of metadata.
 pub const BLOCKING_THREADS_MAX: usize = 16;
 
-/// A node that serves. Dropped without [`Self::stop`] it leaves what a crash leaves.
+/// A node that serves. If it is dropped without [`Self::stop`], it leaves the state of a crash.
 pub struct Node {
     runtime: Runtime,
     started: Started,
 }
 
-/// What runs on the runtime.
+/// The parts that run on the runtime.
 struct Started {
     inner: Arc<NodeCore>,
     controller: Arc<Controller>,
@@ -91,11 +90,11 @@ struct Started {
     admin_stop: oneshot::Sender<()>,
     admin: JoinHandle<()>,
     created: bool,
-    /// By which the admin API is known over HTTPS.
+    /// The certificates by which clients know the admin API over HTTPS.
     certificate_pem: Option<String>,
 }
 
-/// Sockets, bound before anything else: a port that is taken should not cost a recovery.
+/// Sockets, bound before anything else: a used port should not cost a recovery.
 struct Sockets {
     nfs: TcpListener,
     nfs_address: SocketAddr,
@@ -138,19 +137,19 @@ impl Node {
         let begun = Instant::now();
         let token_path = state_folder::token_path(&config)?;
         let keys = KeyHolder::new(config.master_keys.clone());
-        // Secrets and volumes whose keys cannot be had wait for them, and all others do not.
+        // Secrets and volumes whose keys are missing wait for them, and all others do not.
         runtime.block_on(keys.look());
         let (pool, cluster) = open_pool(runtime, &env, &config, &keys)?;
         let created = pool.opened.created;
         tell_opened(&pool, begun);
-        // Also of those that were added to a running server.
+        // Also outside of disks that were added to a running server.
         state_folder::require_apart(&token_path, &disk_folders(&pool))?;
         let token = token::load_or_make(&token_path, &*env.entropy)?;
         let certificate = certificate::of_admin(&env, &config);
         let certificate = certificate.map_err(NodeError::Certificate)?;
         let inner = NodeCore::new(env, config, pool, token_path, cluster, keys);
         inner.begin_to_remember();
-        // Before anything is asked of the disks: one that hangs is given up in time.
+        // Before the first call on the disks: an unresponsive one is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         // Before volumes are opened: that takes memory.
         memory::tend(&inner.memory).map_err(NodeError::Runtime)?;
@@ -201,7 +200,7 @@ impl Node {
             None => (None, None),
         };
         let admin = runtime.spawn(server.serve(listener, certificate, async {
-            // Ready too when the sender is dropped: a node that is gone serves nothing.
+            // Also ready when the sender is dropped: a node that is gone serves nothing.
             let _ = stopped.await;
         }));
         Ok(Started {
@@ -218,7 +217,7 @@ impl Node {
         })
     }
 
-    /// What the ready file says.
+    /// The contents of the ready file.
     pub fn ready(&self) -> ReadyFile {
         let pool = self.started.inner.pool.state();
         let token_path = &self.started.inner.token_path;
@@ -243,12 +242,12 @@ impl Node {
         }
     }
 
-    /// Notes files that say what [`Self::ready`] said, to be removed by [`Self::unannounce`].
+    /// Notes files with the contents of [`Self::ready`], which [`Self::unannounce`] removes.
     pub fn announced(&self, files: &[PathBuf]) {
         *self.started.inner.announced.lock() = files.to_vec();
     }
 
-    /// Removes these files. One on a disk that hangs is waited for briefly only.
+    /// Removes these files. Waits only briefly for a file on an unresponsive disk.
     pub fn unannounce(&self) {
         let files = std::mem::take(&mut *self.started.inner.announced.lock());
         let (done, ended) = std::sync::mpsc::channel();
@@ -256,7 +255,7 @@ impl Node {
             for file in files {
                 ready::remove(&file);
             }
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = done.send(());
         });
         let _ = ended.recv_timeout(UNANNOUNCE_MAX);
@@ -266,7 +265,7 @@ impl Node {
         self.runtime.block_on(self.started.controller.status_now())
     }
 
-    /// Whether the pool was made by this start.
+    /// Whether this start made the pool.
     pub fn created(&self) -> bool {
         self.started.created
     }
@@ -275,23 +274,24 @@ impl Node {
         &self.started.inner.config
     }
 
-    /// Runs a future on the node's threads, such as one that waits for a signal.
+    /// Runs a future on the node's threads, for example a wait for a signal.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
     }
 
-    /// Has a process beside this one take the node's addresses away and end its lease as soon as this one is gone, if it is in a cluster. `program`: this
-    /// program; asked for [`cluster::guardian::COMMAND`] it runs [`cluster::guardian::run`].
+    /// Starts a process beside this one that removes the node's addresses and ends its lease as soon as this process
+    /// is gone, if the node is in a cluster. `program`: this program; with the argument
+    /// [`cluster::guardian::COMMAND`] it runs [`cluster::guardian::run`].
     pub fn guard_lease(&self, program: PathBuf) {
         let inner = &self.started.inner;
-        // NFS serves by now, and with it the addresses are tended.
+        // NFS serves by now, and the addresses are tended with it.
         if let (Some(cluster), Some(addresses)) = (&inner.cluster, inner.addresses.get()) {
             let guarding = cluster.guard_lease(program, addresses.placed());
             self.runtime.spawn(guarding);
         }
     }
 
-    /// Waits until this node may go on no more in its cluster, and says why; for ever, if it is in none.
+    /// Waits until this node has to leave its cluster, and returns the reason; waits for ever, if it is in none.
     pub async fn over(&self) -> cairn_owner::Ended {
         match &self.started.inner.cluster {
             Some(cluster) => cluster.member.over().await,
@@ -299,9 +299,9 @@ impl Node {
         }
     }
 
-    /// Takes no more requests, finishes those under way, makes everything durable and ends.
+    /// Takes no more requests, finishes the running ones, makes everything durable and ends.
     ///
-    /// A node of a cluster that has no lease (etcd does not answer, for example) ends within [`STOP_MAX`].
+    /// A node of a cluster without a lease (etcd does not answer, for example) ends within [`STOP_MAX`].
     pub fn stop(self) {
         let inner = Arc::clone(&self.started.inner);
         let cluster = inner.cluster.as_ref();
@@ -319,7 +319,7 @@ impl Node {
             if let Some(cluster) = cluster
                 && let Some(addresses) = inner.addresses.get()
             {
-                // First: clients that come to them are to find another node, and this one answers until then.
+                // First: clients of these addresses should find another node, and this one answers until then.
                 cluster.member.leave_addresses();
                 let left = addresses.leave_pools(&cluster.member);
                 ending
@@ -334,7 +334,7 @@ impl Node {
                 None => STOP_GRACE,
                 Some(_) => STOP_GRACE_IN_CLUSTER,
             };
-            // Side by side: a client of one that does not end costs the others no time.
+            // Concurrently: a client that does not end costs the others no time.
             let requests = async {
                 tokio::join!(
                     self.started.iscsi.stop(grace),
@@ -379,8 +379,8 @@ impl Node {
         let is_left_behind = ending.is_over() || inner.env.spawner.thread_count() > 0;
         drop(inner);
         if is_left_behind {
-            // A volume was left behind, and its thread waits for a disk, or with this runtime's timers, which must stay. It
-            // ends with the process.
+            // A volume was abandoned, and its thread waits for a disk, or with this runtime's timers, which must
+            // stay. It ends with the process.
             std::mem::forget(self.runtime);
             return;
         }
@@ -388,7 +388,7 @@ impl Node {
     }
 }
 
-/// Where people and programs find the admin API: by the name that the operator gave, or by the address.
+/// The URL of the admin API for people and programs: with the name that the operator gave, or with the address.
 fn admin_url(certificate: Option<&AdminCertificate>, address: SocketAddr) -> String {
     let Some(certificate) = certificate else {
         return format!("http://{}", reachable(address));
@@ -402,21 +402,21 @@ fn admin_url(certificate: Option<&AdminCertificate>, address: SocketAddr) -> Str
     }
 }
 
-/// The folders of the disks that are used.
+/// The folders of the used disks.
 fn disk_folders(pool: &PoolDisks) -> Vec<PathBuf> {
     let folders = pool.opened.disks.iter();
     let folders = folders.filter_map(|disk| disk.disk().folder().map(Path::to_owned));
     folders.collect()
 }
 
-/// Starts the thread that watches disks; it ends with the pool. A thread of its own: those of the runtime may all be in
-/// RocksDB, waiting for the disk that hangs.
+/// Starts the thread that watches disks; it ends with the pool. A thread of its own: those of the runtime may all be
+/// in RocksDB, waiting for the disk that hangs.
 fn tend_watch(pool: &Arc<Pool>) -> std::io::Result<()> {
     let watched = Arc::downgrade(pool);
     let mut look_at = pool.env.clock.monotonic();
     let mut looking = watch::Looking::new(look_at);
     let work = move || {
-        // Also of a pool that stops: its end waits for disks.
+        // Also while the pool stops: its end waits for disks.
         while let Some(pool) = watched.upgrade() {
             let now = pool.env.clock.monotonic();
             if now >= look_at {
@@ -457,7 +457,7 @@ fn start_nfs(
     );
     let nfs3 = nfs3.map_err(|error| failed(error.into()))?;
     inner.pool.clients.watch(nfs3.request_counter());
-    // Only here.
+    // Set only here.
     let _ = inner.mounts.set(Box::new(nfs3.mounts()));
     let mut server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     if let Some(cluster) = &inner.cluster {
@@ -477,7 +477,7 @@ fn start_nfs(
         cluster.serve_rpc(running.forwarded());
         let more = running.more_addresses(tokio::runtime::Handle::current());
         let addresses = Addresses::new(inner.env.clone(), inner.config.address_hook.clone(), more);
-        // Only here.
+        // Set only here.
         let _ = inner.addresses.set(Arc::clone(&addresses));
         cluster.member.on_leaving(Arc::clone(&addresses) as _);
         let tending = addresses.tend(Arc::downgrade(&inner.pool), Arc::clone(&cluster.member));
@@ -509,7 +509,7 @@ fn open_pool(
         None => Vec::new(),
     };
     let state_folder = state_folder::find(config.state_dir.as_deref());
-    // In a cluster the disks have no secret that a node makes with its pool: file handles are signed with a key of the folder.
+    // In a cluster the disks have no secret that a node makes with its pool: a key of the folder signs file handles.
     let keys_problem = keys.problem().filter(|_| place.is_none());
     let known = DiskHints {
         disks: &known,
@@ -620,7 +620,7 @@ fn admin_server(
     ))
 }
 
-/// Begins what the node does by itself from now on.
+/// Begins the node's background work.
 fn tend(
     runtime: &Runtime,
     inner: &Arc<NodeCore>,
@@ -629,7 +629,7 @@ fn tend(
     let (spare_bytes, idle_after) = (inner.config.disk_spare_bytes, inner.config.idle_after);
     cairn_pool::idle_spares::tend(&inner.pool, spare_bytes, idle_after);
     runtime.block_on(async {
-        // Twice: the second one says that the first is there.
+        // Twice: the second one records that the first is there.
         inner.pool.renew().await;
         inner.pool.renew().await;
         cairn_pool::scrub::tend(&inner.pool).await;
@@ -659,7 +659,7 @@ fn tend(
     Ok(())
 }
 
-/// Answers for the names of address pools until the runtime ends. To be called on the runtime.
+/// Answers for the names of address pools until the runtime ends. Must be called on the runtime.
 fn start_dns(inner: &Arc<NodeCore>, udp: UdpSocket, tcp: TcpListener) -> Result<(), NodeError> {
     let address = tcp.local_addr().map_err(NodeError::Runtime)?;
     let failed = |source| listen_error("DNS", address, source);
@@ -698,7 +698,7 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
                 rpcbind.push(tcp);
                 rpcbind_udp.push(udp);
             }
-            // Whoever did not ask for it can do without: their clients name the ports.
+            // A user that did not ask for it can do without: their clients name the ports.
             Err(NodeError::Listen { source, .. }) if config.rpcbind.is_none() => {
                 tracing::info!(
                     reason = %source,
@@ -777,7 +777,7 @@ fn listen_error(what: &'static str, address: SocketAddr, source: std::io::Error)
 fn reachable(address: SocketAddr) -> SocketAddr {
     use std::net::{IpAddr, Ipv4Addr};
     if address.ip().is_unspecified() {
-        // An IPv6 socket for all addresses takes IPv4 as well.
+        // A wildcard IPv6 socket accepts IPv4 as well.
         SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
     } else {
         address

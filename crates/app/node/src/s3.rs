@@ -29,8 +29,8 @@ use crate::node::NodeCore;
 pub struct S3Server(Mutex<Option<Running>>);
 
 impl S3Server {
-    /// Serves on a socket that is bound, or binds the usual one as soon as it is needed. A node of a cluster serves what
-    /// others pass on in any case, and is needed when any of them is.
+    /// Serves on a bound socket, or binds the usual one as soon as it is needed. A node of a cluster always serves
+    /// forwarded requests, and needs the socket when any node does.
     pub fn tend(
         self: &Arc<Self>,
         inner: &Arc<NodeCore>,
@@ -120,9 +120,9 @@ impl S3Server {
     }
 }
 
-/// How often other nodes are asked whether they have buckets, until one has.
+/// Interval at which other nodes are asked whether they have buckets, until one has.
 const NEEDED_INTERVAL: Duration = Duration::from_secs(5);
-/// The certificate of HTTPS, if there is to be one.
+/// The certificate of HTTPS, if it is configured.
 fn certificate(inner: &Arc<NodeCore>) -> Result<Option<Arc<Certificate>>, String> {
     let paths = inner.config.s3_certificate.clone();
     let found = paths
@@ -131,7 +131,7 @@ fn certificate(inner: &Arc<NodeCore>) -> Result<Option<Arc<Certificate>>, String
     Ok(found.map(|(certificate, _)| certificate))
 }
 
-/// What the server is made with.
+/// The shared parts of the server.
 pub fn shared(inner: &Arc<NodeCore>) -> Result<Arc<ServerCore>, String> {
     let held = usize::try_from(inner.budget.s3_bytes()).unwrap_or(usize::MAX);
     let settings = cairn_s3::Settings {
@@ -234,7 +234,7 @@ fn bucket_view(
     })
 }
 
-/// What is said of a key is kept for ever, and shown in lists.
+/// The description of a key is kept for ever, and shown in lists.
 fn check_lengths(create: &AccessKeyCreate) -> Result<(), ControlError> {
     let refuse = |message| Err(ControlError::new(ErrorKind::Invalid, message));
     if create.note.chars().count() > NOTE_CHARS_MAX {
@@ -327,7 +327,7 @@ impl S3Control for Controller {
 
     fn bucket_set(&self, name: String, set: BucketSet) -> Answer<'_, BucketView> {
         Box::pin(async move {
-            // Also where they are not used: a request that is not understood is refused.
+            // Checked also for keys without NFS: a request that is not understood is refused.
             let fits = |seconds: u32| NFS_VERSIONS_SECONDS.contains(&seconds);
             if !set.nfs_versions_seconds.is_none_or(fits) {
                 let most = NFS_VERSIONS_SECONDS.end();
@@ -396,7 +396,7 @@ impl S3Control for Controller {
 
     fn access_key_revoke(&self, id: String) -> Answer<'_, ()> {
         Box::pin(async move {
-            // Also of a key that is refused already, and that its volume has not forgotten yet.
+            // Also a key that is refused already, and that its volume has not forgotten yet.
             let mut all = self.inner.stores.all().into_iter();
             let found = all.find(|objects| objects.keeps_access_key(&id));
             let absent = || refused(ObjectError::NoAccessKey(id.clone()));

@@ -24,8 +24,8 @@ use crate::node::NodeCore;
 pub struct IscsiServer(Mutex<Option<Running>>);
 
 impl IscsiServer {
-    /// Serves on sockets that are bound, or binds the usual one as soon as there is a LUN. A node of a cluster serves what
-    /// others pass on in any case.
+    /// Serves on bound sockets, or binds the usual one as soon as there is a LUN. A node of a cluster always serves
+    /// forwarded requests.
     pub fn tend(
         self: &Arc<Self>,
         inner: &Arc<NodeCore>,
@@ -100,7 +100,7 @@ impl IscsiServer {
     }
 }
 
-/// Where hosts are told to find this server: as it was set, else where it listens.
+/// The addresses at which hosts should find this server: the configured ones, otherwise those where it listens.
 fn portals(inner: &NodeCore, bound: &[TcpListener]) -> Vec<SocketAddr> {
     let told = &inner.config.iscsi_portals;
     match told.is_empty() {
@@ -112,16 +112,16 @@ fn portals(inner: &NodeCore, bound: &[TcpListener]) -> Vec<SocketAddr> {
     }
 }
 
-/// What the server is made with.
+/// The shared parts of the server.
 pub fn shared(inner: &Arc<NodeCore>, bound: &[TcpListener]) -> Arc<PortalCore> {
     let held = usize::try_from(inner.budget.iscsi_bytes()).unwrap_or(usize::MAX);
-    // Of the same memory: what was read stays until the initiator has taken it.
+    // Part of the same memory: read data stays until the initiator has taken it.
     let unsent = held / 8;
     let settings = cairn_iscsi::Settings {
         threads: inner.config.threads,
         held_bytes_max: held - unsent,
         unsent_bytes_max: unsent,
-        // One address alone is the one that the host has found.
+        // A single address is the one that the host has found.
         portals: match (bound.len(), inner.config.iscsi_portals.is_empty()) {
             (0 | 1, true) => Vec::new(),
             _ => portals(inner, bound),
@@ -217,7 +217,7 @@ impl Controller {
         })
     }
 
-    /// Tells sessions what changed, and what is now.
+    /// Reports the change to sessions, and returns the present state.
     async fn lun_changed(&self, target: &Target, name: &str) -> Result<LunView, ControlError> {
         target.follow().await.map_err(refused)?;
         let lun = target.san.lun(name).map_err(refused)?;

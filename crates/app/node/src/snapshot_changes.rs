@@ -1,4 +1,4 @@
-//! Answers the admin API about what changed since a snapshot, and restores whole volumes.
+//! Answers the admin API about changes since a snapshot, and rolls whole volumes back.
 
 use cairn_admin::ControlError;
 use cairn_admin::api::ErrorKind;
@@ -13,7 +13,7 @@ use cairn_snapshots::DiffFailure;
 use crate::control::{Controller, refusal};
 use crate::snapshots::{check_name, refused};
 
-/// Changes in a page, if nobody says otherwise.
+/// Changes in a page, by default.
 const PAGE_COUNT: u32 = 1000;
 
 fn kind_name(kind: FileKind) -> &'static str {

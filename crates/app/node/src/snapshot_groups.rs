@@ -1,12 +1,13 @@
-//! Snapshots of one instant of volumes that several nodes own.
+//! Snapshots of a consistency group: of one instant, of volumes that several nodes own.
 //!
-//! Owns: which node takes which step when, how long a step may take, what becomes of a group that breaks off.
-//! Must not know: how a node keeps its snapshots together (`cairn_fs::JointSnapshots`), how nodes reach one another.
+//! Owns: which node takes which step when, the time limit of a step, the end of a failed group. Must not know: how a
+//! node keeps its snapshots together (`cairn_fs::JointSnapshots`), how nodes reach one another.
 //!
-//! The node that is asked has all owners take each step before anybody takes the next one: begin, hold, take, end. It does
-//! so with its own volumes, too. Then it writes in the map of the cluster that the group is whole, and has the snapshots seen.
-//! Whoever is lost on the way: a snapshot of a group is seen only if the map says that the group is whole, and is deleted if
-//! the map does not have the group. Its volume's owner looks for that ([`settle`]).
+//! The coordinating node lets all owners take each step before any owner takes the next one: begin, hold, take, end.
+//! It does so with its own volumes, too. Then it records in the map of the cluster that the group is whole, and makes
+//! the snapshots visible. This is safe against the loss of any node: a snapshot of a group becomes visible only if
+//! the map says that the group is whole, and is deleted if the map does not have the group. Its volume's owner checks
+//! that ([`settle`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,9 +31,9 @@ use crate::control::{Controller, refusal};
 use crate::node::NodeCore;
 use crate::snapshots::refused;
 
-/// For one step of one node. The first may wait for other snapshots of its volumes.
+/// Time limit of one step of one node. The first may wait for other snapshots of its volumes.
 const STEP_MAX: Duration = Duration::from_secs(20);
-/// A group of which nothing is heard for so long has broken off. From the second step on clients wait for answers.
+/// A group without any message for so long has failed. From the second step on clients wait for replies.
 const BREAK_OFF: Duration = Duration::from_secs(5);
 
 /// Groups that this node takes part in, between two steps.
@@ -40,7 +41,7 @@ const BREAK_OFF: Duration = Duration::from_secs(5);
 pub struct Groups(Arc<Mutex<BTreeMap<u64, Part>>>);
 
 struct Part {
-    /// `None`: a step is being taken.
+    /// `None`: a step is running.
     joint: Option<JointSnapshots>,
     step_count: u64,
 }
@@ -51,7 +52,7 @@ impl Groups {
         self.0.lock().get_mut(&group)?.joint.take()
     }
 
-    /// It is given up when nothing more is heard of it.
+    /// Keeps a part for its next step, and drops it if no message follows in time.
     fn keep(&self, inner: &NodeCore, group: u64, joint: JointSnapshots) {
         let step_count = {
             let mut parts = self.0.lock();
@@ -72,7 +73,7 @@ impl Groups {
             let is_idle =
                 part.is_some_and(|part| part.step_count == step_count && part.joint.is_some());
             let broken = is_idle.then(|| parts.remove(&group));
-            // What it holds it lets go without the lock.
+            // The part releases its locks outside of this lock.
             drop(parts);
             if broken.is_some() {
                 tracing::warn!(
@@ -92,9 +93,9 @@ impl Groups {
     }
 }
 
-/// Where the volumes of a group are.
+/// The owners of a group's volumes.
 pub enum ByOwner {
-    /// All on the node that is asked.
+    /// This node owns all of them.
     Here(Vec<Fs>),
     Of(BTreeMap<NodeId, Vec<VolumeName>>),
 }
@@ -123,7 +124,7 @@ impl Group<'_> {
         ask_group(&self.forward, node, &ask, STEP_MAX).await
     }
 
-    /// All nodes at once; fails if one of them does.
+    /// Sends a step to all nodes concurrently; fails if one of them does.
     async fn ask_all(&self, step: &GroupStep) -> Result<(), ControlError> {
         let asked = self.owners.keys().map(|node| self.ask(*node, step.clone()));
         join_all(asked)
@@ -132,9 +133,9 @@ impl Group<'_> {
             .try_for_each(|done| done.map(drop))
     }
 
-    /// Comes to snapshots on all nodes that are durable, and that nobody sees.
+    /// Takes durable, invisible snapshots on all nodes.
     async fn take(&self, taken: Timestamp) -> Result<(), ControlError> {
-        // One after the other: two groups with the same volumes do not wait for one another for ever.
+        // One after the other: two groups with common volumes do not deadlock.
         for node in self.owners.keys() {
             self.ask(*node, GroupStep::Begin).await?;
         }
@@ -147,7 +148,7 @@ impl Group<'_> {
         self.ask_all(&GroupStep::End).await
     }
 
-    /// Returns the snapshots that are seen now, and who did not take the step.
+    /// Returns the snapshots that are visible now, and the errors of nodes that did not take the step.
     async fn decide(&self, is_whole: bool) -> (Vec<SnapshotView>, Vec<ControlError>) {
         let asked = self.owners.keys();
         let asked = asked.map(|node| self.ask(*node, GroupStep::Decide { is_whole }));
@@ -164,7 +165,8 @@ impl Group<'_> {
 }
 
 impl Controller {
-    /// Where volumes are. Fails if nobody serves one of them, and as [`ControlError::at`] if all are on one other node.
+    /// The owners of volumes. Fails if no node serves one of them, and as [`ControlError::at`] if one other node has
+    /// all of them.
     pub(crate) fn by_owner(&self, volumes: &[VolumeName]) -> Result<ByOwner, ControlError> {
         let mut here = Vec::new();
         let mut owners: BTreeMap<NodeId, Vec<VolumeName>> = BTreeMap::new();
@@ -188,7 +190,7 @@ impl Controller {
         }
         match elsewhere {
             None => Ok(ByOwner::Here(here)),
-            // It takes them as its own.
+            // That node takes them as its own.
             Some(error) if owners.len() == 1 => Err(error),
             Some(_) => Ok(ByOwner::Of(owners)),
         }
@@ -354,12 +356,13 @@ impl Controller {
 }
 
 impl Group<'_> {
-    /// Leaves nothing of a group that broke off. Returns what to tell; `None`: it is whole, and only the answer was lost.
+    /// Gives a failed group up completely. Returns the error to report; `None`: the group is whole, and only the
+    /// reply was lost.
     async fn give_up(&self, error: ControlError) -> Option<ControlError> {
         match self.cluster.member.map().give_up_group(self.number).await {
             Ok(true) => {}
             Ok(false) => return None,
-            // Nobody knows which it is. Owners find it out.
+            // The decision is unknown. The owners find it in the map.
             Err(error) => {
                 tracing::warn!(group = self.number, %error, "it is not known yet whether a consistency group is complete");
                 return Some(of_map(error));
@@ -381,7 +384,7 @@ fn of_map(error: MapError) -> ControlError {
     .hint("check whether the snapshots exist before you take them again; `cairn cluster status` shows the state of the cluster")
 }
 
-/// Decides what is left here of groups whose node did not come so far.
+/// Decides on the snapshots that are left here of unfinished groups.
 pub async fn settle(inner: &NodeCore) {
     let Some(cluster) = &inner.cluster else {
         return;
@@ -406,7 +409,7 @@ async fn settle_one(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let map = cluster.member.map();
     let is_whole = match map.group(group).await? {
-        // Its node is at it.
+        // Its node is still working on it.
         Some(found) if !found.value.is_whole => return Ok(()),
         found => found.is_some(),
     };

@@ -24,9 +24,9 @@ use crate::control::{Controller, no_room, refusal};
 use crate::node::NodeCore;
 use crate::snapshot_groups::{self, ByOwner};
 
-/// What one answer counts of what a snapshot holds, at most.
+/// Maximum number of a snapshot's versions that one reply counts.
 const COUNTED_VERSIONS_MAX: u64 = 10_000_000;
-/// How often it is looked whether a snapshot is due.
+/// Interval of the check whether a snapshot is due.
 const SCHEDULE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Takes snapshots of the volumes that are served here when they are due, until the node ends.
@@ -40,12 +40,12 @@ pub(crate) fn tend(inner: &Arc<NodeCore>) {
     );
 }
 
-/// What was wrong last with the schedules of each volume: not each look tells it again.
+/// The last faults in the schedules of each volume, so that not each check logs them again.
 #[derive(Default)]
 pub struct ScheduleTroubles(Mutex<BTreeMap<VolumeId, Vec<String>>>);
 
 impl ScheduleTroubles {
-    /// Volumes by name, each with what is wrong, if anything is.
+    /// Volumes by name, each with its fault, if there is one.
     pub fn troubles(&self, inner: &NodeCore) -> Vec<(String, Option<String>)> {
         let state = inner.pool.state();
         let of_volumes = self.0.lock();
@@ -118,7 +118,7 @@ async fn keep_all(inner: &NodeCore) {
     }
 }
 
-/// The volume goes to another node, or is opened again.
+/// The volume is moving to another node, or is being reopened.
 fn is_elsewhere(error: &SnapshotFailure) -> bool {
     matches!(
         error,

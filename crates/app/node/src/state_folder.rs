@@ -1,10 +1,10 @@
-//! The server's own folder, beside its data: what must not go with a disk lies here.
+//! The server's own folder, beside its data, for files that must not leave with a disk.
 //!
-//! Owns: where it is, that it is on no data disk, and the copy of the key of file handles.
-//! Must not know: what a token or a certificate is.
+//! Owns: its path, that it is on no data disk, and the copy of the key of file handles. Must not know: tokens and
+//! certificates.
 //!
-//! It has the admin token, the key of a certificate that the server made for itself, and, where a master key wraps the key of
-//! file handles, a copy of that: without it NFS of volumes that are not encrypted would wait for the master key.
+//! It has the admin token, the key of a certificate that the server made for itself, and, where a master key wraps
+//! the key of file handles, a copy of that: without it NFS of plain volumes would wait for the master key.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
@@ -20,14 +20,14 @@ use crate::error::NodeError;
 use crate::folder::place_unseen;
 use crate::token;
 
-/// Where a server that the system runs, or root, keeps its state.
+/// The state folder of a server that the system, or root, runs.
 const SYSTEM_FOLDER: &str = "/var/lib/cairn";
-/// Before the id of the pool.
+/// Prefix of the id of the pool.
 const HANDLE_KEY_PREFIX: &str = "handle-key-";
 /// A key and a line feed are shorter.
 const HANDLE_KEY_LEN_BYTES_MAX: u64 = 64;
 
-/// The folder by what is set, and by the variables of the environment.
+/// The folder by the setting, and by the environment variables.
 fn chosen(
     set: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -36,7 +36,7 @@ fn chosen(
     if let Some(set) = set {
         return Some(set.to_owned());
     }
-    // A relative path would mean what is below whatever folder one happens to be in.
+    // A relative path would depend on the present directory.
     let absolute = |name: &str| {
         let path = variable(name).map(PathBuf::from);
         path.filter(|path| path.is_absolute())
@@ -59,13 +59,13 @@ fn chosen(
     of_user.map(|folder| folder.join("cairn"))
 }
 
-/// Where the state folder of this user is, whether it is there or not. `set`: by the configuration.
+/// The path of this user's state folder, which may not exist. `set`: by the configuration.
 pub fn find(set: Option<&Path>) -> Option<PathBuf> {
     let is_root = rustix::process::geteuid().is_root();
     chosen(set, |name| std::env::var_os(name), is_root)
 }
 
-/// The state folder, made if it is not there. In the folder of a disk nothing is made.
+/// Makes the state folder if it does not exist. Makes nothing in the folder of a disk.
 pub fn make(config: &Config) -> Result<PathBuf, NodeError> {
     let failed = |path: PathBuf, why: String| NodeError::StateFolder { path, why };
     let Some(folder) = find(config.state_dir.as_deref()) else {
@@ -89,10 +89,10 @@ pub fn token_path(config: &Config) -> Result<PathBuf, NodeError> {
     Ok(path.clone())
 }
 
-/// Refuses a place for secrets in the folder of a disk: they would go with the disk.
+/// Refuses a path for secrets in the folder of a disk: they would leave with the disk.
 pub fn require_apart(secrets: &Path, disks: &[PathBuf]) -> Result<(), NodeError> {
     let at = real(secrets);
-    // A disk that hangs is not asked.
+    // A disk that hangs gets no call.
     match disks.iter().find(|disk| at.starts_with(place_unseen(disk))) {
         None => Ok(()),
         Some(disk) => Err(NodeError::SecretOnDisk {
@@ -102,7 +102,7 @@ pub fn require_apart(secrets: &Path, disks: &[PathBuf]) -> Result<(), NodeError>
     }
 }
 
-/// Where a path leads, also if the last parts of it are not there yet.
+/// The real path, also if its last parts do not exist yet.
 fn real(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let there = path.ancestors().find_map(|part| {

@@ -1,6 +1,6 @@
 //! Opens tiers for the pool, and answers the admin API about them.
 //!
-//! Owns: how a tier's settings become one that is open, what of it is shown. Must not know: what goes to a tier, and when.
+//! Owns: how a tier's settings become an open tier, its view. Must not know: which data goes to a tier, and when.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,8 +24,8 @@ use crate::control::{Controller, refusal};
 use crate::disk_folders::allowed_place;
 use crate::node::NodeCore;
 
-/// Opens what could not be opened, and looks for objects of deleted volumes, for as long as the node is there: less often than
-/// volumes look at their tiers.
+/// Retries tiers that could not be opened, and looks for objects of deleted volumes, until the node ends: less often
+/// than volumes check their tiers.
 pub fn tend(inner: &Arc<NodeCore>) {
     let interval = inner.config.tier_interval.saturating_mul(3) / 2;
     inner.every("tiers", interval, |inner| async move {
@@ -33,7 +33,7 @@ pub fn tend(inner: &Arc<NodeCore>) {
     });
 }
 
-/// The names of all tiers, each with what is wrong with it or with what a volume of this server does there, if anything is.
+/// The names of all tiers, each with its own fault or that of a volume of this server there, if there is one.
 pub fn troubles(inner: &NodeCore) -> Vec<(String, Option<String>)> {
     let tiers = inner.pool.tier_statuses().into_iter();
     let tiers = tiers.map(|tier| {
@@ -62,7 +62,7 @@ impl HostTier for OpenTier {
     }
 }
 
-/// Makes ready to use a tier. Looks at files, and at no network.
+/// Prepares the use of a tier. Reads files, and makes no network call.
 pub fn open(
     env: &Env,
     pool: PoolId,
@@ -72,12 +72,12 @@ pub fn open(
     let address: Result<TierAddress, _> = tier.url.parse();
     let mut address = address.map_err(|error| error.to_string())?;
     let mut directory = None;
-    // It is written to and emptied, as a disk is.
+    // The server writes to it and empties it, as a disk.
     if let TierAddress::Directory(path) = &address {
         let place = allowed_place(Path::new(path), &config.disk_roots, &[])?;
         directory = Some(place.clone());
         let place = place.into_os_string().into_string();
-        // The very place that was looked at: a link may lead elsewhere a moment later.
+        // The checked real path: a link may lead elsewhere a moment later.
         let place = place.map_err(|_| format!("{path} leads to a path that is not UTF-8"))?;
         address = TierAddress::Directory(place);
     }
@@ -87,7 +87,7 @@ pub fn open(
     };
     let opened = ObjectTier::open(env.clone(), (pool, tier.id), &address, credentials);
     let opened = opened.map_err(|error| error.to_string())?;
-    // Nor was one put into its place while it was opened.
+    // Nor was a link put there while it was opened.
     let is_elsewhere = |place: &PathBuf| place.canonicalize().is_ok_and(|now| now != *place);
     if let Some(place) = directory.filter(is_elsewhere) {
         return Err(format!(
@@ -98,7 +98,7 @@ pub fn open(
     Ok(Arc::new(OpenTier(Arc::new(opened))))
 }
 
-/// What bytes cost at an address in a month, in US cents, and when that price was taken.
+/// The price of bytes at an address for a month, in US cents, and the date of that price.
 fn price(url: &str, bytes: u64) -> Option<(u64, String)> {
     let TierAddress::S3 {
         endpoint: None,
@@ -204,7 +204,7 @@ impl Controller {
         let pool = &self.inner.pool;
         let state = pool.state();
         let tier = state.tier(name).map_err(|error| refusal(error.into()))?;
-        // By the names of the volumes that speak for them.
+        // By the names of the volumes that represent them.
         let stores = state.stores_in_tier(tier.id);
         let stores: BTreeMap<VolumeName, VolumeId> = stores
             .map(|store| (state.head_of(store).name.clone(), store.id))
@@ -288,7 +288,7 @@ impl TierControl for Controller {
                     &"the path of the credentials file must be absolute, on the server",
                 ));
             }
-            // As it is kept: one address is written in one way.
+            // In the stored form: each address has one spelling.
             let url = address.to_string();
             let added = self
                 .inner

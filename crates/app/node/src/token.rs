@@ -1,6 +1,6 @@
-//! The admin token: in a file of the server's state folder, or where the configuration says. Never on a data disk.
+//! The admin token: in a file of the server's state folder, or of the configuration's choice. Never on a data disk.
 //!
-//! Owns: reading and making it. Must not know: where the file is (`state_folder`).
+//! Owns: reading and making it. Must not know: the path of the file (`state_folder`).
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
@@ -25,13 +25,13 @@ pub fn load_or_make(path: &Path, entropy: &dyn Entropy) -> Result<Token, NodeErr
     let text = format!("{}\n", token.as_str());
     match write_first(path, text.as_bytes(), entropy) {
         Ok(()) => Ok(token),
-        // Another server of this user was first: both have one token, and neither one that is in no file.
+        // Another server of this user was first: both use the one token in the file.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => read(path),
         Err(error) => Err(failed(path, &error)),
     }
 }
 
-/// What an operator has to put right, or what may be gone when it is tried again.
+/// An error that an operator has to correct, or one that another attempt may not have.
 fn failed(path: &Path, error: &std::io::Error) -> NodeError {
     let (path, why) = (path.to_owned(), error.to_string());
     match error.kind() {
@@ -57,7 +57,7 @@ fn find(path: &Path) -> Result<Option<Token>, NodeError> {
 pub fn read(path: &Path) -> Result<Token, NodeError> {
     let len_bytes_max = 2 * TOKEN_LEN_BYTES_MAX;
     let mut text = String::new();
-    // Bounded by what is read, not by what the system says: pipes and devices have no length.
+    // Bounds the read bytes, and not the reported size: pipes and devices have none.
     let read = std::fs::File::open(path).and_then(|file| {
         file.take(len_bytes_max as u64 + 1)
             .read_to_string(&mut text)
@@ -80,7 +80,7 @@ fn open_mode(path: &Path) -> Option<u32> {
     (mode & 0o077 != 0).then_some(mode)
 }
 
-/// The file may be the operator's, and how a secret gets to a machine is not ours to decide.
+/// Only warns: the file may be the operator's, who decides how a secret gets to a machine.
 fn warn_if_open(path: &Path) {
     if let Some(mode) = open_mode(path) {
         tracing::warn!(
@@ -91,17 +91,18 @@ fn warn_if_open(path: &Path) {
     }
 }
 
-/// Makes a file whole and for this user alone, unless there is one: half a secret would keep the next start from going on.
+/// Writes a file atomically and for this user alone, unless it exists: half a secret would keep the next start from
+/// going on.
 pub fn write_first(path: &Path, bytes: &[u8], entropy: &dyn Entropy) -> std::io::Result<()> {
     let new = write_beside(path, bytes, entropy)?;
-    // A rename would replace what another server has just put there.
+    // A rename would replace a file that another server has just put there.
     let made = std::fs::hard_link(&new, path);
     std::fs::remove_file(&new)?;
     made?;
     std::fs::File::open(folder_of(path))?.sync_all()
 }
 
-/// As [`write_first`], also in the place of one that is there.
+/// As [`write_first`], also over an existing file.
 pub fn write_anew(path: &Path, bytes: &[u8], entropy: &dyn Entropy) -> std::io::Result<()> {
     let new = write_beside(path, bytes, entropy)?;
     std::fs::rename(&new, path)?;
@@ -110,7 +111,7 @@ pub fn write_anew(path: &Path, bytes: &[u8], entropy: &dyn Entropy) -> std::io::
 
 fn write_beside(path: &Path, bytes: &[u8], entropy: &dyn Entropy) -> std::io::Result<PathBuf> {
     let mut new = path.as_os_str().to_owned();
-    // Of no other server, and of no start that broke off. What another user put there is not followed.
+    // A name that no other server and no broken-off start uses. A link that another user put there is not followed.
     new.push(format!(".{:016x}.new", entropy.u64()));
     let new = PathBuf::from(new);
     let mut file = OpenOptions::new()
@@ -146,7 +147,7 @@ mod tests {
         let put = "a-token-of-the-operator";
         std::fs::write(&path, put).unwrap();
         assert_eq!(load_or_make(&path, &OsEntropy).unwrap().as_str(), put);
-        // What the operator meant is not guessed.
+        // The intended token is not guessed.
         std::fs::write(&path, "short").unwrap();
         assert!(load_or_make(&path, &OsEntropy).is_err());
         assert!(load_or_make(Path::new("/no/such/folder/t"), &OsEntropy).is_err());

@@ -1,4 +1,5 @@
-//! Answers the admin API about users and sessions that were ended, which are kept in the pool's state: in the pool file, or in the cluster's map.
+//! Answers the admin API about users and ended sessions, which are kept in the pool's state: in the pool file, or in
+//! the cluster's map.
 //!
 //! Owns: which stamp a user has. Must not know: passwords, roles' rights, sessions (`cairn_admin`).
 

@@ -31,7 +31,7 @@ impl Controller {
                 CloneVolumeFailure::NotServed => {
                     let state = pool.state();
                     match state.volume(source) {
-                        // Another node may have it, and is asked instead.
+                        // Another node may have it, and gets the request.
                         Ok(volume) if self.inner.cluster.is_some() => {
                             self.not_here(volume.id, source)
                         }
@@ -46,7 +46,7 @@ impl Controller {
         })
     }
 
-    /// Refuses, for now or for another node, what is done to a volume in a store of several and needs that store.
+    /// Refuses an operation on a volume of a shared store that is not served here, for now or in favour of another node.
     pub(crate) fn require_store_here(&self, name: &VolumeName) -> Result<(), ControlError> {
         let pool = &self.inner.pool;
         let state = pool.state();
@@ -59,7 +59,7 @@ impl Controller {
         }
     }
 
-    /// Refuses what there is for volumes with a store of their own alone; `why` is a sentence.
+    /// Refuses an operation that only volumes with a store of their own have; `why` is a sentence.
     pub(crate) fn require_own_store(&self, fs: &Fs, why: &str) -> Result<(), ControlError> {
         match fs.branch().is_main() {
             true => Ok(()),

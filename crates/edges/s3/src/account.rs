@@ -1,9 +1,9 @@
-//! What a request is, for who looks what clients do.
+//! The activity of one request, for the view of clients' activity.
 //!
-//! Owns: what is counted when: the request when its answer begins, bytes of objects as they move.
-//! Must not know: what a request does.
+//! Owns: what is counted when: the request when its response begins, bytes of objects as they move. Must not know:
+//! the operation of a request.
 //!
-//! It goes with the request. Which volume and object that is about is noted by whoever finds it out.
+//! The account travels with the request. The code that finds the volume and the object notes them here.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -33,7 +33,7 @@ impl Account {
         Self(Arc::new(AccountCore {
             operation: Operation {
                 protocol: Protocol::S3,
-                // There are six.
+                // There are six methods.
                 number: number as u8,
                 name: METHODS[number],
             },
@@ -43,22 +43,22 @@ impl Account {
         }))
     }
 
-    /// Where it is counted. What was found first holds.
+    /// Sets the volume that counts the request. The first call wins.
     pub fn in_volume(&self, activity: impl FnOnce() -> Arc<Activity>) {
         self.0.activity.get_or_init(activity);
     }
 
-    /// Which object it is for, or which bucket when there is no key.
+    /// Sets the object of the request, or the bucket when there is no key.
     pub fn at(&self, bucket: &str, key: &str) {
         self.0.file.get_or_init(|| File::object(bucket, key));
     }
 
-    /// Its answer begins.
+    /// The response begins.
     pub fn answered(&self, elapsed: Duration) {
         self.note(Work::ONE, Some(elapsed));
     }
 
-    /// So many bytes of the object are sent.
+    /// Counts sent bytes of the object.
     pub fn sent(&self, len_bytes: u64) {
         let work = Work {
             read_bytes: len_bytes,
@@ -67,7 +67,7 @@ impl Account {
         self.note(work, None);
     }
 
-    /// So many bytes of the object have come.
+    /// Counts received bytes of the object.
     pub fn received(&self, len_bytes: u64) {
         let work = Work {
             written_bytes: len_bytes,

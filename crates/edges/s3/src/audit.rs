@@ -1,6 +1,6 @@
-//! Who asked for what: a line of the log for each request, if that is wanted.
+//! The audit log of requests: a line of the log for each request, if configured.
 //!
-//! Owns: what is in a line, and that no secret is. Must not know: what a request does.
+//! Owns: the contents of a line, and that it has no secret. Must not know: the operation of a request.
 
 use std::net::SocketAddr;
 
@@ -8,9 +8,9 @@ use http::header::AUTHORIZATION;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
 
-/// Of a path; keys are 1,024 bytes at most, percent signs included three times that.
+/// Maximum length of a path in a line; keys are 1,024 bytes at most, three times that with percent signs.
 const PATH_LEN_MAX: usize = 4096;
-/// What of a query says which operation it is; the rest may be a signature.
+/// The parameters of a query that choose the operation; the rest may be a signature.
 const OPERATIONS: [&str; 17] = [
     "acl",
     "attributes",
@@ -31,7 +31,7 @@ const OPERATIONS: [&str; 17] = [
     "versions",
 ];
 
-/// A request, as long as it is under way.
+/// A running request.
 pub struct Line {
     peer: Option<SocketAddr>,
     request_id: String,
@@ -41,7 +41,7 @@ pub struct Line {
     operation: String,
 }
 
-/// The access key that a request names, whether it is its own or not.
+/// The access key that a request names, whether or not the request is signed with it.
 pub(crate) fn key_of(authorization: Option<&str>, query: &str) -> String {
     let in_query = query.split('&').find_map(|part| {
         let (name, value) = part.split_once('=')?;
@@ -49,7 +49,7 @@ pub(crate) fn key_of(authorization: Option<&str>, query: &str) -> String {
     });
     let in_header = authorization.and_then(|text| match text.split_once("Credential=") {
         Some((_, rest)) => Some(rest),
-        // Version 2.
+        // Signature Version 2.
         None => text.strip_prefix("AWS ")?.split(':').next(),
     });
     let named = in_header.or(in_query).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Line {
         }
     }
 
-    /// It was answered.
+    /// Writes the line, after the response.
     pub fn end(self, status: StatusCode) {
         let Self {
             peer,

@@ -1,6 +1,6 @@
-//! Bytes of objects, both ways.
+//! Bytes of objects, in both directions.
 //!
-//! Owns: what is checked of the bytes that come, reading ahead of the bytes that go.
+//! Owns: the checks of received bytes, reading ahead of sent bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,25 +29,25 @@ use crate::forms::FileError;
 use crate::pace::{PACE_LEN_BYTES_MIN, Pace};
 use crate::server::{ServerCore, Transfer};
 
-/// Steps that are read before the client has taken those before.
+/// Steps that are read before the client has taken the earlier ones.
 const AHEAD_COUNT: usize = 2;
-/// A client that neither sends nor takes anything for so long has gone.
+/// A client that neither sends nor takes anything for so long counts as gone.
 pub const STALL_MAX: Duration = Duration::from_secs(60);
-/// Longest object in one PUT, and longest part.
+/// Maximum length of an object in one PUT, and of a part.
 pub const PUT_LEN_BYTES_MAX: u64 = 5 << 30;
 const TRAILER: &str = "x-amz-checksum-";
 
-/// Checksums that a client gives: with the request, or behind the bytes.
+/// Checksums from a client: with the request, or behind the bytes.
 #[derive(Default)]
 pub struct Sums {
     pub content_md5: Option<String>,
     pub checksum: Checksum,
-    /// The algorithm of one that comes behind the bytes.
+    /// The algorithm of a checksum that comes behind the bytes.
     pub trailer: Option<String>,
     pub trailing: Option<TrailingHeaders>,
-    /// How many bytes there are, if the client says so of a body in chunks.
+    /// The number of bytes, if the client gives it for a body in chunks.
     pub len_bytes: Option<u64>,
-    /// The algorithm of one that is to be made, whatever is given.
+    /// The algorithm of a checksum to compute, whichever are given.
     pub wanted: Option<String>,
 }
 
@@ -61,7 +61,7 @@ fn by_algorithm(checksum: &Checksum) -> [(&'static str, Option<&String>); 5] {
     ]
 }
 
-/// What is told of a body that is not the one that was signed.
+/// The error for a body that differs from the signed one.
 pub fn wrong_sha256() -> S3Error {
     let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
     let why = "the SHA-256 that was signed is not that of the body";
@@ -70,7 +70,8 @@ pub fn wrong_sha256() -> S3Error {
     error
 }
 
-/// Receives all bytes of a request; what was promised of them holds. Returns the checksums, by algorithm, in base64.
+/// Receives all bytes of a request, and checks them against the client's checksums. Returns the checksums, by
+/// algorithm, in base64.
 pub async fn receive(
     shared: &ServerCore,
     transfer: &mut Transfer,
@@ -102,7 +103,7 @@ pub async fn receive(
                 if let Some(error) = error.downcast_ref::<FileError>() {
                     return error.told_on(transfer);
                 }
-                // Cut off, or a part of it does not have its signature.
+                // The body was cut off, or a part of it has a wrong signature.
                 let why = error.to_string();
                 if why.contains("ignature") {
                     return s3_error!(SignatureDoesNotMatch, "the signature of a chunk is wrong");
@@ -169,7 +170,7 @@ pub async fn receive(
     Ok(kept)
 }
 
-/// The next bytes of a body, or why it is read no further: its client is too slow, or may send it no more.
+/// The next bytes of a body, or the reason to stop reading: its client is too slow, or may no longer send.
 async fn next_piece(
     body: &mut StreamingBlob,
     pace: &mut Pace,
@@ -201,7 +202,7 @@ async fn next_piece(
     }
 }
 
-/// Adds bytes of an object to what is staged. A checksum that is `wanted` of them is made by reading them.
+/// Adds bytes of another object to the staged ones. Reads them to compute a `wanted` checksum.
 pub async fn take(
     transfer: &mut Transfer,
     to: &Bucket,
@@ -227,7 +228,7 @@ pub async fn take(
         at += len_bytes as u64;
     }
     transfer.pass(Operation::write(0)).await;
-    // It is looked here whether they are still those that were read.
+    // This checks that the bytes are still those that were read.
     to.take(who, staged, source, range).await?;
     let made = hasher.finalize();
     let made = by_algorithm(&made).into_iter();
@@ -267,7 +268,8 @@ impl Stream for Steps {
     }
 }
 
-/// The bytes of an object. The first step is read before this is answered, so that what cannot be read at all is said.
+/// The bytes of an object. Reads the first step before it returns, so that a complete failure to read gets an error
+/// response.
 pub async fn send(
     shared: &Arc<ServerCore>,
     mut transfer: Transfer,
@@ -326,7 +328,7 @@ pub async fn send(
                 Ok(parts) => parts,
                 Err(error) => {
                     tracing::debug!(%error, "reading an object");
-                    // A body that ends too soon tells the client.
+                    // A body that ends early tells the client of the error.
                     let _ = to.send(Err(io::Error::other(error))).await;
                     return;
                 }

@@ -1,6 +1,6 @@
-//! Settings of buckets, between what they are and how S3 writes them.
+//! Converts settings of buckets between their own types and those of S3.
 //!
-//! Owns: what is refused of them because it is not there. Must not know: how they are kept.
+//! Owns: the refusal of unsupported settings. Must not know: how settings are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -18,14 +18,14 @@ use crate::values;
 
 const EVERYBODY: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
 const DAY_SECONDS: i64 = 24 * 60 * 60;
-/// Of the name of a rule, in characters.
+/// Maximum length of a rule's name, in characters.
 const ID_LEN_MAX: usize = 255;
 const KEY_LEN_BYTES_MAX: usize = 1024;
-/// What `NewerNoncurrentVersions` can be.
+/// The valid values of `NewerNoncurrentVersions`.
 const NEWER_COUNT: RangeInclusive<u32> = 1..=100;
 const METHODS: [&str; 5] = ["GET", "PUT", "POST", "DELETE", "HEAD"];
 
-/// That something is not set, by the code that S3 has for it.
+/// The error for a missing setting, with the code that S3 has for it.
 pub fn not_set(code: &'static str, text: &'static str) -> S3Error {
     let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), text);
     error.set_status_code(http::StatusCode::NOT_FOUND);
@@ -125,8 +125,8 @@ fn require_own_ids(rules: &[LifecycleRule]) -> S3Result<()> {
     Ok(())
 }
 
-/// A rule (S3 User Guide, "Lifecycle configuration elements"). One that says less than it has to would be for all objects, so it
-/// is refused.
+/// Converts a rule (S3 User Guide, "Lifecycle configuration elements"). A rule with a missing part would apply to all
+/// objects, so it is refused.
 fn lifecycle_rule_of(rule: Rule) -> S3Result<LifecycleRule> {
     let moves = [
         rule.transitions.is_some_and(|list| !list.is_empty()),
@@ -230,7 +230,7 @@ fn lifecycle_rule_of(rule: Rule) -> S3Result<LifecycleRule> {
     Ok(made)
 }
 
-/// What a rule is for.
+/// The objects that a rule applies to.
 fn filter_of(filter: LifecycleRuleFilter) -> S3Result<LifecycleRule> {
     let count = [
         filter.prefix.is_some(),
@@ -316,7 +316,7 @@ fn expire(expiration: LifecycleExpiration, made: &mut LifecycleRule) -> S3Result
     Ok(())
 }
 
-/// How many versions that were replaced stay, however old.
+/// The number of replaced versions that stay, whatever their age.
 fn kept_of(count: Option<i32>) -> S3Result<Option<u32>> {
     let Some(count) = count else { return Ok(None) };
     match u32::try_from(count) {
@@ -404,7 +404,7 @@ pub fn tag_set(tags: BTreeMap<String, String>) -> Vec<Tag> {
     tags.into_iter().map(tag).collect()
 }
 
-/// Refuses an ACL that is told twice: by its name, and by its grants.
+/// Refuses an ACL that is given twice: by its name, and by its grants.
 pub fn require_one_acl(name: Option<&str>, grants: Option<&AccessControlPolicy>) -> S3Result<()> {
     match name.is_some() && grants.is_some() {
         true => Err(s3_error!(
@@ -454,7 +454,7 @@ pub fn public_read(
                 "a grant says whom it is for, and gives nobody anything without"
             ));
         };
-        // Its name is for people. What else says whom it is for says one thing.
+        // The name is for people. The other fields that identify the grantee must agree.
         let is_owner = grantee.id == owner.id;
         let kind = grantee.type_.as_str();
         let named = (grantee.id.as_deref(), grantee.uri.as_deref());
@@ -516,7 +516,7 @@ mod tests {
 
     use super::*;
 
-    /// The rules of a document, as a request has it; the code of the error.
+    /// The rules of a document, as in a request; the code of the error.
     fn read(document: &str) -> Result<Vec<LifecycleRule>, String> {
         document::check(document.as_bytes()).map_err(|error| error.to_string())?;
         let mut reader = Deserializer::new(document.as_bytes());
@@ -533,12 +533,12 @@ mod tests {
         format!("<LifecycleConfiguration>{rules}</LifecycleConfiguration>")
     }
 
-    /// One rule that expires objects, for what a filter says.
+    /// One rule that expires the objects of a filter.
     fn filtered(filter: &str) -> String {
         format!("<Status>Enabled</Status>{filter}<Expiration><Days>1</Days></Expiration>")
     }
 
-    /// One rule for all objects, with what it does.
+    /// One rule for all objects, with an action.
     fn acting(action: &str) -> String {
         format!("<Status>Enabled</Status><Filter/>{action}")
     }
@@ -796,7 +796,7 @@ mod tests {
         }
     }
 
-    /// What is told of rules can be put again, and says the same.
+    /// The output of rules is valid input, with an equal meaning.
     #[test]
     fn rules_are_told_as_they_are() {
         for filter in [

@@ -1,7 +1,7 @@
-//! Who asks, and what they may do.
+//! The caller of a request, and its rights.
 //!
-//! Owns: access keys, what a request without one may do, and the verdict over each operation, from policies, keys and ACLs.
-//! Must not know: what an operation does.
+//! Owns: access keys, the rights of a request without one, and the verdict on each operation, from policies, keys and
+//! ACLs. Must not know: the work of an operation.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl S3Auth for Keys {
     }
 }
 
-/// Says who asks, and looks whether they may, before an operation begins: with the request goes a [`Caller`].
+/// Determines the caller and checks its rights, before an operation begins: a [`Caller`] travels with the request.
 pub struct Access(pub Arc<ServerCore>);
 
 #[async_trait::async_trait]
@@ -61,7 +61,7 @@ impl S3Access for Access {
         let row = operations::of_request(context.method(), at, query, headers)?;
         let taken_as = context.s3_op().name();
         if row.operation != taken_as {
-            // What two read differently is not done.
+            // A request that two parsers read differently is refused.
             return Err(s3_error!(
                 NotImplemented,
                 "this could be {} or {}; nothing was done",
@@ -82,7 +82,7 @@ impl S3Access for Access {
             None if row.is_open => self.nobody(&facts.target.bucket, context.extensions_mut())?,
             None => return Err(denied()),
         };
-        // Its signature was looked at before.
+        // Its signature was checked before.
         caller.show(context.extensions_mut().get::<Mark>());
         caller.begin(row, &facts.target);
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
@@ -101,7 +101,7 @@ impl S3Access for Access {
 }
 
 impl Access {
-    /// Who sends a form: the access key that signed its policy, or nobody.
+    /// The sender of a form: the access key that signed its policy, or an anonymous client.
     pub(crate) fn of_form(
         &self,
         id: Option<String>,
@@ -121,7 +121,7 @@ impl Access {
         Ok(self.made(objects, Some((id, key)), who, extensions))
     }
 
-    /// Without a signature it is nobody's, which a bucket may let in.
+    /// A request without a signature is anonymous; a bucket may admit it.
     fn nobody(&self, bucket: &str, extensions: &Extensions) -> S3Result<Caller> {
         let found = self.0.stores.bucket(bucket);
         let bucket = found.ok_or_else(|| self.0.unknown(denied()))?;
@@ -141,7 +141,7 @@ impl Access {
         who: Credentials,
         extensions: &Extensions,
     ) -> Caller {
-        // What is counted of a request on these objects.
+        // The counters for a request on these objects.
         let account = extensions.get::<Account>().cloned();
         if let Some(account) = &account {
             account.in_volume(|| self.0.stores.activity(objects.fs().volume()));
@@ -163,61 +163,61 @@ impl Access {
     }
 }
 
-/// Whose access key signed a request that goes a second way: goes with it.
+/// The access key that signed a request with an ignored range; travels with the request.
 #[derive(Clone)]
 pub(crate) struct Signed {
     pub key: String,
 }
 
-/// Where a request comes from: goes with it.
+/// The address of the client; travels with the request.
 #[derive(Clone, Copy)]
 pub(crate) struct ClientAddress(pub IpAddr);
 
-/// Another node passed it on: goes with the request.
+/// Another node forwarded the request; travels with it.
 #[derive(Clone, Copy)]
 pub(crate) struct PassedOn;
 
-/// Whose request it is.
+/// The caller of a request.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub objects: Arc<Objects>,
-    /// `None`: nobody's.
+    /// `None`: anonymous.
     key: Option<(String, AccessKey)>,
     pub who: Credentials,
-    /// Whose rate its transfers count for: the access key's, and that of where it comes from.
+    /// The rate that its transfers count for: that of the access key, and that of its address.
     pub client: Client,
-    /// The network that it comes from.
+    /// The client's network.
     address: Option<IpAddr>,
-    /// For who looks what clients do.
+    /// For the view of clients' activity.
     pub account: Option<Account>,
-    /// By another node, which the client talks to.
+    /// Whether another node, which has the client's connection, forwarded the request.
     pub is_passed_on: bool,
-    /// Only the ACL of the object that is read can let it in.
+    /// Whether only the ACL of the object can admit it.
     needs_acl: bool,
-    /// Where the change that it asks for is in the order of changes.
+    /// The place of the request's change in the order of changes.
     begun: Option<Arc<Arrival>>,
-    /// The same of a request whose body names what it changes.
+    /// That place for a request whose body names the objects.
     ticket: Option<Arc<Ticket>>,
 }
 
-/// How often a request that takes long looks whether its access key is still one.
+/// Interval at which a slow request checks whether its access key is still valid.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// That an access key is still what it was when its request began: an operator who revokes it ends what is under way, too.
+/// The check that an access key is unchanged since its request began: revoking it also ends its running requests.
 pub(crate) struct Permit {
     objects: Arc<Objects>,
-    /// `None`: it is nobody's.
+    /// `None`: the request is anonymous.
     key: Option<String>,
     looked: Instant,
 }
 
 impl Permit {
-    /// How long until it is worth a look.
+    /// The time until the next check.
     pub fn next_look(&self) -> Duration {
         LOOK_EVERY.saturating_sub(self.looked.elapsed())
     }
 
-    /// Refuses when the key was revoked. It looks now and then, and answers in between what it saw last.
+    /// Refuses when the key was revoked. Checks at intervals, and in between uses the last result.
     pub fn require_still(&mut self) -> S3Result<()> {
         if self.looked.elapsed() < LOOK_EVERY {
             return Ok(());
@@ -237,7 +237,7 @@ fn require_still(objects: &Objects, key: Option<&str>) -> S3Result<()> {
     }
 }
 
-/// Whom requests act as that show no access key.
+/// The user of anonymous requests.
 const NOBODY: u32 = 65_534;
 
 const DELETE_OBJECTS: &str = "DeleteObjects";
@@ -246,7 +246,7 @@ pub(crate) fn denied() -> S3Error {
     Denial::Nobody.error()
 }
 
-/// What is known of a bucket for a verdict.
+/// The facts about a bucket for a verdict.
 #[derive(Default)]
 struct Judged {
     name: String,
@@ -256,7 +256,8 @@ struct Judged {
 }
 
 impl Caller {
-    /// What the request asks for comes into the order of changes: its body may come slowly, and newer ones be done meanwhile.
+    /// Gives the request's change its place in the order of changes: its body may come slowly, and newer changes may
+    /// be done meanwhile.
     fn begin(&mut self, row: &Row, target: &ObjectName) {
         if row.operation == DELETE_OBJECTS {
             self.ticket = Some(Arc::new(self.objects.ticket()));
@@ -272,8 +273,8 @@ impl Caller {
         };
     }
 
-    /// The change of an object that the request began. One that came for a bucket which was made anew meanwhile is late. Of a form
-    /// it is not known before now what it changes.
+    /// The change of an object that the request began. It is late if it came for a bucket that was made again
+    /// meanwhile. For a form, the object is only known now.
     pub(crate) fn begun(&self, bucket: &Bucket, key: &str, facet: Facet) -> S3Result<Arc<Arrival>> {
         match &self.begun {
             Some(begun) if bucket.is_meant_by(begun, key) => Ok(Arc::clone(begun)),
@@ -300,7 +301,7 @@ impl Caller {
         })
     }
 
-    /// Notes what the request is for, unless that is known.
+    /// Notes the bucket and key of the request, unless they are known.
     fn note(&self, bucket: &str, key: &str) {
         if let Some(account) = &self.account {
             account.at(bucket, key);
@@ -320,12 +321,12 @@ impl Caller {
         self.objects.bucket(name).map_err(told)
     }
 
-    /// Looks whether all may be done that an operation needs.
+    /// Checks all rights that an operation needs.
     pub(crate) async fn allow(&self, row: &Row, facts: &Facts) -> S3Result<Granted> {
         let mut granted = Granted::Yes;
         let mut judged: Vec<Judged> = Vec::new();
         let target = &facts.target;
-        // What has no needs has them later, once it is known which key it is about.
+        // An operation without needs has them later, once its key is known.
         if !target.bucket.is_empty() && !row.needs.is_empty() {
             self.note(&target.bucket, &target.key);
         }
@@ -361,7 +362,7 @@ impl Caller {
         Ok(granted)
     }
 
-    /// `is_owners`: it matters whose bucket it is.
+    /// `is_owners`: the verdict depends on the bucket's owner.
     async fn judged(&self, name: &str, on: On, is_owners: bool) -> S3Result<Judged> {
         if on == On::Volume {
             return Ok(Judged::default());
@@ -380,7 +381,7 @@ impl Caller {
         })
     }
 
-    /// Refuses a bucket that is not whose the client takes it for: owners are numbers of users.
+    /// Refuses a bucket whose owner is not the one that the client expects: owners are numbers of users.
     async fn require_owner(&self, named: &ObjectName, expected: Option<&str>) -> S3Result<()> {
         let Some(expected) = expected else {
             return Ok(());
@@ -396,7 +397,7 @@ impl Caller {
         }
     }
 
-    /// An object to be read: the latest version, or the one that is asked for.
+    /// An object to read: the latest version, or the requested one.
     pub(crate) async fn object(
         &self,
         name: &str,
@@ -414,7 +415,7 @@ impl Caller {
                 found => Ok((bucket, found.map_err(told)?)),
             };
         }
-        // Who may not read it does not learn whether it is there.
+        // A caller that may not read it does not learn whether it exists.
         let info = found.map_err(|_| denied())?;
         let is_public = info
             .record
@@ -426,7 +427,7 @@ impl Caller {
         }
     }
 
-    /// Who signed the request, as connections are counted: the user that the access key acts for. `None`: nobody.
+    /// The identity of the signer, as connections are counted: the user that the access key acts for. `None`: anonymous.
     fn identity(&self) -> Option<String> {
         let (_, key) = self.key.as_ref()?;
         let volume = self.objects.fs().volume();
@@ -440,7 +441,7 @@ impl Caller {
         }
     }
 
-    /// Who holds a place in memory for it.
+    /// The holder of a place in memory for the request.
     pub(crate) fn holder(&self) -> Holder {
         match &self.key {
             Some((id, key)) => Holder::Key {
@@ -452,7 +453,7 @@ impl Caller {
         }
     }
 
-    /// What a request that takes long looks at.
+    /// The permit that a slow request checks.
     pub(crate) fn permit(&self) -> Permit {
         Permit {
             objects: Arc::clone(&self.objects),
@@ -461,13 +462,13 @@ impl Caller {
         }
     }
 
-    /// Refuses when the key was revoked since the request began: looked at before anything comes to be.
+    /// Refuses when the key was revoked since the request began: checked before the request changes anything.
     pub(crate) fn require_still(&self) -> S3Result<()> {
         let id = self.key.as_ref().map(|(id, _)| id.as_str());
         require_still(&self.objects, id)
     }
 
-    /// Refuses a key that can only read, whatever it names.
+    /// Refuses a read-only key, whatever it names.
     pub(crate) fn require_change(&self) -> S3Result<()> {
         match &self.key {
             Some((_, key)) if key.read_only => Err(Denial::ReadOnly.error()),
@@ -475,7 +476,8 @@ impl Caller {
         }
     }
 
-    /// Refuses who may delete nothing in a bucket before the list of keys is read; each of them is looked at then.
+    /// Refuses a caller that may delete nothing in a bucket, before the list of keys is read; each key is checked
+    /// after that.
     fn require_some_delete(&self, bucket: &str) -> S3Result<()> {
         self.require_change()?;
         let bucket = self.bucket(bucket)?;
@@ -495,7 +497,7 @@ impl Caller {
         key.ok_or_else(denied)
     }
 
-    /// Changes a setting of a bucket: the one that the request is about.
+    /// Changes the setting of a bucket that the request names.
     pub(crate) async fn set(
         &self,
         name: &str,
@@ -516,7 +518,7 @@ impl Caller {
 }
 
 impl Service {
-    /// Refuses a signature for something else.
+    /// Refuses a signature for another region or service.
     fn require_scope<T>(&self, request: &S3Request<T>) -> S3Result<()> {
         let refused = match (&request.region, request.service.as_deref()) {
             // Version 2 has none.
@@ -528,7 +530,7 @@ impl Service {
         Err(refused::error(&refused, &self.0.settings.region))
     }
 
-    /// Whose request it is, which may do what it is for.
+    /// The caller of a request, which has the rights for it.
     pub(crate) fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
         if request.credentials.is_some() {
             self.require_scope(request)?;

@@ -1,9 +1,9 @@
-//! Bodies that come in chunks with a signature each ("Transferring payload in multiple chunks", Amazon S3 API Reference).
+//! Bodies in chunks with a signature each ("Transferring payload in multiple chunks", Amazon S3 API Reference).
 //!
-//! Owns: that the last chunk came. Must not know: whether signatures are right.
+//! Owns: the check that the last chunk came. Must not know: whether signatures are right.
 //!
-//! The crate `s3s` takes the end of a body for the end of its chunks. The last chunk, which has no bytes, is what tells that the client
-//! has sent all that it meant to.
+//! The crate `s3s` takes the end of a body for the end of its chunks. The last chunk, which has no bytes, shows that
+//! the client has sent everything.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use s3s::s3_error;
 use crate::documents::Watched;
 
 const SHA256: &str = "x-amz-content-sha256";
-/// What is said in the place of a SHA-256 of a body in chunks begins so.
+/// Prefix of the value that replaces the SHA-256 of a body in chunks.
 const STREAMING: &[u8] = b"STREAMING-";
 
 /// Whether the body of a request comes in chunks.
@@ -26,12 +26,12 @@ pub(crate) fn are_in(headers: &HeaderMap) -> bool {
     said.is_some_and(|said| said.as_bytes().starts_with(STREAMING))
 }
 
-/// Where in its chunks a body is.
+/// The position in the chunks of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// In the line `SIZE[;chunk-signature=SIGNATURE]`, with the hexadecimal digits of the size so far.
     Line { size: u64, is_size: bool },
-    /// In the bytes of a chunk, and the end of the line behind them; so many are left.
+    /// In the bytes of a chunk, or the end of the line behind them; so many are left.
     Bytes { left: u64 },
     /// The last chunk has begun.
     Over,
@@ -129,7 +129,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        // The end is to be seen.
+        // The reader must see the end.
         self.at == At::Over && self.body.is_end_stream()
     }
 

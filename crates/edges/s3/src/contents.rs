@@ -1,6 +1,6 @@
-//! Bodies that are documents, looked at before anything is done with them.
+//! Checks bodies that are documents before any other use.
 //!
-//! Owns: that a document is the one that its client sent, and that nothing in it is dropped. Must not know: what it means.
+//! Owns: a document is the one that its client sent, and no part of it is ignored. Must not know: its meaning.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,11 +14,11 @@ use crate::operations::Row;
 
 const CONTENT_MD5: &str = "content-md5";
 const CONTENT_SHA256: &str = "x-amz-content-sha256";
-/// The signature of a body in chunks begins so.
+/// Prefix of the signature of a body in chunks.
 const STREAMING: &[u8] = b"STREAMING-";
 const CHUNKED: &[u8] = b"aws-chunked";
 
-/// Refuses a document that is not what its headers promise, or has something in it that nobody reads.
+/// Refuses a document that contradicts its headers, or has elements that no operation reads.
 pub fn check(row: &Row, headers: &HeaderMap, body: &[u8]) -> S3Result<()> {
     let begins = |value: &HeaderValue| value.as_bytes().starts_with(STREAMING);
     let is_chunked = |value: &HeaderValue| {
@@ -58,7 +58,7 @@ fn check_sums(row: &Row, headers: &HeaderMap, body: &[u8]) -> S3Result<()> {
         ("x-amz-checksum-sha256", sum_of::<Sha256>),
     ];
     for (name, sum) in sums {
-        // Those of CompleteMultipartUpload are of the object, but for the MD5.
+        // The checksums of CompleteMultipartUpload are those of the object, but for the MD5.
         if name != CONTENT_MD5 && !row.is_summed(name) {
             continue;
         }
@@ -140,7 +140,7 @@ mod tests {
                 "{given:?}"
             );
         }
-        // Of the object that is made of parts, not of this document.
+        // The checksum of the object that is made of parts, and not of this document.
         let parts = b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>a</ETag></Part></CompleteMultipartUpload>";
         let sum = [("x-amz-checksum-crc32", other.as_str())];
         assert_eq!(checked("CompleteMultipartUpload", &sum, parts), Ok(()));
@@ -149,7 +149,7 @@ mod tests {
             checked("CompleteMultipartUpload", &sum, parts),
             refused("BadDigest")
         );
-        // JSON is read by whoever reads policies.
+        // The parser of policies checks the JSON.
         assert_eq!(checked("PutBucketPolicy", &[], b"{}"), Ok(()));
         let half = b"<Tagging><TagSet/><Tags/></Tagging>";
         assert_eq!(

@@ -1,6 +1,6 @@
-//! Pages of other servers that use a bucket, in browsers (Fetch Standard, "CORS protocol").
+//! Use of a bucket by pages of other origins in browsers (Fetch Standard, "CORS protocol").
 //!
-//! Owns: what a browser asks before a request, and what it is told with an answer. Must not know: which rules there are.
+//! Owns: preflight requests of browsers, and the CORS headers of responses. Must not know: the rules of buckets.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -22,7 +22,7 @@ const VARIES: HeaderValue = HeaderValue::from_static(
 const DENIED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>AccessForbidden</Code><Message>CORSResponse: \
                       no rule of the bucket allows this</Message></Error>";
 
-/// A request by a page of another server.
+/// A request by a page of another origin.
 pub struct CorsRequest {
     origin: String,
     is_preflight: bool,
@@ -32,7 +32,7 @@ pub struct CorsRequest {
     rule: Option<CorsRule>,
 }
 
-/// What a browser says of the page that a request is from; `None` for other clients.
+/// The browser's headers about the page of a request; `None` for other clients.
 pub fn asked(shared: &ServerCore, request: &Request<Incoming>) -> Option<CorsRequest> {
     let headers = request.headers();
     let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::to_owned);
@@ -68,7 +68,7 @@ pub fn asked(shared: &ServerCore, request: &Request<Incoming>) -> Option<CorsReq
 }
 
 impl CorsRequest {
-    /// The answer, if it is only a question.
+    /// The response, if this is a preflight request.
     pub fn preflight(&self) -> Option<HttpResponse> {
         if !self.is_preflight {
             return None;
@@ -81,7 +81,7 @@ impl CorsRequest {
         Some(answer)
     }
 
-    /// Tells the browser that the page may see the answer.
+    /// Tells the browser that the page may read the response.
     pub fn allow(&self, response: &mut HttpResponse) {
         let headers = response.headers_mut();
         headers.append(VARY, VARIES);

@@ -1,10 +1,10 @@
 //! Bodies that are read as a whole: XML and JSON.
 //!
-//! Owns: which requests have one, how long it may be, that it is read only once its sender may do what it asks for, and in memory
-//! that is counted. Must not know: what is in it.
+//! Owns: which requests have one, its maximum length; it is read only after the sender's rights are checked, and in
+//! memory that is counted. Must not know: its contents.
 //!
-//! The crate `s3s` checks signature and access by the head of a request, and reads the body then. So the body that it is given is one
-//! that begins to be read when it is asked for.
+//! The crate `s3s` checks signature and access by the head of a request, and reads the body then. So it gets a body
+//! that begins to be read at the first poll.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -32,21 +32,22 @@ use crate::pass::LookupKey;
 use crate::places::{self, Holder};
 use crate::server::ServerCore;
 
-/// A thousand keys to delete, or ten thousand parts.
+/// Maximum length of a thousand keys to delete, or of ten thousand parts.
 pub(crate) const KEYS_LEN_BYTES_MAX: u64 = 8 << 20;
-/// A setting of a bucket or an object; what is kept of all of a bucket's is 60 KiB.
+/// Maximum length of a setting of a bucket or an object; all stored settings of a bucket have at most 60 KiB.
 const SETTING_LEN_BYTES_MAX: u64 = 1 << 20;
-/// Of what has little to say: the region of a new bucket.
+/// Maximum length of short documents, such as the region of a new bucket.
 const OTHER_LEN_BYTES_MAX: u64 = 64 << 10;
 /// The SHA-256 of the body, in hexadecimal digits, or a word.
 const SHA256: &str = "x-amz-content-sha256";
 
-/// How long the body of a request may be, in bytes; `None`: it is the bytes of an object. `row` is what it is if it has a document.
+/// Maximum length of a request's body, in bytes; `None`: it is the bytes of an object. `row` is the operation, if it
+/// has a document.
 fn len_bytes_max(method: &Method, at: At, row: Option<&Row>) -> Option<u64> {
     match (row, method) {
         // Keys to delete, parts.
         (Some(_), &Method::POST) => Some(KEYS_LEN_BYTES_MAX),
-        // Of a new bucket.
+        // A new bucket.
         (Some(row), _) if row.chosen_by.is_empty() => Some(OTHER_LEN_BYTES_MAX),
         (Some(_), _) => Some(SETTING_LEN_BYTES_MAX),
         (None, &Method::PUT) if at == At::Object => None,
@@ -54,15 +55,15 @@ fn len_bytes_max(method: &Method, at: At, row: Option<&Row>) -> Option<u64> {
     }
 }
 
-/// What is looked at in a body once all of it has come.
+/// The check of a complete body.
 type Check = Box<dyn FnOnce(&[u8]) -> S3Result<()> + Send>;
 
-/// Why the body of a request was not taken, if it was not.
+/// The reason why the body of a request was refused, if it was.
 #[derive(Clone, Default)]
 pub(crate) struct Watched(Arc<Mutex<Option<S3Error>>>);
 
 impl Watched {
-    /// It comes before what the reader of the body says.
+    /// This error takes precedence over that of the body's reader.
     pub fn error(&self) -> Option<S3Error> {
         self.0.lock().take()
     }
@@ -80,7 +81,7 @@ fn too_long(len_bytes_max: u64) -> S3Error {
     )
 }
 
-/// Bounds the body of a request that is read as a whole. Others have theirs read as it comes.
+/// Bounds the body of a request that is read as a whole. Other bodies are streams.
 pub(crate) fn bound(
     shared: &Arc<ServerCore>,
     request: Request<Incoming>,
@@ -109,7 +110,7 @@ pub(crate) fn bound(
     let signed = request.headers().get(SHA256);
     let signed = signed.and_then(|text| unhex(text.to_str().ok()?));
     let headers = request.headers().clone();
-    // `s3s` sees it as well, and calls it a mistake of the server.
+    // `s3s` checks this as well, and reports it as an internal error.
     let check: Check = Box::new(move |bytes: &[u8]| match signed {
         Some(wanted) if digest::digest(&digest::SHA256, bytes).as_ref() != wanted.as_slice() => {
             Err(wrong_sha256())
@@ -120,7 +121,7 @@ pub(crate) fn bound(
         check(&[])?;
         return Ok((request.map(Body::from), watched));
     }
-    // Its signature is checked before it is read: that is the key's then.
+    // The signature is checked before the body is read: by then the key is known to be right.
     let address = request.extensions().get::<ClientAddress>();
     let signer = match LookupKey::of(shared, &request) {
         Some(LookupKey::Key(id)) => shared.holder_of(&id),
@@ -137,20 +138,20 @@ pub(crate) fn bound(
     Ok((request, watched))
 }
 
-/// As much memory as an object on its way, for as long as the body is read.
+/// As much memory as an object in transfer, while the body is read.
 enum BodyMemory {
     Waiting(BoxFuture<Option<places::BufferSlot>>),
     Held(#[expect(dead_code, reason = "held")] Option<places::BufferSlot>),
 }
 
-/// A body that comes as one piece, bounded in length and in time from when it is read on.
+/// A body that arrives as one piece, bounded in length and in time from the first read on.
 struct Document<B> {
     body: B,
     len_bytes_max: u64,
     taken: BytesMut,
     place: BodyMemory,
     ends: Option<Pin<Box<Sleep>>>,
-    /// `None`: it is over.
+    /// `None`: the body has ended.
     check: Option<Check>,
     watched: Watched,
 }
@@ -178,7 +179,7 @@ impl<B> Document<B> {
         Poll::Ready(Some(Err(why.into())))
     }
 
-    /// All of it has come.
+    /// The body is complete.
     fn end(&mut self) -> Polled {
         let Some(check) = self.check.take() else {
             return Poll::Ready(None);
@@ -317,7 +318,7 @@ mod tests {
         }
     }
 
-    /// An encoded name took a body that had no bound, and no time.
+    /// An encoded name led to a body without limits of length and time.
     #[test]
     fn a_name_of_the_query_is_decoded_before_it_is_looked_up() {
         for (query, operation) in [
@@ -385,7 +386,7 @@ mod tests {
         assert_eq!(code(&watched).as_deref(), Some("IncompleteBody"));
     }
 
-    /// The place is taken when the body is read, and not for who is refused before.
+    /// The place is taken when the body is read, so a refused request takes none.
     #[tokio::test]
     async fn nothing_is_held_before_the_body_is_read() {
         let (mut body, _) = document(pieces(), 5, b"12345");

@@ -1,10 +1,10 @@
-//! What errors are called in S3 (API Reference, "Error responses").
+//! The S3 codes of errors (API Reference, "Error responses").
 
 use cairn_fs::FsError;
 use cairn_objects::{ObjectError, PathError};
 use s3s::{S3Error, S3ErrorCode};
 
-/// The error that a client is told. Those that S3 does not know have a code of their own and a fitting status.
+/// The error for a client. Errors that S3 does not have get their own code and a fitting status.
 pub fn told(error: impl Into<ObjectError>) -> S3Error {
     let error = error.into();
     let (code, status) = match &error {
@@ -27,7 +27,7 @@ pub fn told(error: impl Into<ObjectError>) -> S3Error {
         ObjectError::Policy(_) => (S3ErrorCode::MalformedPolicy, None),
         ObjectError::InTheWay => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
         ObjectError::Precondition => (S3ErrorCode::PreconditionFailed, None),
-        // Its client has sent it again, and newer ones, or does not listen any more.
+        // Its client has repeated it, sent newer ones, or no longer listens.
         ObjectError::Late | ObjectError::Unordered => (S3ErrorCode::SlowDown, None),
         ObjectError::WrongPart => (S3ErrorCode::InvalidPart, None),
         ObjectError::Checksum => (S3ErrorCode::BadDigest, None),
@@ -55,7 +55,7 @@ pub fn told(error: impl Into<ObjectError>) -> S3Error {
     told
 }
 
-/// The error for an object that was deleted, where versions are kept.
+/// The error for a deleted object where versions are kept.
 pub fn deleted(marker: &str) -> S3Error {
     let mut told = S3Error::with_message(S3ErrorCode::NoSuchKey, ObjectError::NoObject.to_string());
     told.set_headers(marker_headers(Some(marker)));
@@ -88,7 +88,7 @@ fn of_file_system(error: &FsError) -> (S3ErrorCode, Option<http::StatusCode>) {
             custom("InsufficientStorage"),
             Some(http::StatusCode::INSUFFICIENT_STORAGE),
         ),
-        // Not a fault of the server, which clients would try again.
+        // Not a 5xx status, after which clients would try again.
         FsError::QuotaExceeded => (custom("QuotaExceeded"), Some(http::StatusCode::FORBIDDEN)),
         FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced => {
             (S3ErrorCode::ServiceUnavailable, None)
@@ -97,19 +97,19 @@ fn of_file_system(error: &FsError) -> (S3ErrorCode, Option<http::StatusCode>) {
         FsError::NameTooLong => (S3ErrorCode::KeyTooLongError, None),
         FsError::FileTooLarge => (S3ErrorCode::EntityTooLarge, None),
         FsError::AttributeTooLarge => (S3ErrorCode::MetadataTooLarge, None),
-        // The last is a name of something that is neither a file nor a directory: a device or a symbolic link of an NFS client.
+        // The last is a name of a device or a symbolic link of an NFS client.
         FsError::NotDirectory
         | FsError::IsDirectory
         | FsError::Exists
         | FsError::NotEmpty
         | FsError::CrossTree
         | FsError::NotSupported => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
-        // Like a quota: to send the request again does not help.
+        // As for a quota: repeating the request does not help.
         FsError::TooManyLinks => (custom("LimitExceeded"), Some(http::StatusCode::FORBIDDEN)),
-        // Somebody else changed the file meanwhile.
+        // Another client changed the file meanwhile.
         FsError::NotSync => (S3ErrorCode::OperationAborted, None),
         FsError::Invalid => (S3ErrorCode::InvalidArgument, None),
-        // Damage, a failed disk, or a bug: no limit of files is among these.
+        // Corruption, a failed disk, or a bug: no limit of files is among these.
         FsError::BadCookie | FsError::NoAttribute | FsError::Io(_) => {
             (S3ErrorCode::InternalError, None)
         }
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that is told 500 sends its request again and again, which helps against none of the limits.
+    /// A client repeats a request after a 500 again and again, which helps against none of the limits.
     #[test]
     fn errors_of_files_have_codes_of_s3() {
         let text = || "disk 3".to_owned();
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Paths of keys have limits of their own, which are known before a file is asked.
+    /// Paths of keys have their own limits, which are checked before the file system.
     #[test]
     fn limits_of_keys_have_codes_of_s3() {
         for error in [PathError::TooLong, PathError::PartTooLong] {

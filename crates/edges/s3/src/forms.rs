@@ -1,7 +1,7 @@
 //! Forms that browsers send (Amazon S3 API Reference, "POST Object"; "Creating a POST policy").
 //!
-//! Owns: whose a form is, what its policy lets it do, how its client is answered, and that all of this is looked at before the bytes
-//! of the file are read. Must not know: how a form is cut into fields ([`cairn_codec_s3::form`]), how objects are kept.
+//! Owns: the signer of a form, the limits of its policy, the response; all of this is checked before the bytes of the
+//! file are read. Must not know: how a form is cut into fields ([`cairn_codec_s3::form`]), how objects are kept.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Display};
@@ -43,15 +43,15 @@ use crate::server::{ServerCore, Transfer, refusal};
 use crate::service::Service;
 use crate::values::PLAIN;
 
-/// How long the key that is made of a secret for a day and a region is good ("Signing and authenticating requests").
+/// Lifetime of the key that is derived from a secret for a day and a region ("Signing and authenticating requests").
 const SIGNED_SECONDS_MAX: i64 = 7 * 24 * 60 * 60;
-/// Clocks of clients may be ahead by as much.
+/// Clocks of clients may be ahead by so much.
 const AHEAD_SECONDS_MAX: i64 = 15 * 60;
 /// Fields that the policy need not name.
 const NOT_IN_POLICY: [&str; 4] = ["policy", "x-amz-signature", "file", "submit"];
 const IGNORED: &str = "x-ignore-";
 const META: &str = "x-amz-meta-";
-/// Fields that begin with this say what is done: others than these are not understood.
+/// Prefix of fields that change the request: only the following ones are known.
 const ACTING: &str = "x-amz-";
 const KNOWN: [&str; 20] = [
     "x-amz-acl",
@@ -75,11 +75,11 @@ const KNOWN: [&str; 20] = [
     "x-amz-storage-class",
     "x-amz-tagging",
 ];
-/// Those that ask for encryption: a PUT that does is refused by itself.
+/// Prefix of fields that request encryption, which the PUT refuses.
 const ENCRYPTION: &str = "x-amz-server-side-encryption";
-/// Of AWS, and not here: tags as a document, conditions that `s3s` took and AWS does not know.
+/// Fields of AWS that are not supported: tags as a document; and conditions that `s3s` accepted and AWS does not know.
 const NOT_DONE: [&str; 3] = ["tagging", "if-match", "if-none-match"];
-/// Of Signature Version 2.
+/// Fields of Signature Version 2.
 const OF_VERSION_2: [&str; 2] = ["awsaccesskeyid", "signature"];
 
 /// Whether a request sends a form.
@@ -88,7 +88,7 @@ pub(crate) fn is_form<B>(request: &Request<B>) -> bool {
     request.method() == Method::POST && kinds.any(|kind| form::is_form(kind.as_bytes()))
 }
 
-/// Does what a form asks for, and answers.
+/// Processes a form, and returns the response.
 pub(crate) async fn answer(shared: &Arc<ServerCore>, request: Request<Incoming>) -> HttpResponse {
     let done = post(shared, request).await;
     done.unwrap_or_else(|error| {
@@ -103,7 +103,7 @@ async fn post(shared: &Arc<ServerCore>, request: Request<Incoming>) -> S3Result<
     let query = head.uri.query().unwrap_or_default();
     let row = operations::of_request(&head.method, At::Bucket, query, &head.headers)?;
     if row.operation != POST_OBJECT {
-        // What two read differently is not done.
+        // A request that two parsers read differently is refused.
         return Err(s3_error!(
             NotImplemented,
             "this could be a form or {}; nothing was done",
@@ -140,7 +140,7 @@ async fn post(shared: &Arc<ServerCore>, request: Request<Incoming>) -> S3Result<
         .allow(operations::row(PUT_OBJECT)?, &Facts::of_put(&input))
         .await?;
 
-    // What cannot fit is not read first.
+    // A form that cannot fit is refused before it is read.
     let around = before_len_bytes + boundary.len() + "\r\n--".len() + AFTER_LEN_BYTES_MAX;
     let told_len = head.headers.get(CONTENT_LENGTH);
     let told_len = told_len.and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
@@ -157,7 +157,7 @@ async fn post(shared: &Arc<ServerCore>, request: Request<Incoming>) -> S3Result<
         uri: head.uri.clone(),
         headers: HeaderMap::new(),
         extensions,
-        // Its signature was looked at here.
+        // Its signature was checked here.
         credentials: None,
         region: None,
         service: None,
@@ -201,7 +201,7 @@ struct OpenedForm {
     before_len_bytes: usize,
 }
 
-/// Reads the fields before the file, and no more than comes with their end.
+/// Reads the fields before the file, and no more bytes than come with their end.
 async fn open(body: &mut Incoming, boundary: &str) -> S3Result<OpenedForm> {
     let mut reader = FieldsReader::new(boundary);
     let mut before_len_bytes = 0;
@@ -230,7 +230,7 @@ async fn open(body: &mut Incoming, boundary: &str) -> S3Result<OpenedForm> {
     Err(told(&FormError::NoFile))
 }
 
-/// What a client is told of a form that is none.
+/// The error for an invalid form.
 fn told(error: &FormError) -> S3Error {
     let code = match error {
         FormError::FieldsTooLong => S3ErrorCode::MaxPostPreDataLengthExceededError,
@@ -283,7 +283,7 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-/// The access key that signed the policy; `None`: the form is nobody's ("Calculating a signature", "POST").
+/// The access key that signed the policy; `None`: the form is anonymous ("Calculating a signature", "POST").
 async fn signer(
     shared: &Arc<ServerCore>,
     fields: &Fields,
@@ -354,7 +354,7 @@ async fn signer(
     }
 }
 
-/// The policy of a form, if it has one that holds still.
+/// The policy of a form, if it has one that has not expired.
 fn policy_of(fields: &Fields, now_seconds: i64) -> S3Result<Option<PostPolicy>> {
     let Some(text) = fields.get("policy") else {
         return Ok(None);
@@ -372,8 +372,8 @@ fn policy_of(fields: &Fields, now_seconds: i64) -> S3Result<Option<PostPolicy>> 
     }
 }
 
-/// Refuses a form that its policy does not allow; how long its file may be, in bytes. What stands for the name of the file is in the key
-/// already ("Creating a POST policy", "Condition matching").
+/// Refuses a form that its policy does not allow. Returns the allowed length of its file, in bytes. The placeholder
+/// for the file's name is already replaced in the key ("Creating a POST policy", "Condition matching").
 fn check_policy(
     policy: &PostPolicy,
     fields: &Fields,
@@ -407,7 +407,7 @@ fn check_policy(
                 let value = value_of(field).unwrap_or_default();
                 let begins = |value: &str| value.starts_with(prefix.as_str());
                 let holds = match field.as_str() {
-                    // A list: each of its values has to.
+                    // A list: the condition applies to each of its values.
                     "content-type" => value.split(',').all(begins),
                     _ => begins(value),
                 };
@@ -441,7 +441,7 @@ fn check_policy(
     }
 }
 
-/// What is to be put, but for its bytes.
+/// The PUT of a form, without the bytes.
 fn input_of(fields: &Fields, bucket: String, key: String) -> S3Result<PutObjectInput> {
     for (name, _) in &fields.fields {
         let is_known = !name.starts_with(ACTING)
@@ -514,11 +514,11 @@ fn input_of(fields: &Fields, bucket: String, key: String) -> S3Result<PutObjectI
     })
 }
 
-/// Where the object is, as clients name it.
+/// The URL of the object.
 struct ObjectUrl<'a> {
     scheme: &'static str,
     host: Option<&'a HeaderValue>,
-    /// Of the form's request.
+    /// The path of the form's request.
     path: &'a str,
     bucket: &'a str,
     key: &'a str,
@@ -533,7 +533,7 @@ impl ObjectUrl<'_> {
     }
 }
 
-/// What a client is told whose file has become an object ("POST Object", "Response").
+/// The response for a client whose file has become an object ("POST Object", "Response").
 fn answered(fields: &Fields, place: &ObjectUrl<'_>, put: &PutObjectOutput) -> HttpResponse {
     let etag = put.e_tag.as_ref().map(ETag::value).unwrap_or_default();
     let etag = format!("\"{etag}\"");
@@ -559,7 +559,7 @@ fn answered(fields: &Fields, place: &ObjectUrl<'_>, put: &PutObjectOutput) -> Ht
             (StatusCode::CREATED, HeaderValue::from_str(&url).ok())
         }
         (None, Some("200")) => (StatusCode::OK, HeaderValue::from_str(&url).ok()),
-        // Also for what it cannot be.
+        // Also for an invalid status.
         (None, _) => (StatusCode::NO_CONTENT, HeaderValue::from_str(&url).ok()),
     };
     *response.status_mut() = status;
@@ -577,7 +577,7 @@ fn answered(fields: &Fields, place: &ObjectUrl<'_>, put: &PutObjectOutput) -> Ht
     response
 }
 
-/// Where the browser is sent; `None`: that is no address, which counts as if it was not there.
+/// The target of a redirect; `None`: the given one is no URL, and is ignored.
 fn redirected(to: &str, bucket: &str, key: &str, etag: &str) -> Option<HeaderValue> {
     let begins = |scheme: &str| {
         let start = to.get(..scheme.len());
@@ -600,7 +600,7 @@ fn redirected(to: &str, bucket: &str, key: &str, etag: &str) -> Option<HeaderVal
     HeaderValue::from_str(&url).ok()
 }
 
-/// Why the bytes of a form's file end too soon.
+/// The reason why the bytes of a form's file end early.
 #[derive(Debug)]
 pub(crate) enum FileError {
     Form(FormError),
@@ -623,7 +623,7 @@ impl Display for FileError {
 impl std::error::Error for FileError {}
 
 impl FileError {
-    /// What the client is told that sent it.
+    /// The error for the sender.
     pub fn told(&self) -> S3Error {
         match self {
             Self::Form(error) => told(error),
@@ -638,7 +638,7 @@ impl FileError {
         }
     }
 
-    /// The error for the client, for a request that another node may have passed on.
+    /// The error for the client of a request that another node may have forwarded.
     pub fn told_on(&self, transfer: &Transfer) -> S3Error {
         match self {
             Self::BrokenOff(why) => transfer.broken_off(why),
@@ -652,7 +652,7 @@ struct FileBytes<B> {
     body: B,
     reader: FileReader,
     ready: VecDeque<Bytes>,
-    /// So many may be there.
+    /// The allowed number of bytes.
     allowed: RangeInclusive<u64>,
     len_bytes: u64,
     is_over: bool,
@@ -722,7 +722,7 @@ where
             let taken = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(piece) => this.take(&piece),
-                    // Trailers say nothing here.
+                    // Trailers have no meaning here.
                     Err(_) => Ok(()),
                 },
                 Some(Err(error)) => Err(FileError::BrokenOff(error.to_string())),
@@ -732,7 +732,7 @@ where
                 }
             };
             if let Err(error) = taken {
-                // What was held ready goes no further: the object does not come to be.
+                // Drops the prepared bytes: the object is not made.
                 this.is_over = true;
                 this.ready.clear();
                 return Poll::Ready(Some(Err(error)));
@@ -789,7 +789,7 @@ mod tests {
                 &[],
                 Some(5..=10),
             ),
-            // Both hold.
+            // Both conditions apply.
             (
                 r#"["starts-with", "$key", ""], ["content-length-range", 5, 10], ["content-length-range", 0, 7]"#,
                 &[],
@@ -961,7 +961,7 @@ mod tests {
         Ok(String::from_utf8(bytes).unwrap())
     }
 
-    /// Ends of pieces within what looks like the boundary took the whole file with them.
+    /// A piece that ended within a possible boundary ended the whole file.
     #[tokio::test]
     async fn a_file_is_whole_when_its_form_is() {
         let any = 0..=PUT_LEN_BYTES_MAX;

@@ -1,9 +1,8 @@
-//! How long a client may take for the head of a request, and how slowly it may take an answer.
+//! Time limits for the head of a request, and for a response that a client takes too slowly.
 //!
-//! Owns: the time from the first byte of a head to its last, and from the connection to the first request; the least of an answer
-//! that goes while it is waited for. Must not know: HTTP. When
-//! a head is whole, and when its request was answered, it is told. How long a connection may rest between two requests is the
-//! server's.
+//! Owns: the time from the first byte of a head to its last, and from the connection to the first request; the
+//! minimum progress of a response while the server waits for the client. Must not know: HTTP. The server reports when
+//! a head is complete, and when its request was answered. The server also limits the rest between two requests.
 
 use std::io;
 use std::pin::Pin;
@@ -18,18 +17,18 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::pace::Pace;
 
-/// Whether a request is under way: what is read then is its body. The number grows with each begin and each end, so it is odd in
-/// between, and a request that nothing was read of is noticed as well.
+/// Whether a request is running: then the read bytes are its body. The number grows with each begin and each end. So
+/// it is odd during a request, and shows a request without any read bytes as well.
 #[derive(Clone, Default)]
 pub struct RequestPhase(Arc<AtomicU64>);
 
 impl RequestPhase {
-    /// The head of a request is whole.
+    /// The head of a request is complete.
     pub fn begin(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The request is answered, but for what is still to be sent.
+    /// The response is complete, but for bytes that are still to be sent.
     pub fn end(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
@@ -38,7 +37,7 @@ impl RequestPhase {
 /// A stream that fails with `TimedOut` when a head takes too long.
 pub type Heads<S> = Watched<S, HeadTime>;
 
-/// A stream whose heads are to be whole within `timeout` after they began.
+/// A stream whose heads must be complete within `timeout` after they began.
 pub fn timed<S>(stream: S, timeout: Duration, under_way: RequestPhase) -> Heads<S> {
     let watch = HeadTime {
         timeout,
@@ -52,24 +51,24 @@ pub fn timed<S>(stream: S, timeout: Duration, under_way: RequestPhase) -> Heads<
     Watched::new(stream, watch)
 }
 
-/// Watches how long heads take.
+/// Watches the time of heads.
 pub struct HeadTime {
     timeout: Duration,
     under_way: RequestPhase,
     /// The number at the last read.
     seen: u64,
-    /// Some of a head was read. At first the whole connection counts.
+    /// Whether a part of a head was read. At first the whole connection counts.
     has_begun: bool,
-    /// When the head must be whole.
+    /// The deadline of the head.
     ends: Option<Pin<Box<Sleep>>>,
-    /// Of what the client takes.
+    /// The progress of the client's reads.
     pace: Pace,
-    /// Since when it takes nothing, and when it is looked at again.
+    /// Since when the client takes nothing, and the time of the next check.
     blocked: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl HeadTime {
-    /// Fails when the head that has begun is too late.
+    /// Fails when the present head is too late.
     fn poll_late(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let deadline = Instant::now() + self.timeout;
         let ends = self
@@ -86,7 +85,7 @@ impl HeadTime {
 }
 
 impl HeadTime {
-    /// Fails when the client takes an answer too slowly: it keeps memory as long as it is there.
+    /// Fails when the client takes a response too slowly: it occupies memory meanwhile.
     fn paced(
         &mut self,
         context: &mut Context<'_>,
@@ -138,14 +137,14 @@ impl Watch for HeadTime {
         }
         let has_more = progress.is_ready() && to.filled().len() > before;
         self.has_begun |= has_more;
-        // The end of the connection, or an error, is told as it is.
+        // The end of the connection, or an error, is passed through.
         if self.has_begun && (progress.is_pending() || has_more) {
             self.poll_late(context)?;
         }
         progress
     }
 
-    /// While an answer goes out nobody waits for the next head, of which a part may have come already.
+    /// While a response is being sent, no head is expected, though a part of the next one may have come already.
     fn wrote(
         &mut self,
         context: &mut Context<'_>,
@@ -178,7 +177,7 @@ mod tests {
         heads.read_u8().await.map_err(|error| error.kind())
     }
 
-    // The clock stands still and jumps to the next timer when all wait: nothing takes time here.
+    // The clock stands still and jumps to the next timer when all tasks wait: nothing takes time here.
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_says_nothing_or_a_byte_now_and_then_is_given_up() {
         let (mut silent, _, _far) = heads();
@@ -233,7 +232,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_takes_an_answer_too_slowly_is_given_up() {
-        // Nothing at all, and a byte now and then: the pipe between holds less than has to go.
+        // Nothing at all, and a byte now and then: the pipe between holds less than the response.
         for is_silent in [true, false] {
             let (mut heads, _, mut far) = heads();
             let begun = Instant::now();
@@ -251,7 +250,7 @@ mod tests {
             assert!(waited >= Duration::from_secs(50) && waited <= Duration::from_secs(130));
             taking.abort();
         }
-        // Who takes all of it at once may have as much as it wants.
+        // A client that takes all of it at once may have any amount.
         let (mut heads, _, mut far) = heads();
         let taking = tokio::spawn(async move {
             let mut space = vec![0; 1 << 20];
@@ -261,7 +260,7 @@ mod tests {
         taking.await.unwrap().unwrap();
     }
 
-    /// A client may send the next head before it has the answer.
+    /// A client may send the next head before it has the response.
     #[tokio::test(start_paused = true)]
     async fn a_head_that_comes_early_has_its_time_after_the_answer() {
         let (mut heads, under_way, mut far) = heads();

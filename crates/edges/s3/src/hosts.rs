@@ -1,6 +1,6 @@
-//! Which bucket a request is for by the name of its host (virtual-host style).
+//! The bucket in the host name of a request (virtual-host style).
 //!
-//! Owns: the domains below which names are buckets. Must not know: which buckets there are.
+//! Owns: the domains below which names are buckets. Must not know: the existing buckets.
 
 use http::HeaderMap;
 use http::header::HOST;
@@ -10,7 +10,7 @@ use s3s::host::{S3Host, VirtualHost};
 
 use crate::operations::At;
 
-/// Always: names below it lead to this machine, whatever its name.
+/// Always included: names below it lead to this machine, whatever its name.
 const LOCAL: &str = "localhost";
 /// `photos.s3-website.localhost` shows the bucket `photos` as a website.
 const WEBSITE: &str = ".s3-website";
@@ -55,7 +55,7 @@ impl Hosts {
         self.bucket(host?)
     }
 
-    /// What a request's path names, as `s3s` takes it.
+    /// What a request's path names, by the rules of `s3s`.
     pub fn at(&self, headers: &HeaderMap, path: &str) -> At {
         let names_bucket = self.bucket_of_host(headers).is_some();
         let path = percent_decode_str(path).decode_utf8_lossy();

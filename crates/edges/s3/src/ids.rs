@@ -1,6 +1,6 @@
-//! What a request is called: in its answer, in errors and in the log (Amazon S3 API Reference, "Common response headers").
+//! The ids of a request: in its response, in errors and in the log (Amazon S3 API Reference, "Common response headers").
 //!
-//! Owns: the two names and where they are told. Must not know: what a request does.
+//! Owns: the two ids and where they are shown. Must not know: the operation of a request.
 
 use std::fmt::Write as _;
 
@@ -12,12 +12,12 @@ use s3s::{Body, HttpResponse};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const ID_2: HeaderName = HeaderName::from_static("x-amz-id-2");
-/// Ends an error as a document.
+/// The end of an error document.
 const ERROR_END: &[u8] = b"</Error>";
 const REQUEST_ID_LEN_BYTES: usize = 8;
 const ID_2_LEN_BYTES: usize = 24;
 
-/// The names of a request: goes with it.
+/// The ids of a request; travel with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ids {
     /// 16 hexadecimal digits.
@@ -36,7 +36,7 @@ impl Ids {
         }
     }
 
-    /// Tells the client, unless another node that answered has done so.
+    /// Adds the ids to the response, unless another node that answered has done so.
     pub fn tell(&self, response: &mut HttpResponse) {
         if response.headers().contains_key(REQUEST_ID) {
             return;
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// It is in the log of the node that answered.
+    /// The id is in the log of the node that answered.
     #[test]
     fn what_another_node_called_it_stays() {
         let (mut response, first) = told(StatusCode::OK, "");

@@ -1,8 +1,8 @@
 //! S3 over HTTP (Amazon S3 API Reference, 2006-03-01).
 //!
-//! Owns: which request is which change of objects, what errors are called in S3, connections and their limits, which node
-//! of a cluster answers.
-//! Must not know: how objects are kept ([`cairn_objects`]), signatures and XML (the crate `s3s`).
+//! Owns: which request is which change of objects, the S3 codes of errors, connections and their limits, which node
+//! of a cluster answers. Must not know: how objects are kept ([`cairn_objects`]), signatures and XML (the crate
+//! `s3s`).
 
 #![forbid(unsafe_code)]
 

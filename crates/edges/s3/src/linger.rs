@@ -1,7 +1,8 @@
 //! The end of a connection whose client is still sending.
 //!
-//! Owns: that a client that was refused early is told so. The system resets a connection that is closed with bytes in it
-//! that nobody read, and a reset takes away what the client has not read yet: our answer (RFC 9112, 9.6).
+//! Owns: a client whose request was refused early receives the response. The system resets a connection that is
+//! closed with unread bytes in it, and a reset destroys the response that the client has not read yet (RFC 9112,
+//! 9.6).
 
 use std::io;
 use std::pin::Pin;
@@ -13,11 +14,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// For a client to stop sending, and to close the connection.
+/// Maximum time for a client to stop sending, and to close the connection.
 const LINGER_MAX: Duration = Duration::from_secs(30);
 const STEP_LEN_BYTES: usize = 64 << 10;
 
-/// Whether a body was left that its client may still be sending.
+/// Whether a body was left unread that its client may still be sending.
 #[derive(Clone, Default)]
 pub struct Unread(Arc<AtomicBool>);
 
@@ -31,15 +32,15 @@ impl Unread {
     }
 }
 
-/// A stream that first shuts down its own direction when it ends. If a body was left, it throws away what still comes, for
-/// at most [`LINGER_MAX`].
+/// A stream that first shuts down its own direction when it ends. If a body was left unread, it discards further
+/// bytes, for at most [`LINGER_MAX`].
 pub struct Lingering<S> {
     stream: S,
     unread: Unread,
     rest: Option<Rest>,
 }
 
-/// What is thrown away.
+/// The buffer for discarded bytes.
 struct Rest {
     space: Box<[u8]>,
     until: Pin<Box<Sleep>>,
@@ -105,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
         while rest.until.as_mut().poll(context).is_pending() {
             let mut space = ReadBuf::new(&mut rest.space);
             let read = ready!(Pin::new(&mut this.stream).poll_read(context, &mut space));
-            // The client has closed it; after an error there is nobody to tell.
+            // The client has closed it; after an error no client is left.
             if read.is_err() || space.filled().is_empty() {
                 break;
             }
@@ -127,7 +128,7 @@ mod tests {
         let mut stream = Lingering::new(here, unread.clone());
         unread.set();
         let ends = tokio::spawn(async move { stream.shutdown().await });
-        // More than fits: it would wait for ever if nobody read it.
+        // More than fits: without a reader this would wait for ever.
         client.write_all(&[1; 1000]).await.unwrap();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();

@@ -1,6 +1,6 @@
-//! Object lock: that versions stay until a time.
+//! Object lock: versions stay until a time.
 //!
-//! Owns: how S3 writes it, and who may do what with it. Must not know: how it is kept.
+//! Owns: its form in S3, and the rights for it. Must not know: how it is kept.
 
 use cairn_objects::{
     Bucket, BucketSettings, DefaultRetention, Facet, LockMode, ObjectInfo, ObjectLock,
@@ -23,7 +23,7 @@ use crate::service::Service;
 use crate::values;
 
 const DAYS_OF_YEAR: u32 = 365;
-/// As AWS has it: a hundred years.
+/// Maximum retention, as in AWS: a hundred years.
 const DAYS_MAX: u32 = 36_500;
 
 fn mode_of(name: Option<&str>) -> S3Result<LockMode> {
@@ -63,7 +63,7 @@ fn until(date: &Timestamp, now_seconds: i64) -> S3Result<i64> {
     }
 }
 
-/// How a new object is to be locked, as headers say.
+/// The requested lock of a new object, from headers.
 pub struct LockRequest<'a> {
     pub mode: Option<&'a ObjectLockMode>,
     pub until: Option<&'a Timestamp>,
@@ -71,7 +71,7 @@ pub struct LockRequest<'a> {
 }
 
 impl LockRequest<'_> {
-    /// Notes it in what comes with the object.
+    /// Adds the lock to the record of the object.
     pub fn note(&self, bucket: &Bucket, key: &str, record: &mut ObjectRecord) -> S3Result<()> {
         if self.mode.is_none() && self.until.is_none() && self.hold.is_none() {
             return Ok(());
@@ -105,7 +105,7 @@ impl LockRequest<'_> {
     }
 }
 
-/// What is told of an object's lock.
+/// The headers that show an object's lock.
 pub struct LockHeaders {
     pub mode: Option<ObjectLockMode>,
     pub until: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! Counters of S3, and what Prometheus sees of them.
+//! Counters of S3, and their view in Prometheus.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ impl Counters {
             .fetch_add(len_bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes of objects, both ways.
+    /// Bytes of objects, in both directions.
     pub fn moved_bytes(&self) -> u64 {
         let received = self.received_bytes.load(Ordering::Relaxed);
         received.wrapping_add(self.sent_bytes.load(Ordering::Relaxed))

@@ -1,10 +1,11 @@
-//! What a request needs of rights.
+//! The rights that a request needs.
 //!
-//! Owns: when an action is needed and on what, what of a request says so, and the verdict over each need from policy, key and
-//! ACL. Must not know: which operation needs which (`operations`), what it does, where buckets and keys are kept.
+//! Owns: when an action is needed and on what, the fields of a request that decide that, and the verdict on each need
+//! from policy, key and ACL. Must not know: which operation needs which (`operations`), the work of an operation,
+//! where buckets and keys are kept.
 //!
-//! What is not denied by the name of one action must not be had by another: the version `null` of an object is the object, so
-//! whoever is denied the one is denied both.
+//! A denied action must not be possible by the name of another one: the version `null` of an object is the object, so
+//! a denial of one applies to both.
 
 use cairn_codec_s3::{Action, Policy, Verdict, signed};
 use cairn_objects::AccessKey;
@@ -14,27 +15,27 @@ use s3s::{S3Error, S3Result, s3_error};
 
 use crate::operations::Row;
 
-/// What an action is needed on.
+/// The subject of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// No bucket that is there.
+    /// No existing bucket.
     Volume,
     Bucket,
-    /// The bucket; a key with a prefix may do it below that only.
+    /// The bucket; a key with a prefix may do it only below that prefix.
     Prefix,
     Object,
     /// The object that is copied.
     Source,
 }
 
-/// What of a request makes an action needed.
+/// The property of a request that makes an action needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Always,
-    /// It names a version, or not.
+    /// It names a version.
     Version,
     Latest,
-    /// The source of a copy does, or not.
+    /// The source of a copy names one.
     SourceVersion,
     SourceLatest,
     Acl,
@@ -46,13 +47,13 @@ pub enum When {
     Bypass,
 }
 
-/// An action that is needed.
+/// A needed action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     pub action: Action,
     pub on: On,
     pub when: When,
-    /// Nobody need allow it; but who is denied it does not get it by another name.
+    /// No allowance is needed; but a denial applies, so that the action is not possible by another name.
     pub by_another_name: bool,
 }
 
@@ -78,7 +79,7 @@ impl Need {
     }
 }
 
-/// An object, perhaps a version of it.
+/// An object, or a version of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectName {
     pub bucket: String,
@@ -86,11 +87,11 @@ pub struct ObjectName {
     pub is_version: bool,
 }
 
-/// What of a request the table asks for.
+/// The facts about a request that the table uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     pub target: ObjectName,
-    /// Of a listing.
+    /// The prefix of a listing.
     pub prefix: String,
     pub source: Option<ObjectName>,
     pub gives_acl: bool,
@@ -99,12 +100,12 @@ pub struct Facts {
     pub retains: bool,
     pub holds: bool,
     pub bypasses: bool,
-    /// Whose the bucket is, as the client says; and that of the source.
+    /// The owner of the bucket that the client expects; and that of the source.
     pub expected_owner: Option<String>,
     pub expected_source_owner: Option<String>,
 }
 
-/// The only value of a name; `s3s` refuses a request that has two.
+/// The only value of a name; `s3s` refuses a request with two.
 fn unique<'a>(given: &'a [(String, String)], wanted: &str) -> Option<&'a str> {
     let mut values = given.iter().filter(|(name, _)| name == wanted);
     let (_, value) = values.next()?;
@@ -112,7 +113,7 @@ fn unique<'a>(given: &'a [(String, String)], wanted: &str) -> Option<&'a str> {
 }
 
 impl Facts {
-    /// Of a request as it came; `s3s` reads it in the same way.
+    /// The facts of a received request; `s3s` reads it by equal rules.
     pub fn of_request(path: &S3Path, query: &str, headers: &http::HeaderMap) -> S3Result<Self> {
         let given: Vec<(String, String)> = signed::parameters(query).collect();
         let (bucket, key) = match path {
@@ -159,7 +160,7 @@ impl Facts {
         })
     }
 
-    /// Of an object that comes with a form.
+    /// The facts of an object that comes with a form.
     pub fn of_put(input: &PutObjectInput) -> Self {
         let grants = [
             &input.grant_full_control,
@@ -199,7 +200,7 @@ impl Facts {
         }
     }
 
-    /// What is needed of a row.
+    /// The needs of a row.
     pub fn needs<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = &'a Need> {
         row.needs.iter().filter(|need| self.makes(need.when))
     }
@@ -246,17 +247,17 @@ fn source_of(header: &http::HeaderValue) -> S3Result<ObjectName> {
     }
 }
 
-/// Why something is not done.
+/// The reason of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
     Policy,
     /// The key is for another part of the bucket, or for another bucket.
     Part,
     ReadOnly,
-    /// The key is for certain buckets, and this is for who may use all.
+    /// The key is for certain buckets, and the operation needs a key for all.
     Certain,
     NotOwner,
-    /// It takes a signature.
+    /// The operation needs a signature.
     Nobody,
 }
 
@@ -285,20 +286,20 @@ impl Denial {
     }
 }
 
-/// That something may be done.
+/// The operation is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granted {
     Yes,
-    /// If the object's own ACL lets everybody in.
+    /// If the object's own ACL admits everybody.
     ByAcl,
 }
 
-/// Who asks, and what of a bucket the verdict is over.
+/// The caller, and the facts about a bucket for the verdict.
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
-    /// `None`: nobody.
+    /// `None`: anonymous.
     pub key: Option<(&'a str, &'a AccessKey)>,
-    /// Of the bucket's directory.
+    /// Owner of the bucket's directory.
     pub is_owner: bool,
     pub policy: Option<&'a Policy>,
     /// The bucket's ACL lets everybody list it.
@@ -382,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A policy that says one thing to everybody about one action.
+    /// A policy with one effect for everybody on one action.
     fn policy(effect: &str, action: Action) -> Policy {
         let text = format!(
             r#"{{"Statement": {{"Effect": "{effect}", "Principal": "*", "Action": "{}",
@@ -392,7 +393,7 @@ mod tests {
         Policy::parse(&text, BUCKET).unwrap()
     }
 
-    /// A request in which all is so that a need comes up.
+    /// A request with the properties that make a need apply.
     fn facts(when: When) -> Facts {
         let named = |is_version| ObjectName {
             bucket: BUCKET.to_owned(),
@@ -426,7 +427,7 @@ mod tests {
         Ok(granted)
     }
 
-    /// Who is denied any one action of a row does not get what the row is for; who is denied another does.
+    /// A denial of any one action of a row denies the operation of the row; a denial of another action does not.
     #[test]
     fn each_need_of_each_row_can_be_denied() {
         let whole = key(&[], false);
@@ -449,7 +450,7 @@ mod tests {
                     };
                     let what = format!("{} {need:?} {action:?}", row.operation);
                     assert_eq!(judged(row, &facts, &judge), want, "{what}");
-                    // Policies are mended by the owner alone.
+                    // Only the owner may change policies.
                     let other = Judge {
                         is_owner: false,
                         ..judge
@@ -462,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Nobody gets by with fewer actions than a row needs.
+    /// Fewer actions than a row needs are not enough.
     #[test]
     fn nobody_is_let_in_by_a_part_of_what_is_needed() {
         for row in TABLE.iter().filter(|row| row.is_open) {

@@ -1,12 +1,13 @@
-//! Which operation a request is, what of it is read, and what it needs: one table.
+//! The operation of a request, the parts of it that are read, and its needs: one table.
 //!
-//! Owns: the table, and the refusal of whatever a request says beyond it. Must not know: what an operation does, who may do
-//! what (`needs`).
+//! Owns: the table, and the refusal of everything in a request beyond it. Must not know: the work of an operation,
+//! the rights of callers (`needs`).
 //!
-//! `s3s` takes a request with a query that it does not know for the plain operation, and drops headers that it does not know.
-//! `PUT /photos/a?renameObject` would empty the object, `DELETE /photos?metadataConfiguration` would delete the bucket. So
-//! each request is looked up here, too: what has no row, what a row does not name, and what `s3s` reads as another operation
-//! is refused before anything is done. `docs/reference/s3.md` shows the same table, and a test compares the two.
+//! `s3s` treats a request with an unknown query as the plain operation, and drops unknown headers. `PUT
+//! /photos/a?renameObject` would empty the object, `DELETE /photos?metadataConfiguration` would delete the bucket. So
+//! each request is looked up here, too. A request is refused before any effect if it has no row, has a part that its
+//! row does not name, or is another operation for `s3s`. `docs/reference/s3.md` shows this table, and a test compares
+//! the two.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -32,7 +33,7 @@ const PUT: &str = "PUT";
 const POST: &str = "POST";
 const DELETE: &str = "DELETE";
 
-/// What the path of a request names.
+/// The kind of resource that the path of a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     Service,
@@ -65,13 +66,13 @@ pub struct Row {
     pub operation: &'static str,
     pub method: &'static str,
     pub at: At,
-    /// Names of the query that make a request this operation, with a value where only that one does.
+    /// Names of the query that choose this operation, with a value where only that value does.
     pub chosen_by: &'static [&'static str],
-    /// What else the query may name.
+    /// Other names that the query may have.
     pub query: Vec<&'static str>,
-    /// The headers that are read. A name that ends with a star stands for all that begin so.
+    /// The headers that are read. A name that ends with a star stands for all names with that prefix.
     pub headers: Vec<&'static str>,
-    /// Whether who shows no signature can be let in.
+    /// Whether a request without a signature may be admitted.
     pub is_open: bool,
     pub needs: Vec<Need>,
 }
@@ -95,8 +96,8 @@ impl Row {
         }
     }
 
-    /// What it replaces of the object or the bucket that it is at, for the order of changes; `None`: it changes nothing, or no object
-    /// and no bucket, or its body names what.
+    /// The facet of the object or the bucket that it replaces, for the order of changes; `None`: it changes nothing,
+    /// or no object and no bucket, or its body names the objects.
     pub fn facet(&self) -> Option<Facet> {
         Some(match self.operation {
             PUT_OBJECT | COMPLETE | DELETE_OBJECT => Facet::Whole,
@@ -161,12 +162,12 @@ impl Row {
         self.reads(COPY_SOURCE)
     }
 
-    /// Whether its body is read as a whole: XML or JSON, not the bytes of an object.
+    /// Whether its body is read as a whole: XML or JSON, and not the bytes of an object.
     pub fn has_document(&self) -> bool {
         self.operation == COMPLETE || self.reads(SUMS[0]) && !self.reads(STREAM[0])
     }
 
-    /// Whether a checksum that comes with its body is that of the body.
+    /// Whether a checksum header is that of its body.
     pub fn is_summed(&self, header: &str) -> bool {
         self.reads(SUMS[0]) && self.reads(header)
     }
@@ -181,7 +182,7 @@ const META: &str = "x-amz-meta-";
 const SDK_ALGORITHM: &str = "x-amz-sdk-checksum-algorithm";
 const TRAILER: &str = "x-amz-trailer";
 
-/// Of what is sent with a request.
+/// Checksums of a request's body.
 const SUMS: &[&str] = &[
     "content-md5",
     SDK_ALGORITHM,
@@ -191,7 +192,7 @@ const SUMS: &[&str] = &[
     "x-amz-checksum-sha1",
     "x-amz-checksum-sha256",
 ];
-/// Of an object that is made of parts.
+/// Checksums of an object that is made of parts.
 const FIVE: &[&str] = &[
     "x-amz-checksum-crc32",
     "x-amz-checksum-crc32c",
@@ -199,10 +200,10 @@ const FIVE: &[&str] = &[
     "x-amz-checksum-sha1",
     "x-amz-checksum-sha256",
 ];
-/// Bytes that come in chunks.
+/// Headers of bytes in chunks.
 const STREAM: &[&str] = &["x-amz-decoded-content-length", TRAILER];
 const OWNER: &[&str] = &["x-amz-expected-bucket-owner"];
-/// What a new object is given.
+/// Headers with properties of a new object.
 const GIVEN: &[&str] = &[
     "x-amz-acl",
     "x-amz-meta-*",
@@ -212,7 +213,7 @@ const GIVEN: &[&str] = &[
     "x-amz-object-lock-retain-until-date",
     "x-amz-object-lock-legal-hold",
 ];
-/// What it is told with.
+/// Headers that a response repeats.
 const PROPERTIES: &[&str] = &[
     "cache-control",
     "content-disposition",
@@ -235,7 +236,7 @@ const SOURCE: &[&str] = &[
     "x-amz-copy-source-if-unmodified-since",
     "x-amz-source-expected-bucket-owner",
 ];
-/// Headers of the answer.
+/// Parameters that set headers of the response.
 const ANSWER: &[&str] = &[
     "response-cache-control",
     "response-content-disposition",
@@ -247,7 +248,7 @@ const ANSWER: &[&str] = &[
 const VERSION_ID: &str = "versionId";
 const PAGE: &[&str] = &["delimiter", "encoding-type", "prefix"];
 
-/// Headers of any request: of its signature, and what changes nothing. Who pays is always the bucket's owner.
+/// Headers of any request: of its signature, and without an effect. The bucket's owner always pays.
 const OF_ALL: &[&str] = &[
     "x-amz-cf-id",
     "x-amz-content-sha256",
@@ -259,9 +260,9 @@ const REQUEST_PAYER: &str = "x-amz-request-payer";
 const SECURITY_TOKEN: &str = "x-amz-security-token";
 const CONTENT_SHA256: &str = "x-amz-content-sha256";
 
-/// All headers with this prefix say what is done.
+/// Prefix of headers that change the request.
 const ACTING_PREFIX: &str = "x-amz-";
-/// And these (RFC 9110, sections 13 and 14.5).
+/// Other such headers (RFC 9110, sections 13 and 14.5).
 const ACTING: &[&str] = &[
     "content-range",
     "if-match",
@@ -270,7 +271,7 @@ const ACTING: &[&str] = &[
     "if-unmodified-since",
 ];
 
-/// What is told of headers that are not read; of others, that they are not. The first that fits.
+/// The message for headers that are not read; all others get a general one. The first match wins.
 const REFUSED: &[(&str, &str)] = &[
     (
         "x-amz-server-side-encryption",
@@ -335,14 +336,14 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// All operations that there are.
+/// All operations.
 pub static TABLE: LazyLock<Vec<Row>> = LazyLock::new(table);
 
 fn bucket(action: A) -> [Need; 1] {
     [need(action, On::Bucket)]
 }
 
-/// An operation on what a bucket is set to. One that sets it has a document, whose checksums come with it.
+/// An operation on a setting of a bucket. One that sets it has a document, with its checksums.
 fn setting(
     operation: &'static str,
     method: &'static str,
@@ -382,7 +383,7 @@ fn table() -> Vec<Row> {
     let get_attributes = of_version(A::GetObjectAttributes, A::GetObjectVersionAttributes);
     let bypass = need(A::BypassGovernanceRetention, On::Object).when(When::Bypass);
     let put = object(A::PutObject);
-    // What a new object may be given.
+    // The properties that a new object may have.
     let given = [
         need(A::PutObjectAcl, On::Object).when(When::Acl),
         need(A::PutObjectTagging, On::Object).when(When::Tags),
@@ -737,7 +738,7 @@ pub fn row(operation: &str) -> S3Result<&'static Row> {
     found.ok_or_else(|| s3_error!(NotImplemented, "{} is not there", operation))
 }
 
-/// Name and value of what chooses an operation.
+/// Name and value of a parameter that chooses an operation.
 fn named_by(chosen_by: &str) -> (&str, Option<&str>) {
     match chosen_by.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -745,7 +746,7 @@ fn named_by(chosen_by: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The operation that a request would be, whatever else it says. The more a query says of it the better it fits.
+/// The operation that a request would be, ignoring its other parts. The row with most matching names of the query wins.
 pub fn find(method: &Method, at: At, query: &str, headers: &HeaderMap) -> Option<&'static Row> {
     let given: Vec<(String, String)> = signed::parameters(query).collect();
     let is_given = |chosen_by: &&str| {
@@ -765,7 +766,7 @@ pub fn find(method: &Method, at: At, query: &str, headers: &HeaderMap) -> Option
     fit.max_by_key(|row| (row.chosen_by.len(), row.copies()))
 }
 
-/// The operation that a request is; all that it says is read by that. Else it is refused.
+/// The operation of a request, if that operation reads all parts of the request; otherwise an error.
 pub fn of_request(
     method: &Method,
     at: At,
@@ -789,10 +790,10 @@ fn check_query(row: &Row, query: &str) -> S3Result<()> {
     let is_presigned = signed::parameters(query).any(|(name, _)| name == signed::SIGNATURE);
     for (name, value) in signed::parameters(query) {
         let is_known = match name.as_str() {
-            // What SDKs call the operation.
+            // The SDKs' name of the operation.
             "x-id" => value == row.operation,
             name if row.takes(name) => true,
-            // They are of the signature, or have become headers.
+            // They belong to the signature, or have become headers.
             name if is_presigned && is_acting(name) => true,
             // For the client's own logs (S3 User Guide, "Custom access log information").
             name => name.starts_with("x-") && !is_acting(name),
@@ -816,7 +817,7 @@ fn check_query(row: &Row, query: &str) -> S3Result<()> {
     Ok(())
 }
 
-/// Whether a parameter of the query stands for a header: those of presigned URLs are written in any case.
+/// Whether a parameter of the query stands for a header: those of presigned URLs may have any case.
 pub fn is_acting(name: &str) -> bool {
     let beginning = name.as_bytes().get(..ACTING_PREFIX.len());
     beginning.is_some_and(|it| it.eq_ignore_ascii_case(ACTING_PREFIX.as_bytes()))
@@ -834,7 +835,7 @@ fn check_headers(row: &Row, headers: &HeaderMap) -> S3Result<()> {
         if !OF_ALL.contains(&name) && !row.reads(name) {
             return Err(not_read(row, name));
         }
-        // `s3s` takes an empty one for none: a condition would not be one.
+        // `s3s` treats an empty header as missing: a condition would have no effect.
         let is_empty = headers.get_all(name).iter().any(HeaderValue::is_empty);
         if is_empty && row.reads(name) && !may_be_empty(name) {
             return Err(s3_error!(InvalidArgument, "the header {} is empty", name));
@@ -859,7 +860,7 @@ fn check_headers(row: &Row, headers: &HeaderMap) -> S3Result<()> {
     Ok(())
 }
 
-/// Text of the client's own, and tags, of which there may be none.
+/// The client's own text, and tags, which may be empty.
 fn may_be_empty(header: &str) -> bool {
     header.starts_with(META) || header == "x-amz-tagging"
 }
@@ -879,13 +880,13 @@ fn not_read(row: &Row, name: &str) -> S3Error {
     }
 }
 
-/// The values that headers can have of which `s3s` takes any.
+/// Checks the values of headers of which `s3s` accepts any.
 fn check_value(name: &str, value: &HeaderValue) -> S3Result<()> {
     let (legal, is_any_case): (&[&str], bool) = match name {
         REQUEST_PAYER => (&["requester"], false),
         "x-amz-checksum-mode" => (&["ENABLED"], true),
         "x-amz-metadata-directive" | "x-amz-tagging-directive" => (&["COPY", "REPLACE"], false),
-        // Nothing is moved to another class, so either of them holds.
+        // No object is moved to another class, so both values are true.
         "x-amz-transition-default-minimum-object-size" => (
             &["all_storage_classes_128K", "varies_by_storage_class"],
             false,
@@ -942,8 +943,8 @@ fn check_there(name: &str, value: &HeaderValue) -> S3Result<()> {
     }
 }
 
-/// Makes headers of what a presigned URL says of them, as AWS does: SDKs put them there so that they are signed. It comes after
-/// the look at what is signed, because the query always is.
+/// Turns the parameters of a presigned URL that stand for headers into headers, as AWS does: SDKs put them there so
+/// that they are signed. Called after the check of the signed parts, because the query is always signed.
 pub fn unfold(query: &str, headers: &mut HeaderMap) -> S3Result<()> {
     if !signed::parameters(query).any(|(name, _)| name == signed::SIGNATURE) {
         return Ok(());
@@ -957,7 +958,7 @@ pub fn unfold(query: &str, headers: &mut HeaderMap) -> S3Result<()> {
         let header = header.map_err(|_| wrong())?;
         let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| wrong())?;
         if header == CONTENT_SHA256 {
-            // The signature in a query is over no body.
+            // The signature in a query covers no body.
             if value != "UNSIGNED-PAYLOAD" {
                 return Err(s3_error!(
                     NotImplemented,
@@ -1022,7 +1023,7 @@ mod tests {
                         == (row.method, row.at, row.chosen_by, row.copies())
             };
             assert_eq!(TABLE.iter().filter(same).count(), 1, "{}", row.operation);
-            // A request that says just what chooses the operation is that one.
+            // A request with only the parts that choose the operation is that one.
             let copy = [(COPY_SOURCE, "/photos/a")];
             let given: &[(&'static str, &str)] = if row.copies() { &copy } else { &[] };
             let query = row.chosen_by.join("&");
@@ -1032,14 +1033,14 @@ mod tests {
         assert!(row("SelectObjectContent").is_err());
     }
 
-    /// A change that is in no order could be done after a newer one of its client.
+    /// A change without a place in the order could be done after a newer one of its client.
     #[test]
     fn each_change_has_its_place_in_the_order_of_changes() {
         const ELSEWHERE: [&str; 6] = [
-            // An upload has a number of its own, which nobody has before it is told.
+            // An upload has a number of its own, which no client has before the response.
             "CreateMultipartUpload",
             "AbortMultipartUpload",
-            // They are of a part.
+            // These change a part.
             "UploadPart",
             "UploadPartCopy",
             // Its body names the objects.
@@ -1131,7 +1132,7 @@ mod tests {
         assert_eq!(put(&[copy]).as_deref(), Ok("CopyObject"));
         let part = taken("PUT", Object, "partNumber=1&uploadId=7", &[copy]);
         assert_eq!(part.as_deref(), Ok("UploadPartCopy"));
-        // Wherever else the header comes with, it would not be read.
+        // With other operations, the header would not be read.
         assert!(taken("PUT", Object, "tagging", &[copy]).is_err());
         assert!(taken("PUT", Bucket, "", &[copy]).is_err());
     }
@@ -1222,23 +1223,23 @@ mod tests {
                 .is_empty()
         );
         assert!(unfolded("X-Amz-Content-Sha256=00", &[]).is_err());
-        // It is judged as the header would be.
+        // The parameter is checked as the header would be.
         let query = format!("{signed}&x-amz-new=1");
         let mut found = HeaderMap::new();
         unfold(&query, &mut found).unwrap();
         assert!(of_request(&Method::PUT, At::Object, &query, &found).is_err());
-        // Without a signature the query says nothing of headers.
+        // Without a signature the query has no meaning for headers.
         let mut none = HeaderMap::new();
         unfold("x-amz-acl=public-read", &mut none).unwrap();
         assert!(none.is_empty());
     }
 
-    /// What is between backticks.
+    /// The texts between backticks.
     fn quoted(cell: &str) -> BTreeSet<&str> {
         cell.split('`').skip(1).step_by(2).collect()
     }
 
-    /// The lines of the table below a heading, without its own two.
+    /// The lines of the table below a heading, without its first two.
     fn documented(heading: &str) -> Vec<Vec<&'static str>> {
         let (_, section) = DOCS.split_once(heading).unwrap();
         let lines = section.lines().skip_while(|line| !line.starts_with('|'));

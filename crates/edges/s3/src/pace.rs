@@ -1,16 +1,17 @@
-//! How slowly a client may send or take what is on its way.
+//! The minimum speed of a client that sends or takes bytes.
 //!
-//! Owns: the least that has to move while a server waits for it. Must not know: what it is.
+//! Owns: the bytes that must move while the server waits. Must not know: the contents.
 
 use std::time::Duration;
 
 use crate::body::STALL_MAX;
 
-/// So much moves in [`STALL_MAX`] of waiting, or the client is given up: who sends a byte now and then keeps a place for ever. The
-/// same as of NFS.
+/// So many bytes must move in [`STALL_MAX`] of waiting, or the connection ends: a client that sends a byte now and
+/// then would occupy a place for ever. NFS has an equal limit.
 pub const PACE_LEN_BYTES_MIN: u64 = 32 << 10;
 
-/// What moved while it was waited for. Time in which the server itself is busy, or lets a limit of its own pass, is not a client's.
+/// The bytes that moved while the server waited. Time in which the server itself is busy, or applies a limit of its
+/// own, does not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     waited: Duration,
@@ -20,12 +21,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So long it is waited on before it is looked again.
+    /// The time to wait before the next check.
     pub fn left(&self) -> Duration {
         STALL_MAX.saturating_sub(self.waited.max(self.silent))
     }
 
-    /// It was waited so long, and so many bytes came or went. `false`: that is too slow.
+    /// Counts a wait, and the bytes that came or went in it. `false`: the client is too slow.
     #[must_use]
     pub fn note(&mut self, waited: Duration, len_bytes: u64) -> bool {
         self.waited += waited;
@@ -72,7 +73,7 @@ mod tests {
         assert!(quick.note(Duration::ZERO, u64::MAX) && quick.note(STALL_MAX, 1));
         assert_eq!(quick.left(), STALL_MAX);
         assert!(!quick.note(STALL_MAX, 1));
-        // What came before is no credit for silence.
+        // Earlier bytes are no credit for silence.
         let mut silent = Pace::default();
         assert!(silent.note(30 * second, u64::MAX) && silent.note(40 * second, 0));
         assert_eq!(silent.left(), 20 * second);

@@ -1,17 +1,17 @@
-//! Requests for volumes that another node has: every node answers for all of them.
+//! Forwarding of requests: every node answers for the volumes of all nodes.
 //!
-//! Owns: which node has the volume of an access key or a bucket, what nodes ask one another about that, passing requests on.
-//! Must not know: how nodes reach one another ([`Forward`]), what a request does, whether its signature is right.
+//! Owns: which node has the volume of an access key or a bucket, the questions of nodes about that, forwarding. Must
+//! not know: how nodes reach one another ([`Forward`]), the operation of a request, whether its signature is right.
 //!
-//! A request is passed on as it came, headers and all, so that its signature is good at the owner, which looks at it as if
-//! the client had come there. Bodies stream through: nothing of an object is kept here. Each connection of a client has
-//! one stream to the owner that it talks to. While a volume is taken over its requests wait, for ten seconds. A change that has
-//! waited for more than a second is not passed on any more, nor is a request with a body of which nobody knows what became: it
-//! is answered with 503, after which clients try again, and that as soon as there is an owner again, so that clients that try
-//! a few times only find one.
+//! A request is forwarded as it came, with all its headers, so its signature is valid at the owner, which checks it
+//! as if the client had connected there. Bodies stream through: this node keeps no part of an object. Each connection
+//! of a client has one stream to the owner that it talks to. During a takeover the volume's requests wait, for up to
+//! ten seconds. A change that has waited for more than a second is not forwarded any more, nor is a request with a
+//! body whose result is unknown. They get a 503, after which clients try again; the response is held until there is
+//! an owner again, so that clients with few attempts find one.
 //!
-//! Between nodes: a question is a frame, and so is its answer; after the answer to [`Ask::Serve`] HTTP/1.1 follows. A frame
-//! is its length in bytes, four of them, big-endian, and JSON.
+//! Between nodes: a question is a frame, and so is its answer; after the answer to [`Ask::Serve`] HTTP/1.1 follows. A
+//! frame is its length in bytes, four of them, big-endian, and JSON.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -42,19 +42,18 @@ use crate::server::ServerCore;
 
 /// The longest frame: a key or the name of a bucket, and the volumes of a node.
 const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
-/// For one question and its answer, the connection to the other node included.
+/// Time limit of one question and its answer, with the connection to the other node.
 const ASK_MAX: Duration = Duration::from_secs(2);
-/// A request waits so long for a volume that is being taken over. Clients wait for a minute.
+/// Maximum time that a request waits for the takeover of a volume. Clients wait for a minute.
 const HOLD_MAX: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Where a key or a bucket is counts for so long: a bucket can be deleted, and made in another volume.
+/// Maximum age of a known place of a key or a bucket: a bucket can be deleted, and made in another volume.
 const KNOWN_MAX: Duration = Duration::from_secs(5);
 const KNOWN_COUNT_MAX: usize = 4096;
-/// Headers that are of one connection and not of a request (RFC 9110, section 7.6.1). `transfer-encoding` follows from
-/// the body.
+/// Headers of one connection and not of a request (RFC 9110, section 7.6.1). `transfer-encoding` follows from the body.
 const OF_CONNECTION: [HeaderName; 3] = [CONNECTION, UPGRADE, HeaderName::from_static("keep-alive")];
 
-/// What a request names that is of one volume.
+/// The key or bucket in a request, which belongs to one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LookupKey {
@@ -63,19 +62,19 @@ pub(crate) enum LookupKey {
     Bucket(String),
 }
 
-/// What a node asks another.
+/// A question of a node to another.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Ask {
     /// Answered with [`LocateAnswer`].
     Find {
         named: LookupKey,
-        /// What the node owns, as whoever asks has it: it may have one of them no more, or not yet.
+        /// The volumes of the asked node, by the asking node's view: it may no longer have one of them, or not yet.
         volumes: Vec<VolumeId>,
     },
-    /// Whether the volumes of the node have a bucket or a key. Answered with that.
+    /// Whether the volumes of the node have a bucket or a key. Answered with a boolean.
     IsUsed,
-    /// Answered with whether that is done.
+    /// Answered with whether the node will serve it.
     Serve { volume: VolumeId },
 }
 
@@ -83,7 +82,7 @@ pub(crate) enum Ask {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LocateAnswer {
     pub volume: Option<VolumeId>,
-    /// All volumes that were asked about are served, and read.
+    /// All volumes in the question are served, and read.
     pub is_sure: bool,
 }
 
@@ -114,7 +113,7 @@ pub(crate) async fn read_frame<T: DeserializeOwned>(
     serde_json::from_slice(&text).map_err(bad)
 }
 
-/// The question of another node, which has to come in time.
+/// Reads the question of another node, which has to come in time.
 pub(crate) async fn read_question(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Ask> {
     let read = timeout(ASK_MAX, read_frame(from)).await;
     read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -140,7 +139,7 @@ async fn ask<T: DeserializeOwned>(
     asked
 }
 
-/// Whether any other node's volumes have a bucket or a key, as far as those say.
+/// Whether any other node's volumes have a bucket or a key, as far as those nodes know.
 pub async fn is_used_elsewhere(forward: &Arc<Forward>) -> bool {
     let Ok(admission) = forward.registry().admit_own().await else {
         return false;
@@ -157,7 +156,7 @@ pub async fn is_used_elsewhere(forward: &Arc<Forward>) -> bool {
         .any(|answer| answer.is_ok_and(|(is_used, _)| is_used))
 }
 
-/// Which volume a key or a bucket is in, where that was found out a short while ago.
+/// The volumes of recently found keys and buckets.
 pub(crate) type Known = Remembered<LookupKey>;
 
 pub(crate) fn known() -> Known {
@@ -165,7 +164,7 @@ pub(crate) fn known() -> Known {
 }
 
 impl LookupKey {
-    /// What a request names; `None`: nothing that is of one volume.
+    /// The key or bucket of a request; `None`: it has neither.
     pub fn of(shared: &ServerCore, request: &Request<Incoming>) -> Option<Self> {
         let headers = request.headers();
         let authorization = headers.get(AUTHORIZATION);
@@ -178,7 +177,7 @@ impl LookupKey {
         bucket.map(Self::Bucket)
     }
 
-    /// Of the volumes that are served here.
+    /// The volume, if it is served here.
     pub fn here(&self, shared: &ServerCore) -> Option<VolumeId> {
         let stores = &shared.stores;
         match self {
@@ -191,7 +190,7 @@ impl LookupKey {
     }
 }
 
-/// The search for what a request names.
+/// The search for the key or bucket of a request.
 struct Searched<'a> {
     shared: &'a ServerCore,
     forward: &'a Arc<Forward>,
@@ -274,23 +273,23 @@ impl Link {
     }
 }
 
-/// What one connection of a client has of other nodes.
+/// The stream of one client's connection to another node.
 #[derive(Default)]
 pub(crate) struct Links(Mutex<Option<Link>>);
 
-/// What becomes of a request.
+/// The result of routing a request.
 pub(crate) enum Routed {
     /// It is for this node.
     Here(Request<Incoming>),
-    /// Another node's answer.
+    /// Another node's response.
     Answered(HttpResponse),
-    /// No node has what it names.
+    /// No node has the key or bucket.
     Nowhere(LookupKey),
-    /// The volume has no owner that answers, or what became of the request is not known.
+    /// No owner of the volume answers, or the result of the request is unknown.
     Unavailable,
 }
 
-/// Has the request answered by the node that has its volume.
+/// Lets the node that has its volume answer the request.
 pub(crate) async fn route(
     shared: &Arc<ServerCore>,
     links: &Links,
@@ -314,7 +313,7 @@ pub(crate) async fn route(
     let deadline = Instant::now() + HOLD_MAX;
     let is_empty = request.body().is_end_stream();
     let mut request = Some(request);
-    // What is sent again and again, if nothing is lost with that.
+    // A copy for repetitions, if the request has no body.
     let again = request.as_ref().filter(|_| is_empty).map(|request| {
         let mut copy = Request::new(());
         *copy.method_mut() = request.method().clone();
@@ -327,7 +326,7 @@ pub(crate) async fn route(
             Located::Here => {
                 return match request.take() {
                     Some(request) => Routed::Here(request),
-                    // The volume came here while another node was asked.
+                    // The volume came to this node during the question.
                     None => Routed::Unavailable,
                 };
             }
@@ -343,7 +342,7 @@ pub(crate) async fn route(
                     None => Link::open(forward, admission, owner, volume).await,
                 };
                 if let Some(link) = link {
-                    // The client may have sent it elsewhere by now.
+                    // The client may have sent it to another node by now.
                     if is_change && !admission.is_fresh(read_at) {
                         return Routed::Unavailable;
                     }
@@ -352,7 +351,8 @@ pub(crate) async fn route(
                         (None, Some(again)) => again.clone().map(|()| Body::empty()),
                         (None, None) => return Routed::Unavailable,
                     };
-                    // Of one with a body nobody knows how much was sent then. The client hears so when there is an owner again.
+                    // For a request with a body, it is unknown how much was sent then. The client gets its response
+                    // when there is an owner again.
                     if let Ok(response) = pass(shared, forward, link, links, next).await {
                         if response.status() == StatusCode::SERVICE_UNAVAILABLE {
                             shared.known.forget(&named);
@@ -375,7 +375,7 @@ fn drop_of_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// Asks the owner; an error if it did not answer, whatever it did.
+/// Forwards to the owner; an error if it did not answer, whatever it did.
 async fn pass(
     shared: &Arc<ServerCore>,
     forward: &Forward,
@@ -398,7 +398,7 @@ async fn pass(
         tracing::debug!(%owner, %volume, %error, "the owner of a volume did not answer a request");
     })?;
     shared.count_passed();
-    // The next request comes when this answer is through.
+    // The next request comes when this response is complete.
     *links.0.lock() = Some(link);
     let (mut head, body) = response.into_parts();
     drop_of_connection(&mut head.headers);
@@ -406,7 +406,7 @@ async fn pass(
     Ok(HttpResponse::from_parts(head, body))
 }
 
-/// The body of an answer, for as long as its node has the volume: a node that is lost does not say so.
+/// The body of a response, as long as its node has the volume: a lost node does not end it.
 struct Passing {
     body: Incoming,
     lost: BoxFuture<()>,
@@ -449,7 +449,7 @@ mod tests {
     use crate::server::Settings;
     use crate::stores::Stores;
 
-    /// A node alone, of a cluster without volumes.
+    /// A single node, of a cluster without volumes.
     struct Alone;
 
     impl cairn_forward::Nodes for Alone {
@@ -486,7 +486,7 @@ mod tests {
         }
     }
 
-    /// It told clients that their key was unknown, for which they do not try again.
+    /// It told clients that their key was unknown, after which they do not try again.
     #[tokio::test]
     async fn a_node_without_a_lease_does_not_say_that_nobody_has_a_key() {
         let env = cairn_testkit::test_env();
@@ -542,7 +542,7 @@ mod tests {
                 let cut = read_frame::<Ask>(&mut &bytes[..len]).await;
                 assert!(cut.is_err(), "{len}");
             }
-            // A length that nobody sends costs nothing.
+            // A large length without data costs nothing.
             let long = [&[0xff; 4][..], &bytes[4..]].concat();
             assert!(read_frame::<Ask>(&mut &long[..]).await.is_err());
         }

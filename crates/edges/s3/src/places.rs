@@ -1,13 +1,13 @@
-//! Places in memory for what is on its way: who gets one when there are fewer than are wanted.
+//! Places in memory for objects in transfer: which client gets one when there are too few.
 //!
-//! Owns: that no client keeps all others waiting. Must not know: what is done in a place.
+//! Owns: no client keeps all others waiting. Must not know: the use of a place.
 //!
-//! A client is in several groups, from the widest to the narrowest: the volume, the user and the access key of a signed request; all
-//! strangers and the network of a request without a signature. Each group takes another place only while enough are free for others,
-//! so a wider group leaves places that a narrower one did not: any number of keys of one user leave some to other users, and any
-//! number of users of one volume leave some to other volumes. Among clients that wait, the one whose groups hold the fewest places
-//! comes first, and then the one that came first. Strangers have less than are free, all together, and never the last one: addresses
-//! cost nothing.
+//! A client is in several groups, from the widest to the narrowest: for a signed request the volume, the user and the
+//! access key; for an anonymous request the group of all anonymous clients and the client's network. Each group takes
+//! another place only while enough are free for others, so a wider group leaves places that a narrower one did not.
+//! Any number of keys of one user leave some to other users, and any number of users of one volume leave some to
+//! other volumes. Among waiting clients, the one whose groups hold the fewest places comes first, and then the one
+//! that came first. All anonymous clients together hold fewer places than are free: addresses cost nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -17,20 +17,20 @@ use cairn_base::VolumeId;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Who has a place.
+/// The holder of a place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// An access key, whose signature is right, and the user of the volume that it acts for.
+    /// An access key with a right signature, and the user of the volume that it acts for.
     Key {
         id: String,
         uid: u32,
         volume: VolumeId,
     },
-    /// Where a request without one comes from; `None`: the server itself.
+    /// The address of an anonymous request; `None`: the server itself.
     Address(Option<IpAddr>),
 }
 
-/// The most groups that a holder is in.
+/// Maximum number of groups of a holder.
 const GROUP_COUNT_MAX: usize = 3;
 
 impl Holder {
@@ -47,7 +47,7 @@ impl Holder {
     }
 }
 
-/// Holders that have a share in common.
+/// Holders with a common share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Group {
     Volume(VolumeId),
@@ -57,17 +57,17 @@ enum Group {
     Address(Option<IpAddr>),
 }
 
-/// What a group leaves to others. One that has no place is bound by neither number.
+/// The places that a group leaves to others. A group without a place is bound by neither number.
 struct Share {
-    /// It takes another place only while it has less than so many times as many as are free.
+    /// It takes another place only while it has less than so many times the free ones.
     part: usize,
-    /// So many at least are free after it took another place.
+    /// At least so many are free after it took another place.
     left_count: usize,
 }
 
 impl Group {
-    /// A key leaves one place more than its user, so that another key of the user comes in; the user leaves one for another user
-    /// and one for a stranger; the volume leaves one for another volume, which no stranger takes.
+    /// A key leaves one place more than its user, so that another key of the user gets one. The user leaves one for
+    /// another user and one for an anonymous client; the volume leaves one for another volume.
     fn share(&self) -> Share {
         let (part, left_count) = match self {
             Self::Key(_) => (3, 4),
@@ -80,7 +80,7 @@ impl Group {
     }
 }
 
-/// All places that there are.
+/// All places.
 pub struct Places {
     count: usize,
     state: Mutex<State>,
@@ -88,15 +88,15 @@ pub struct Places {
 
 #[derive(Default)]
 struct State {
-    /// How many each group has that has any.
+    /// The number of places of each group that has any.
     held: HashMap<Group, usize>,
     held_count: usize,
-    /// In the order in which they came.
+    /// In the order of arrival.
     waiting: BTreeMap<u64, (Arc<[Group]>, oneshot::Sender<BufferSlot>)>,
     turn: u64,
 }
 
-/// One place, for as long as it is held.
+/// One place, until it is dropped.
 pub struct BufferSlot {
     places: Arc<Places>,
     groups: Arc<[Group]>,
@@ -110,7 +110,7 @@ impl Places {
         })
     }
 
-    /// How many are held now.
+    /// The number of held places.
     pub fn held_count(&self) -> usize {
         self.state.lock().held_count
     }
@@ -118,7 +118,7 @@ impl Places {
     /// Waits for a place.
     pub async fn take(self: &Arc<Self>, holder: Holder) -> Option<BufferSlot> {
         let place = self.begin(holder);
-        // Nobody drops what tells it without telling.
+        // The sender is never dropped without sending.
         place.await.ok()
     }
 
@@ -130,12 +130,12 @@ impl Places {
         state.waiting.insert(turn, (holder.groups(), to));
         let given_up = self.give(&mut state);
         drop(state);
-        // Each takes the lock when it goes.
+        // Each takes the lock when it is dropped.
         drop(given_up);
         place
     }
 
-    /// Gives what is free. Returned are places of those who wait no more.
+    /// Gives out free places. Returns places whose receivers are gone.
     fn give(self: &Arc<Self>, state: &mut State) -> Vec<BufferSlot> {
         let mut given_up = Vec::new();
         state.waiting.retain(|_, (_, to)| !to.is_closed());
@@ -173,7 +173,7 @@ impl State {
         free_count > 0 && !is_kept && groups.iter().all(has_room)
     }
 
-    /// How much the groups of a holder have, the widest first: the least comes first.
+    /// The number of places of each group of a holder, the widest first: the least comes first.
     fn rank(&self, groups: &[Group]) -> [usize; GROUP_COUNT_MAX] {
         let mut rank = [0; GROUP_COUNT_MAX];
         for (held, group) in rank.iter_mut().zip(groups) {
@@ -182,7 +182,7 @@ impl State {
         rank
     }
 
-    /// Whose turn it is.
+    /// The next waiting client.
     fn next(&self, count: usize) -> Option<u64> {
         let may = self
             .waiting
@@ -239,7 +239,7 @@ mod tests {
         Holder::Address(Some(IpAddr::from([127, 0, 0, last])))
     }
 
-    /// Asks for many places at once, and returns those that are given and who waits.
+    /// Asks for many places at once; returns the granted ones and the waiting requests.
     fn ask(
         places: &Arc<Places>,
         holder: &Holder,
@@ -256,7 +256,8 @@ mod tests {
         (given, waiting)
     }
 
-    /// How many places each of several holders is given, of `count`, that come one after the other: each asks until it has to wait.
+    /// The number of places of each of several holders, of `count`, who come one after the other: each asks until it
+    /// has to wait.
     fn given(count: usize, holders: &[Holder]) -> Vec<usize> {
         let places = Places::new(count);
         let mut held = Vec::new();
@@ -288,13 +289,13 @@ mod tests {
         for (name, holders, want) in cases {
             assert_eq!(given(16, holders), *want, "{name}");
         }
-        // One place is given to anybody.
+        // Any client gets the only place.
         for holder in [key(1, 1, "a"), address(2)] {
             assert_eq!(given(1, &[holder]), [1]);
         }
     }
 
-    /// However many keys a user has, however many users a volume has, and whichever strangers come besides.
+    /// For any number of keys of a user, of users of a volume, and of anonymous clients.
     #[test]
     fn each_kind_of_group_leaves_a_place_to_others() {
         for count in [8, 16, 64, 1000] {
@@ -332,7 +333,7 @@ mod tests {
         for waits in [&mut hog_waits, &mut many_wait] {
             assert!(waits.iter_mut().all(|place| place.try_recv().is_err()));
         }
-        // Who waits no more is passed over, and what it was given is free again.
+        // A client that no longer waits is skipped, and a place that it got is free again.
         drop((hog_waits, many_wait, one_waits));
         drop((hog, many, one));
         let (given, _) = ask(&places, &key(4, 1, "new"), 100);

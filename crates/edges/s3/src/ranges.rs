@@ -1,9 +1,10 @@
-//! Ranges that are not one range of bytes: the whole object is the answer (RFC 9110, section 14.2).
+//! Range headers that are not one range of bytes: the response is the whole object (RFC 9110, section 14.2).
 //!
-//! Owns: which those are, and that the header counts for the signature and for nothing else. Must not know: what is read.
+//! Owns: the recognition of such headers, which count for the signature and for nothing else. Must not know: how
+//! objects are read.
 //!
-//! `s3s` refuses what it cannot parse. The header may be signed, so it is dropped once the signature was checked: the request goes a
-//! second way, without the header and as the access key that signed it.
+//! `s3s` refuses headers that it cannot parse. The header may be signed, so it is dropped after the check of the
+//! signature: the request is processed a second time, without the header and as the access key that signed it.
 
 use http::header::{AUTHORIZATION, RANGE};
 use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
@@ -15,7 +16,7 @@ use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 use crate::caller::Signed;
 use crate::operations;
 
-/// Headers that came with a signature and say nothing else.
+/// Headers of a signature, without any other meaning.
 const SIGNING: [HeaderName; 4] = [
     AUTHORIZATION,
     HeaderName::from_static("x-amz-date"),
@@ -23,7 +24,7 @@ const SIGNING: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-security-token"),
 ];
 
-/// Whether the header is there and asks for something else than one range of bytes.
+/// Whether the header exists and is not one range of bytes.
 fn is_ignored(headers: &HeaderMap) -> bool {
     let mut ranges = headers.get_all(RANGE).iter();
     let one = |value: &http::HeaderValue| {
@@ -37,7 +38,7 @@ fn is_ignored(headers: &HeaderMap) -> bool {
     }
 }
 
-/// A query without what signs it, and what has become a header.
+/// A query without its signature, and without parameters that have become headers.
 fn unsigned(uri: &Uri) -> Option<Uri> {
     let is_kept = |part: &&str| {
         let name = part.split('=').next().unwrap_or_default();
@@ -58,7 +59,7 @@ fn unsigned(uri: &Uri) -> Option<Uri> {
     text.parse().ok()
 }
 
-/// The second way.
+/// The second processing.
 pub(crate) struct Whole(pub S3Service);
 
 #[async_trait::async_trait]
@@ -67,7 +68,7 @@ impl S3Route for Whole {
         [Method::GET, Method::HEAD].contains(method) && is_ignored(headers)
     }
 
-    /// Is looked at by the operation.
+    /// The operation checks access.
     async fn check_access(&self, _: &mut S3Request<Body>) -> S3Result<()> {
         Ok(())
     }

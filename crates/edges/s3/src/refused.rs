@@ -1,6 +1,6 @@
-//! How a client is told that its request is not signed as it has to be.
+//! The response to a request whose signature is invalid.
 //!
-//! Owns: the answer of S3. Must not know: what has to be signed ([`cairn_codec_s3::signed`]).
+//! Owns: the error of S3. Must not know: the rules of signatures ([`cairn_codec_s3::signed`]).
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub fn error(refused: &Refused, region: &str) -> S3Error {
     error
 }
 
-/// As the answer to a request.
+/// As the response to a request.
 pub fn answer(refused: &Refused, region: &str) -> HttpResponse {
     let (code, status) = refused.code();
     let message = escaped(&refused.message(region));

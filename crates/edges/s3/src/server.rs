@@ -1,6 +1,6 @@
 //! The server: threads, the listening socket, limits of connections, stopping.
 //!
-//! Owns: accepting, how long a client may take, that no answer leaves a node that may not give it.
+//! Owns: accepting connections, time limits for clients; no response leaves a node without a valid lease.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -55,22 +55,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_COUNT_MAX: usize = 2048;
 /// One network has at most this part of all connections.
 const NETWORK_PART: usize = 2;
-/// Networks from which a signature was right, and for how long after the last one they are remembered.
+/// Networks with a valid signature, and how long they are remembered after the last one.
 const KNOWN_COUNT_MAX: usize = 4096;
 const KNOWN_FOR: Duration = Duration::from_secs(60 * 60);
-/// Between two requests.
+/// Maximum time between two requests.
 const REST_TIMEOUT: Duration = Duration::from_secs(60);
-/// For the head of a request, from its first byte on, and from a connection to its first request.
+/// Maximum time for the head of a request, from its first byte on, and from a connection to its first request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a connection to begin with TLS.
+/// Maximum time for a connection to begin with TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// AWS takes 8 KB of headers.
+/// AWS accepts 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
-/// Of an answer to another node: the signature of its request was right, and who signed it. No client sees it.
+/// A header of a response to another node: the signature of its request was valid, and who signed it. No client sees it.
 const SIGNED: &str = "x-cairn-signed";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
-/// What an object on its way holds: steps that were read ahead, or one that is being filled.
+/// The memory of an object in transfer: steps that were read ahead, or one that is being filled.
 const TRANSFER_HELD_BYTES: usize = 4 << 20;
 /// With fewer, a user cannot leave a place to each kind of others ([`crate::places`]).
 const TRANSFER_COUNT_MIN: usize = 8;
@@ -81,20 +81,20 @@ const LIMITED_TRANSFER_COUNT: usize = 16;
 pub struct Settings {
     pub threads: usize,
     pub connection_count_max: usize,
-    /// Bytes of objects on their way, of all connections together.
+    /// Bytes of objects in transfer, of all connections together.
     pub held_bytes_max: usize,
     /// Names of hosts below these are buckets.
     pub domains: Vec<String>,
-    /// What clients sign for.
+    /// The region in signatures.
     pub region: String,
-    /// Each request is a line of the log.
+    /// Whether each request is a line of the log.
     pub audit: bool,
-    /// With one, only HTTPS is spoken.
+    /// If there is one, the server accepts only HTTPS.
     pub certificate: Option<Arc<Certificate>>,
 }
 
 impl Settings {
-    /// A connection makes way for others until a request on it was signed.
+    /// Until a request on it was signed, a connection yields to others.
     fn crowd(&self) -> CrowdRules {
         CrowdRules {
             count_max: self.connection_count_max,
@@ -119,19 +119,20 @@ impl Default for Settings {
     }
 }
 
-/// What all connections share.
+/// The shared state of all connections.
 pub struct ServerCore {
     pub stores: Arc<Stores>,
     pub settings: Settings,
     pub(crate) hosts: Hosts,
-    /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
+    /// Whether this node may still answer for the volumes that it serves: its lease decides. Checked before each
+    /// response.
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
-    /// To the other nodes of the cluster, if there is one: they may know an access key that is not known here.
+    /// The other nodes of the cluster, if there is one: they may know an access key that is unknown here.
     pub(crate) forward: Option<Arc<Forward>>,
     pub(crate) known: Known,
-    /// One for each object that is on its way.
+    /// One place for each object in transfer.
     transfers: Arc<Places>,
-    /// Those of volumes with limits, which may take long.
+    /// Places of volumes with limits, which may take long.
     limited: Mutex<BTreeMap<VolumeId, Arc<Places>>>,
     pub(crate) metrics: Counters,
     pub(crate) requests: Requests,
@@ -167,8 +168,8 @@ impl ServerCore {
         })
     }
 
-    /// Waits until there is memory for one more object on its way of this caller. Those that are do not wait for others for ever:
-    /// see [`crate::pace`].
+    /// Waits until there is memory for one more object in transfer of this caller. The present ones do not wait for their
+    /// clients for ever: see [`crate::pace`].
     pub(crate) async fn transfer(&self, caller: &Caller, bucket: &str) -> Transfer {
         let client = caller.client.of(Part::bucket(bucket));
         let volume = caller.objects.fs().volume();
@@ -191,7 +192,7 @@ impl ServerCore {
         }
     }
 
-    /// Who holds the place of a request that an access key signed; `None`: no volume here has the key.
+    /// The holder of a place for a request that an access key signed; `None`: no volume here has the key.
     pub(crate) fn holder_of(&self, id: &str) -> Option<Holder> {
         let (objects, key) = self.stores.access_key(id)?;
         Some(Holder::Key {
@@ -206,7 +207,7 @@ impl ServerCore {
         self.transfers.take(holder).await
     }
 
-    /// What is told of something that is not known here, as long as somebody else may know it.
+    /// The error for a key or bucket that is unknown here, while another node may know it.
     pub(crate) fn unknown(&self, error: S3Error) -> S3Error {
         match self.forward.is_some() || !self.stores.is_whole() {
             true => s3_error!(
@@ -217,20 +218,20 @@ impl ServerCore {
         }
     }
 
-    /// What objects on their way hold at the most.
+    /// Maximum memory of objects in transfer.
     pub fn held_bytes(&self) -> u64 {
         let limited: usize = self.limited.lock().values().map(|it| it.held_count()).sum();
         (self.transfers.held_count() + limited) as u64 * TRANSFER_HELD_BYTES as u64
     }
 
-    /// A number that grows with each request, and while an object is on its way.
+    /// A number that grows with each request, and with the bytes of objects in transfer.
     pub fn activity(&self) -> u64 {
         let requests = self.requests.iter().flatten();
         let requests = requests.map(|count| count.load(Ordering::Relaxed));
         requests.fold(self.metrics.moved_bytes(), u64::wrapping_add)
     }
 
-    /// Lets a connection in; `None`: there are too many, or too many of this client.
+    /// Admits a connection; `None`: there are too many, or too many of this client.
     fn enter(&self, client: IpAddr) -> Option<Seat> {
         let seat = self.crowd.enter(client).seat;
         if seat.is_none() {
@@ -251,7 +252,7 @@ impl ServerCore {
     }
 }
 
-/// An object on its way, and its place among them.
+/// An object in transfer, and its place.
 pub struct Transfer {
     _place: Option<BufferSlot>,
     permit: Permit,
@@ -259,13 +260,13 @@ pub struct Transfer {
     client: Client,
     account: Option<Account>,
     is_more: bool,
-    /// By another node, which the client talks to.
+    /// Whether another node, which has the client's connection, forwarded the request.
     is_passed_on: bool,
 }
 
 impl Transfer {
-    /// What is told of a body that ended early. If another node passes it on, that may be the stream between the two: the client has
-    /// sent all of it, and is to send it again.
+    /// The error for a body that ended early. For a forwarded request the stream between the two nodes may be the
+    /// cause: the client has sent all of it, and should send it again.
     pub fn broken_off(&self, why: &str) -> S3Error {
         match self.is_passed_on {
             true => s3_error!(
@@ -277,30 +278,30 @@ impl Transfer {
         }
     }
 
-    /// Refuses to go on for an access key that was revoked meanwhile.
+    /// Refuses to continue for an access key that was revoked meanwhile.
     pub fn require_key(&mut self) -> S3Result<()> {
         self.permit.require_still()
     }
 
-    /// How long until it is worth a look whether its key was.
+    /// The time until the next check of its key.
     pub fn next_look(&self) -> Duration {
         self.permit.next_look()
     }
 
-    /// Waits until so many of its bytes may go on.
+    /// Waits until the rate allows its next bytes.
     pub async fn pass(&mut self, operation: Operation) {
         let is_more = std::mem::replace(&mut self.is_more, true);
         self.gate.pass(self.client, operation.more(is_more)).await;
     }
 
-    /// So many of its bytes are sent.
+    /// Counts sent bytes.
     pub fn sent(&self, len_bytes: u64) {
         if let Some(account) = &self.account {
             account.sent(len_bytes);
         }
     }
 
-    /// So many of its bytes have come.
+    /// Counts received bytes.
     pub fn received(&self, len_bytes: u64) {
         if let Some(account) = &self.account {
             account.received(len_bytes);
@@ -308,28 +309,28 @@ impl Transfer {
     }
 }
 
-/// What serves connections.
+/// The parts that serve connections.
 #[derive(Clone)]
 struct Serving {
     shared: Arc<ServerCore>,
     service: S3Service,
     stopping: watch::Receiver<bool>,
-    /// Streams of other nodes.
+    /// The number of streams of other nodes.
     streams: Arc<watch::Sender<usize>>,
 }
 
-/// A server that serves. Dropped without [`Self::stop`], it stops at once.
+/// A running server. If it is dropped without [`Self::stop`], it stops at once.
 pub struct Running {
     serving: Serving,
     tls: Option<TlsAcceptor>,
     stop: watch::Sender<bool>,
-    /// What accepts connections.
+    /// The tasks that accept connections.
     accepting: Mutex<Vec<JoinHandle<()>>>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl Running {
-    /// Begins to serve: what other nodes pass on, and clients wherever it is told to [listen](Self::listen).
+    /// Begins to serve: forwarded requests of other nodes, and clients after [`Self::listen`].
     pub fn start(shared: Arc<ServerCore>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(shared.settings.threads.max(1))
@@ -364,7 +365,7 @@ impl Running {
         })
     }
 
-    /// Takes connections of clients.
+    /// Accepts connections of clients.
     pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
         let Some(runtime) = &self.runtime else {
             return Ok(());
@@ -379,7 +380,7 @@ impl Running {
         Ok(())
     }
 
-    /// What serves requests that other nodes pass on.
+    /// Serves requests that other nodes forward.
     pub fn passed(&self) -> Option<PeerServer> {
         let runtime = self.runtime.as_ref()?;
         Some(PeerServer {
@@ -388,13 +389,13 @@ impl Running {
         })
     }
 
-    /// Takes no more requests, and finishes those under way for as long as `grace`.
+    /// Accepts no more requests, and finishes the running ones for up to `grace`.
     pub async fn stop(self, grace: Duration) {
         self.stop.send_replace(true);
         let accepting = std::mem::take(&mut *self.accepting.lock());
         let ended = async {
             for accepting in accepting {
-                // One that broke off has ended, too.
+                // A failed task has ended, too.
                 let _ = accepting.await;
             }
             let mut streams = self.serving.streams.subscribe();
@@ -414,7 +415,7 @@ impl Drop for Running {
     }
 }
 
-/// What `s3s` may hold of a body: forms are read before it, and what else it holds is bounded before it.
+/// The limits of a body in `s3s`: forms are read before it, and all other bodies are bounded before it.
 fn bounds() -> Arc<StaticConfigProvider> {
     let mut config = S3Config::default();
     config.xml_max_body_size = KEYS_LEN_BYTES_MAX as usize;
@@ -424,7 +425,7 @@ fn bounds() -> Arc<StaticConfigProvider> {
     Arc::new(StaticConfigProvider::new(Arc::new(config)))
 }
 
-/// Serves requests that other nodes pass on, with the threads of this node's server.
+/// Serves requests that other nodes forward, with the threads of this node's server.
 #[derive(Clone)]
 pub struct PeerServer {
     serving: Serving,
@@ -532,18 +533,18 @@ async fn accept(listener: tokio::net::TcpListener, serving: Serving, tls: Option
     while connections.join_next().await.is_some() {}
 }
 
-/// Waits until the server is to stop. It is, too, when nobody could say so any more.
+/// Waits until the server has to stop, or the sender is gone.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 struct Entry {
     client: Option<SocketAddr>,
-    /// To other nodes; none of what another node passes on, which goes no further.
+    /// Streams to other nodes; `None` for a forwarded request, which is not forwarded again.
     links: Option<Links>,
     unread: Unread,
-    /// In a cluster: what its requests are admitted under.
+    /// In a cluster: the admission of its requests.
     admission: Option<Arc<Admission>>,
     seat: Seat,
 }
@@ -626,7 +627,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, servin
     loop {
         tokio::select! {
             biased;
-            // First: what is read from here on may be old.
+            // First: data that is read from here on may be outdated.
             _ = &mut ended => return,
             ended = &mut connection => {
                 if let Err(error) = ended {
@@ -642,12 +643,12 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, servin
     }
 }
 
-/// An error that comes before anything is asked of the objects.
+/// The response for an error before any operation on objects.
 pub(crate) fn refusal(error: &S3Error) -> HttpResponse {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message></Error>",
         error.code().as_str(),
-        // It may tell what the client sent.
+        // The message may include the client's input.
         refused::escaped(error.message().unwrap_or_default())
     );
     let mut response = HttpResponse::new(Body::from(text));
@@ -656,7 +657,7 @@ pub(crate) fn refusal(error: &S3Error) -> HttpResponse {
     response
 }
 
-/// What a client is told that is to try again.
+/// The response that asks a client to try again.
 fn unavailable(why: &'static str) -> HttpResponse {
     let mut response = refusal(&s3_error!(ServiceUnavailable, "{}", why));
     response
@@ -665,17 +666,17 @@ fn unavailable(why: &'static str) -> HttpResponse {
     response
 }
 
-/// What a client is told whose request may be old: it is not done.
+/// The response to a request that may be old: it was not done.
 fn too_late() -> HttpResponse {
     unavailable("the request waited for so long that it may have been sent again; it was not done")
 }
 
-/// What a client is told whose request ended with a mistake of the server.
+/// The response to a request that ended with an internal error.
 fn broken_off() -> HttpResponse {
     refusal(&s3_error!(InternalError, "the request broke off"))
 }
 
-/// What a client is told whose head is longer than it may be: what comes with one read can be more than is kept.
+/// The response to a head above the limit: one read can bring more bytes than are kept.
 fn too_long() -> HttpResponse {
     let why = "the headers and the query are longer than 64 KiB";
     let mut response = refusal(&s3_error!(InvalidRequest, "{}", why));
@@ -685,7 +686,7 @@ fn too_long() -> HttpResponse {
     response
 }
 
-/// What is told of something that no node has.
+/// The error for a key or bucket that no node has.
 fn nowhere(named: &LookupKey) -> HttpResponse {
     refusal(&match named {
         LookupKey::Key(_) => s3_error!(
@@ -696,7 +697,7 @@ fn nowhere(named: &LookupKey) -> HttpResponse {
     })
 }
 
-/// Answers with what is here.
+/// Answers from the volumes of this node.
 async fn answer_here(
     serving: &Serving,
     mut request: http::Request<Incoming>,
@@ -731,7 +732,7 @@ async fn answer_here(
     if let Some(asked) = &asked {
         asked.allow(&mut response);
     }
-    // Another node may own the volume by now, and have changed what was read.
+    // Another node may own the volume by now, and may have changed the data that was read.
     if !(shared.may_answer)() {
         response = unavailable("this node does not own the volume any more");
     }
@@ -790,7 +791,7 @@ async fn answer(
     };
     let mut response = match (routed, &from.admission) {
         (Routed::Here(_), Some(admission)) if !admission.is_live() => too_late(),
-        // To its end, whatever becomes of the connection: who comes next waits for it.
+        // To its end, even if the connection is lost: the next change waits for it.
         (Routed::Here(request), Some(admission)) if !method.is_safe() => {
             let (serving, admission) = (serving.clone(), Arc::clone(admission));
             let begun = tokio::spawn(async move {
@@ -821,10 +822,10 @@ async fn answer(
     }
     ids.tell(&mut response);
     let is_error = response.status().is_client_error() || response.status().is_server_error();
-    // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection
-    // never says so: the AWS CLI does, and then reads the next answer wrongly.
+    // A client that waits for "100 Continue" and got none, because the body was empty, may conclude that this
+    // connection never sends it: the AWS CLI does, and then misreads the next response.
     if is_error && has_body || waits && !has_body {
-        // It may not have been read, and a client that waits for "100 Continue" never sends it: what comes next on the
+        // The body may be unread, and a client that waits for "100 Continue" never sends it: the next bytes on the
         // connection could be taken for it.
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
@@ -849,7 +850,7 @@ mod tests {
 
     use super::*;
 
-    /// The second line: what `s3s` would hold by itself, if a body ever came to it that was not bounded before.
+    /// The second line of defence: the limit of `s3s` itself, if a body ever reached it without a bound.
     #[test]
     fn what_s3s_holds_is_bounded() {
         let config = bounds().snapshot();

@@ -1,7 +1,7 @@
-//! The operations of S3: which method of `s3s` is which of ours.
+//! The operations of S3: the method of `s3s` for each of ours.
 //!
-//! Owns: the list of all operations, those that are a constant answer, and what several share. Must not know: who may do what
-//! (`caller`), how objects are kept.
+//! Owns: the list of all operations, those with a constant response, and shared parts. Must not know: the rights of
+//! callers (`caller`), how objects are kept.
 
 mod bucket;
 mod fields;
@@ -49,7 +49,7 @@ fn acl_of(acl: Option<&ObjectCannedACL>, caller: &Caller) -> S3Result<bool> {
     }
 }
 
-/// Refuses what a client believes of an object afterwards and is not so: that it is encrypted by its request.
+/// Refuses a request for encryption, which would leave its client with a wrong belief about the object.
 fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
     match encrypted.contains(&true) {
         true => Err(s3_error!(
@@ -60,9 +60,9 @@ fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
     }
 }
 
-/// Checks the conditions of a copy on its source: if they do not hold, the source is not copied.
+/// Checks the conditions of a copy on its source: if they fail, the source is not copied.
 fn check_source(condition: &ReadCondition<'_>, info: &ObjectInfo) -> S3Result<()> {
-    // Also what is not modified is a precondition of a copy.
+    // For a copy, "not modified" is a failed precondition, too.
     let checked = condition.check(info);
     checked.map_err(|_| s3_error!(PreconditionFailed))
 }
@@ -75,7 +75,7 @@ pub(crate) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// How many entries a page has.
+/// The number of entries of a page.
 pub(crate) fn limit(asked: Option<i32>) -> S3Result<usize> {
     match asked {
         None => Ok(LIST_COUNT_MAX),

@@ -13,25 +13,25 @@ use cairn_qos::{Gate, Shaper};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-/// What a volume keeps of objects is read again after so long if it could not be.
+/// After a failure, a volume's stored settings of objects are read again after so long.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 
-/// A volume that is served, and its objects once they were read.
+/// A served volume, and its objects once they were read.
 #[derive(Clone)]
 pub struct Store {
     fs: Fs,
     objects: Option<Arc<Objects>>,
 }
 
-/// All of them.
+/// All served volumes.
 pub struct Stores {
     env: Env,
     shaper: Arc<Shaper>,
     activities: Arc<Activities>,
     volumes: RwLock<HashMap<VolumeId, Store>>,
-    /// Keys that were revoked and are in their volumes still, which may be opened anew meanwhile.
+    /// Revoked keys that are still in their volumes, which may be reopened meanwhile.
     barred: Arc<Barred>,
-    /// Whether there is a bucket or a key: whoever listens may have to begin.
+    /// Whether there is a bucket or a key: the server may have to begin.
     pub is_used: watch::Sender<bool>,
 }
 
@@ -51,13 +51,13 @@ impl Stores {
         })
     }
 
-    /// Which volumes are served here from now on.
+    /// Sets the volumes that are served here from now on.
     pub fn replace(self: &Arc<Self>, served: Vec<Fs>) {
         let mut volumes = self.volumes.write();
         let mut before = std::mem::take(&mut *volumes);
         for fs in served {
             let known = before.remove(&fs.volume());
-            // One that was opened again is another one.
+            // A reopened volume is another one.
             let store = known.filter(|known| is_same(&known.fs, &fs));
             if store.is_none() {
                 let (stores, fs) = (Arc::clone(self), fs.clone());
@@ -69,7 +69,7 @@ impl Stores {
         }
     }
 
-    /// Reads what a volume keeps, for as long as it is served.
+    /// Reads the stored settings of a volume, as long as it is served.
     async fn read(self: Arc<Self>, fs: Fs) {
         loop {
             let is_current = {
@@ -103,12 +103,12 @@ impl Stores {
         }
     }
 
-    /// Where transfers of a volume ask whether they may go on.
+    /// The gate that transfers of a volume pass.
     pub fn gate(&self, volume: VolumeId) -> Arc<Gate> {
         self.shaper.gate(volume)
     }
 
-    /// Where is counted what clients do with a volume.
+    /// The counters of clients' activity on a volume.
     pub fn activity(&self, volume: VolumeId) -> Arc<Activity> {
         self.activities.of(volume)
     }
@@ -126,7 +126,7 @@ impl Stores {
         self.volumes.read().get(&volume)?.objects.clone()
     }
 
-    /// Those that can be used, in order of their volumes' names.
+    /// The usable ones, in the order of their volumes' names.
     pub fn all(&self) -> Vec<Arc<Objects>> {
         let volumes = self.volumes.read();
         let stores = volumes.values();
@@ -135,7 +135,7 @@ impl Stores {
         all
     }
 
-    /// Whether all volumes that are served were read.
+    /// Whether all served volumes were read.
     pub fn is_whole(&self) -> bool {
         self.volumes
             .read()
@@ -143,14 +143,14 @@ impl Stores {
             .all(|store| store.objects.is_some())
     }
 
-    /// A bucket, whatever volume it is in.
+    /// A bucket, in any volume.
     pub fn bucket(&self, name: &str) -> Option<Bucket> {
         let volumes = self.volumes.read();
         let mut stores = volumes.values();
         stores.find_map(|store| store.objects.as_ref()?.bucket(name).ok())
     }
 
-    /// An access key, and the volume that it is for.
+    /// An access key, and its volume.
     pub fn access_key(&self, id: &str) -> Option<(Arc<Objects>, AccessKey)> {
         let volumes = self.volumes.read();
         volumes.values().find_map(|store| {

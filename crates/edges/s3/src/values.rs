@@ -15,7 +15,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
-/// Headers of an object that are given back as they were put.
+/// Headers of an object that are returned as they were put.
 pub const KEPT_HEADERS: [&str; 5] = [
     "cache-control",
     "content-disposition",
@@ -29,7 +29,7 @@ const ALGORITHMS: [&str; 5] = ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"]
 const BUCKET_TAG_COUNT_MAX: usize = 50;
 const TAG_KEY_LEN_MAX: usize = 128;
 const TAG_VALUE_LEN_MAX: usize = 256;
-/// What is told as it is in listings with `encoding-type=url`.
+/// Characters that stay unencoded in listings with `encoding-type=url`.
 pub const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b'-')
@@ -59,7 +59,7 @@ pub fn listed(text: String, encoding: Option<&EncodingType>) -> String {
     }
 }
 
-/// A parameter of a query as bytes: a place in a listing need be no text.
+/// A parameter of a query as bytes: a position in a listing need not be text.
 pub fn raw(uri: &Uri, wanted: &str) -> Option<Vec<u8>> {
     let decoded = |text: &str| -> Vec<u8> {
         let text = text.replace('+', " ");
@@ -72,12 +72,12 @@ pub fn raw(uri: &Uri, wanted: &str) -> Option<Vec<u8>> {
     parts.next()
 }
 
-/// The version that is asked for.
+/// The requested version.
 pub fn version(asked: Option<&String>) -> Option<&str> {
     asked.map(String::as_str).filter(|id| !id.is_empty())
 }
 
-/// Checks what `encoding-type` asks for.
+/// Checks the value of `encoding-type`.
 pub fn encoding(asked: Option<&EncodingType>) -> S3Result<()> {
     match asked {
         Some(asked) if asked.as_str() != EncodingType::URL => {
@@ -111,7 +111,7 @@ pub fn condition(
     }
 }
 
-/// What a client wants to hold of an object that it reads (RFC 9110, section 13.2.2).
+/// The conditions of a client on an object that it reads (RFC 9110, section 13.2.2).
 pub struct ReadCondition<'a> {
     pub if_match: Option<&'a ETagCondition>,
     pub if_none_match: Option<&'a ETagCondition>,
@@ -147,7 +147,8 @@ impl ReadCondition<'_> {
     }
 }
 
-/// What a client is told that has the object already: what it may need for the answer that it keeps (RFC 9110, section 15.4.5).
+/// The response for a client that has the object already, with the headers that it may need for its cached response
+/// (RFC 9110, section 15.4.5).
 fn not_modified(info: &ObjectInfo) -> S3Error {
     let mut headers = HeaderMap::new();
     let mut put = |name: HeaderName, value: &str| {
@@ -173,14 +174,14 @@ fn not_modified(info: &ObjectInfo) -> S3Error {
     error
 }
 
-/// A time as headers have it (RFC 9110, section 5.6.7).
+/// A time in the form of headers (RFC 9110, section 5.6.7).
 pub fn http_date(time: &Timestamp) -> Option<String> {
     let mut text = Vec::new();
     time.format(TimestampFormat::HttpDate, &mut text).ok()?;
     String::from_utf8(text).ok()
 }
 
-/// A condition that is in a header which `s3s` does not read for the operation.
+/// A condition in a header that `s3s` does not read for the operation.
 pub fn condition_header(
     headers: &http::HeaderMap,
     name: http::HeaderName,
@@ -201,7 +202,7 @@ pub fn condition_header(
     }
 }
 
-/// Whether a range counts: the object is still the one that the client has a part of (RFC 9110, section 13.1.5).
+/// Whether a range applies: the object is still the one that the client has a part of (RFC 9110, section 13.1.5).
 pub fn is_still(if_range: Option<&http::HeaderValue>, info: &ObjectInfo) -> bool {
     let Some(validator) = if_range else {
         return true;
@@ -211,12 +212,12 @@ pub fn is_still(if_range: Option<&http::HeaderValue>, info: &ObjectInfo) -> bool
     };
     match Timestamp::parse(TimestampFormat::HttpDate, text) {
         Ok(date) => date == seconds(info.attr.mtime.seconds),
-        // A weak one never counts.
+        // A weak validator never matches.
         Err(_) => text == format!("\"{}\"", info.etag()),
     }
 }
 
-/// What comes with an object that is put.
+/// The properties of an object that is put.
 #[derive(Default)]
 pub struct Given {
     pub content_type: Option<String>,
@@ -225,8 +226,8 @@ pub struct Given {
     pub tags: Option<String>,
 }
 
-/// How the bytes of an object are encoded, without how they were sent: `aws-chunked` says that a body came in chunks with signatures
-/// or a trailer, which are gone ("Signature calculations: transferring payload in multiple chunks").
+/// The encoding of an object's bytes, without that of the transfer: `aws-chunked` means that a body came in chunks
+/// with signatures or a trailer, which are gone ("Signature calculations: transferring payload in multiple chunks").
 fn kept_encoding(given: &str) -> Option<String> {
     let is_kept = |one: &&str| !one.is_empty() && !one.eq_ignore_ascii_case(CHUNKED);
     let kept: Vec<&str> = given.split(',').map(str::trim).filter(is_kept).collect();
@@ -259,7 +260,7 @@ fn bad_tag(why: &str) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidTag, why.to_owned())
 }
 
-/// Tags as in the header `x-amz-tagging`: a query.
+/// Tags in the form of the header `x-amz-tagging`: a query.
 fn tags_of_header(text: &str) -> S3Result<BTreeMap<String, String>> {
     let decode = |text: &str| {
         let text = text.replace('+', " ");
@@ -276,14 +277,14 @@ fn tags_of_header(text: &str) -> S3Result<BTreeMap<String, String>> {
     checked(tags, TAG_COUNT_MAX)
 }
 
-/// Checksums that are given, by algorithm.
+/// The given checksums, by algorithm.
 pub fn checksums(given: [Option<String>; 5]) -> BTreeMap<String, String> {
     let pairs = ALGORITHMS.iter().zip(given);
     let pairs = pairs.filter_map(|(algorithm, sum)| Some(((*algorithm).to_owned(), sum?)));
     pairs.collect()
 }
 
-/// Which checksum an upload is to have, if one is asked for.
+/// The checksum that an upload should have, if one is requested.
 pub fn upload_checksum(
     algorithm: Option<&ChecksumAlgorithm>,
     kind: Option<&ChecksumType>,
@@ -304,7 +305,7 @@ pub fn upload_checksum(
     let is_composite = match kind.map(ChecksumType::as_str) {
         Some(ChecksumType::COMPOSITE) => true,
         Some(_) => false,
-        // What AWS takes for each.
+        // The default of AWS for each.
         None => *name != "crc64nvme",
     };
     if !is_composite && !is_crc || is_composite && *name == "crc64nvme" {
@@ -346,7 +347,7 @@ pub fn bucket_tags(set: Vec<Tag>) -> S3Result<BTreeMap<String, String>> {
     checked(set.into_iter().map(pair).collect(), BUCKET_TAG_COUNT_MAX)
 }
 
-/// Tags as in a body.
+/// Tags of a body.
 pub fn tags(set: Vec<Tag>) -> S3Result<BTreeMap<String, String>> {
     let pair = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
     checked(set.into_iter().map(pair).collect(), TAG_COUNT_MAX)
@@ -390,7 +391,7 @@ mod tests {
         assert!(tags_of_header(&many.join("&")).is_err());
     }
 
-    /// Browsers know no such encoding, and show nothing of an object that has it.
+    /// Browsers do not know this encoding, and show nothing of an object that has it.
     #[test]
     fn how_a_body_was_sent_is_not_how_an_object_is_encoded() {
         for (given, want) in [

@@ -1,6 +1,6 @@
 //! Versions of objects: settings and listings.
 //!
-//! Owns: how S3 writes them. Must not know: how they are kept.
+//! Owns: their form in S3. Must not know: how they are kept.
 
 use cairn_objects::{BucketSettings, Listed, Versioning, VersionsWanted};
 use s3s::dto::{

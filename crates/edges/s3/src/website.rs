@@ -1,7 +1,7 @@
 //! Buckets as websites (S3 User Guide, "Website endpoints").
 //!
-//! Owns: what a browser is shown at a path of a website's host. Must not know: who may read an object: it asks as anybody
-//! without a signature would.
+//! Owns: the response of a browser's request at a path of a website's host. Must not know: who may read an object: it
+//! sends anonymous requests.
 
 use cairn_objects::{BucketSettings, Website};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION};
@@ -22,7 +22,7 @@ use crate::caller::ClientAddress;
 use crate::server::ServerCore;
 use crate::service::Service;
 
-/// What of a key is in a path as it is.
+/// Characters of a key that stay unencoded in a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b'-')
@@ -30,7 +30,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
-/// Signatures and the host's name are not passed on: everybody sees the same.
+/// Signatures and the host's name are dropped: everybody sees an equal page.
 const DROPPED: [&str; 5] = [
     "authorization",
     "host",
@@ -39,7 +39,7 @@ const DROPPED: [&str; 5] = [
     "x-amz-security-token",
 ];
 
-/// A request to the host of a website, and what that is set to; `None`: it is to none.
+/// The bucket of a request to the host of a website, and the bucket's website setting; `None`: the host is no website.
 fn asked(shared: &ServerCore, request: &Request<Incoming>) -> Option<(String, Option<Website>)> {
     let host = request.headers().get(HOST)?.to_str().ok()?;
     let name = shared.hosts.website(host)?;
@@ -48,7 +48,7 @@ fn asked(shared: &ServerCore, request: &Request<Incoming>) -> Option<(String, Op
     Some((name, website))
 }
 
-/// Answers what is asked of a website's host; `None`: it is asked of another.
+/// Answers a request to a website's host; `None`: it is to another host.
 pub(crate) async fn answer(
     shared: &ServerCore,
     service: &S3Service,
@@ -115,7 +115,7 @@ async fn show(
     Ok(page(status, "there is no such page, or not for everybody"))
 }
 
-/// Asks for an object as anybody may.
+/// Reads an object as an anonymous client.
 async fn read(
     service: &S3Service,
     request: &Request<Incoming>,
@@ -152,7 +152,7 @@ fn moved(status: StatusCode, to: &str) -> HttpResponse {
     response
 }
 
-/// A page without anything that a client sent.
+/// A page without any input of the client.
 fn page(status: StatusCode, text: &str) -> HttpResponse {
     let text = format!("<!doctype html><title>{status}</title><h1>{status}</h1><p>{text}</p>\n");
     let mut response = HttpResponse::new(Body::from(text));

@@ -1,7 +1,8 @@
-//! Measures what a clone of a volume costs: to make, and to change for the first time.
+//! Measures the cost of a clone of a volume: of making it, and of the first change in it.
 //!
-//! `clone_cost [FILES]`: milliseconds to clone a volume with a tenth of FILES (a million), and with all of them; and in that clone for
-//! the first change of a directory of FILES / 10 names, and for the second. On a disk in memory. Prints one JSON object for each.
+//! `clone_cost [FILES]`: milliseconds to clone a volume with a tenth of FILES (a million), and with all of them; and
+//! in that clone for the first change of a directory of FILES / 10 names, and for the second. On a disk in memory.
+//! Prints one JSON object for each.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -27,7 +27,7 @@ use futures_util::stream;
 const MIB: u64 = 1 << 20;
 const POOL: PoolId = PoolId(1);
 static USER: Credentials = Credentials::ROOT;
-/// Requests at a time.
+/// Concurrent requests.
 const DEPTH: usize = 8;
 const SMALL_BYTES: u64 = 4096;
 /// Small writes and reads of a round, per MiB of it.
@@ -112,7 +112,7 @@ fn noise() -> Bytes {
     buf.freeze()
 }
 
-/// Does `count` things, some at a time; how many there were in a second.
+/// Runs `count` pieces of work, some concurrently; returns how many ran in a second.
 async fn rate<Work: Future<Output = Result<(), cairn_fs::FsError>>>(
     count: u64,
     work: impl Fn(u64) -> Work,
@@ -192,9 +192,9 @@ async fn run(flags: &Flags) -> Result<(), Failure> {
     let volumes = volumes(flags, &env).await?;
     let data = noise();
     let mut rates: [Vec<[f64; 4]>; 2] = Default::default();
-    // The first round makes files and memory warm.
+    // The first round warms up files and memory.
     for number in 0..=flags.rounds {
-        // By turns, and each is the first as often as the other.
+        // By turns; each comes first equally often.
         let order = [number % 2, 1 - number % 2];
         for which in order.map(|which| which as usize) {
             let rate = round(&volumes[which], flags, number, &data).await?;

@@ -45,7 +45,7 @@ async fn measure(extents: u64) -> Result<(), Failure> {
     let fs = open(&disk, true).await?;
     fill(&fs, extents).await?;
     fs.close().await?;
-    // All segments are sealed, nothing is in memory.
+    // All segments are sealed, and nothing is in memory.
     let fs = open(&disk, false).await?;
     let mut ids: Vec<SegmentId> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
     let segments = ids.len();
@@ -80,7 +80,7 @@ async fn open(disk: &Arc<dyn Disk>, is_new: bool) -> Result<Fs, Failure> {
         compression: Compression::Lz4,
         ..Policy::default()
     };
-    // It should not begin by itself.
+    // Collection should not begin by itself.
     settings.gc.garbage_bytes = Some(1 << 40);
     if is_new {
         let meta = MetaStore::create(env, meta, VOLUME, disks).await?;
@@ -104,7 +104,7 @@ async fn fill(fs: &Fs, extents: u64) -> Result<(), Failure> {
                 .attr
                 .ino;
         }
-        // Apart, so that each is a record.
+        // Apart from each other, so that each becomes a record.
         let offset = nth * 2 * RECORD_BYTES;
         fs.write(&USER, ino, offset, data.clone(), Stability::Unstable)
             .await?;

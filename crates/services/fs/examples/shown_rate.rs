@@ -1,8 +1,8 @@
-//! Measures what it costs that nobody is told of a change before it is durable.
+//! Measures the cost of Rule 1 for readers: no client sees a change before it is durable.
 //!
-//! `shown_rate [--calls N]`: nanoseconds of one GETATTR of a file that nobody changes, with and without the wait, while
-//! the volume is idle and while another thread commits one change after the other. On a disk in memory, so that nothing
-//! else takes long. Prints one JSON object for each; of five turns that alternate the median.
+//! `shown_rate [--calls N]`: nanoseconds of one GETATTR of an unchanged file, with and without the wait, while the
+//! volume is idle and while another thread commits one change after the other. On a disk in memory, so that nothing
+//! else takes long. Prints one JSON object for each; each is the median of five alternating turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

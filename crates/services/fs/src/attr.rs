@@ -17,9 +17,9 @@ use crate::quota::{owner_of, usage_of};
 use crate::types::*;
 use crate::volume::{Fs, FsView, VolumeCore};
 
-/// Extents that one step of cutting a file removes, about.
+/// Approximate number of extents that one step of cutting a file removes.
 const CUT_EXTENTS_MAX: usize = 4096;
-/// Attempts to cut a file that others cut to pieces meanwhile.
+/// Attempts to cut a file while other callers cut it apart concurrently.
 const CUT_ATTEMPTS_MAX: usize = 100;
 
 impl FsView {
@@ -31,13 +31,13 @@ impl FsView {
         self.shared.settle(found).await
     }
 
-    /// The attributes as they will be when all that is under way is durable. For who watches the volume itself: a client
-    /// must not be told of them.
+    /// Returns the attributes as they will be when all pending changes are durable. Only for callers that watch the
+    /// volume itself: a client must not see them.
     pub fn attr_under_way(&self, ino: Ino) -> Result<Attr, FsError> {
         self.shared.attr_of(self.view, ino).map(|(attr, _)| attr)
     }
 
-    /// Which of the `wanted` access bits (RFC 1813, section 3.3.4) `who` has.
+    /// Returns the bits of `wanted` (access bits of RFC 1813, section 3.3.4) that `who` has.
     pub async fn access(
         &self,
         who: &Credentials,
@@ -61,7 +61,7 @@ impl FsView {
 }
 
 impl Fs {
-    /// Changes attributes, all or none. With `guard_ctime` only if the change time is still that.
+    /// Changes all attributes in `set`, or none. With `guard_ctime`, only if the change time still has that value.
     pub async fn set_attr(
         &self,
         who: &Credentials,
@@ -79,7 +79,7 @@ impl Fs {
                 let state = inode.lock();
                 (state.record.size_bytes != size_bytes, state.record.ctime)
             };
-            // Who checks the time does not mean the beginning of the change itself.
+            // A caller with a guard does not mean the change time that the first steps of this change set.
             if is_other
                 && guard_ctime.is_none_or(|guard| guard == ctime)
                 && let Some(began) = self.keep_before_change(who, ino).await?
@@ -96,7 +96,7 @@ impl Fs {
                 Err(error) => done = Err(error),
                 Ok(None) => {
                     shared.shorten(&inode, set.size_bytes.unwrap_or(0)).await?;
-                    // Checked by now; the way to the size is no change of its own.
+                    // The guard is checked by now; the steps towards the size are part of this change.
                     guard_ctime = None;
                     continue;
                 }
@@ -108,8 +108,8 @@ impl Fs {
 }
 
 impl Fs {
-    /// Has nobody change or remove a file until then, in seconds since 1970; 0: anybody who may. Durable when answered.
-    /// Whether that may be shortened is the caller's to know.
+    /// Retains a file: nobody may change or remove it until that time, in seconds since 1970; 0 ends the retention.
+    /// Durable on return. The caller checks whether the retention may be shortened.
     pub async fn retain(&self, ino: Ino, until_seconds: u64) -> Result<(), FsError> {
         let shared = &self.shared;
         let retain = || shared.retain(ino, InodeKind::Regular, until_seconds);
@@ -117,8 +117,9 @@ impl Fs {
         shared.settle(done).await
     }
 
-    /// Has a directory and all that are below it keep their names and places, or lets them go again: what is retained in there is
-    /// else moved away with its directory. Files in them, and their attributes, are changed as before. Durable when answered.
+    /// Holds a directory and all its ancestors, or releases them: held directories keep their names and places, since
+    /// a move of a directory would move the retained files in it. Files in them, and their attributes, can be changed
+    /// as before. Durable on return.
     pub async fn hold_directories(&self, ino: Ino, is_held: bool) -> Result<(), FsError> {
         let shared = &self.shared;
         let until_seconds = if is_held { u64::MAX } else { 0 };
@@ -203,7 +204,7 @@ impl VolumeCore {
         Ok(((target, state.attr(ino)), state.shown()))
     }
 
-    /// `None`, and no change yet: the file has to be shortened first.
+    /// Returns `None`, without any change, if the file has to be shortened first.
     fn set_attr_of(
         self: &Arc<Self>,
         who: &Credentials,
@@ -229,7 +230,7 @@ impl VolumeCore {
             gid: set.gid.unwrap_or(owner.gid),
             ..owner
         };
-        // Root may give a file to whom it wants, as elsewhere.
+        // Root may give a file to any user, as on other systems.
         if new_owner != owner && !who.is_root() {
             let bytes = state.record.used_bytes;
             self.require_quota(new_owner, Some(owner), 1, bytes)?;
@@ -266,8 +267,8 @@ impl VolumeCore {
         Ok(Some((state.wcc(inode.ino, before), state.ticket)))
     }
 
-    /// Sets the size of a locked regular file; what it takes goes into `batch`, and what it does to its extents is
-    /// returned. `None`, and no change, when that is too much for one batch.
+    /// Sets the size of a locked regular file. Adds the needed metadata to `batch` and returns the change of the
+    /// extents. Returns `None`, without any change, if that is too much for one batch.
     fn resize(
         &self,
         ino: Ino,
@@ -304,7 +305,7 @@ impl VolumeCore {
         Ok(Some(change))
     }
 
-    /// Forgets dirty data from `size_bytes` on, in memory and on its way.
+    /// Drops dirty data from `size_bytes` on, both in memory and in flights.
     pub(crate) fn discard_dirty(&self, state: &mut State, size_bytes: u64) {
         let cleared = state.dirty.clear(size_bytes..u64::MAX);
         for flight in &mut state.flights {
@@ -315,7 +316,8 @@ impl VolumeCore {
         self.dirty.add(cleared);
     }
 
-    /// Removes the extents of a file past `size_bytes`; `None`, and no change, if they are too many for one batch.
+    /// Removes the extents of a file past `size_bytes`. Returns `None`, without any change, if they are too many for
+    /// one batch.
     fn cut_extents(
         &self,
         ino: Ino,
@@ -341,8 +343,8 @@ impl VolumeCore {
         Ok(Some(change))
     }
 
-    /// Cuts a file that has very many extents down towards `size_bytes`, in steps from its end that
-    /// each leave a smaller file, so that none holds the file's lock for long.
+    /// Cuts a file that has very many extents down towards `size_bytes`. Each step removes extents from the end and
+    /// leaves a smaller file, so no step holds the file's lock for long.
     async fn shorten(&self, inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FsError> {
         let ino = inode.ino;
         let (mut from, to) = extents_between(ino, size_bytes, inode.lock().record.size_bytes);
@@ -362,7 +364,7 @@ impl VolumeCore {
                 Some(end) if count == CUT_EXTENTS_MAX => from = Key::extent(ino, end).successor(),
                 _ => break,
             }
-            // Others are served on this thread, too.
+            // This thread serves other tasks, too.
             tokio::task::yield_now().await;
         }
         let mut ticket = None;
@@ -378,10 +380,10 @@ impl VolumeCore {
             }
             let mut batch = Batch::new();
             let Some(change) = self.resize(ino, &mut state, start, &mut batch)? else {
-                // More came meanwhile; the caller begins again.
+                // Other callers added extents meanwhile; the caller begins again.
                 return Ok(());
             };
-            // Whoever replays older journal entries must see that they do not tell the size any more.
+            // A replay of older journal entries must see that they no longer tell the size.
             state.touch_ctime(self.now());
             batch.put(Key::inode(ino), state.stored_record().encode());
             let cut = self.submit_change(&mut state, &change, batch);
@@ -392,8 +394,8 @@ impl VolumeCore {
     }
 }
 
-/// The keys of the extents that hold bytes from `start` to the end of the file. Without that end a scan
-/// would step over all that earlier steps deleted.
+/// The keys of the extents that hold bytes from `start` to the end of the file. Without that end, a scan would step
+/// over all keys that earlier steps deleted.
 fn extents_between(ino: Ino, start: u64, file_end: u64) -> (Key, Key) {
     let (from, _) = Key::extents_past(ino, start);
     (from, Key::extent(ino, file_end).successor())
@@ -454,7 +456,7 @@ fn apply_set_attr(who: &Credentials, state: &mut State, set: &SetAttr, now: Time
         let record = &mut state.record;
         record.uid = set.uid.unwrap_or(record.uid);
         record.gid = set.gid.unwrap_or(record.gid);
-        // Whoever it belongs to now did not ask for these.
+        // The new owner did not ask for these bits.
         if !is_dir {
             record.mode = without_privilege_bits(record.mode);
         }

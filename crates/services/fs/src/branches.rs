@@ -1,18 +1,20 @@
-//! Clones of volumes: volumes that began as what a snapshot shows of another, in the store of that one.
+//! Clones of volumes. A clone begins with the contents of a snapshot of another volume, and lives in that volume's store.
 //!
-//! Owns: which branches there are, where an inode of one is read, and how a branch gets an inode of its own.
-//! Must not know: how a clone is called, who may use it.
+//! Owns: the list of branches, where an inode of a branch is read, and how a branch gets its own copy of an inode.
+//! Must not know: how a clone is named, who may use it.
 //!
-//! The number of an inode says which branch it is of ([`Ino::branch`]). An inode that a branch began with has no keys in it:
-//! it is read where the branch began, in a snapshot that stays for as long. Before it is changed for the first time, the
-//! branch takes it over: it gets a record, names, attributes and extents of its own, which share the bytes. From then on it is
-//! an inode as any other, so that nothing else has to know of branches. What a branch removes leaves a mark ([`Key::gone`]).
+//! The number of an inode contains its branch ([`Ino::branch`]). A branch has no keys of an inode that it inherited:
+//! readers find that inode in the snapshot that the branch began from, which stays as long as the branch. Before the
+//! first change of such an inode, the branch takes it over: the inode gets a record, names, attributes and extents in
+//! the branch, and the extents share the bytes. From then on it is an ordinary inode, so other modules need no
+//! knowledge of branches. When a branch removes an inherited inode, a mark remains ([`Key::gone`]).
 //!
-//! A branch that is deleted goes as its files would ([`VolumeCore::free_branches`]), the one that the store was made for, too. What
-//! others began with stays for as long as they do: the snapshots that they began from, which nobody else sees any more.
+//! [`VolumeCore::free_branches`] removes a deleted branch like the files in it; this includes the volume that the store
+//! was made for. The snapshots that other branches began from stay as long as those branches, and nobody else sees
+//! them any more.
 //!
-//! Taking over a large file or directory takes several batches; the record comes with the last. Until then everybody reads
-//! where the branch began, and what a crash leaves is gone on with.
+//! To take over a large file or directory takes several batches; the last one adds the record. Until then, all
+//! readers use the snapshot, and after a crash the branch continues where it stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,18 +37,18 @@ use crate::volume::{ROOT, VolumeCore, meta_error};
 
 /// Extents that one batch takes over, and entries of a directory that are read at a time.
 const TAKE_COUNT_MAX: usize = 1024;
-/// How often extents are read again that were moved just then.
+/// Attempts to read extents again after their records were moved.
 const ATTEMPTS_MAX: u32 = 100;
-/// Inodes that are taken over at the same time, at most.
+/// Maximum number of inodes that are taken over concurrently.
 const TURNS: usize = 64;
-/// The value of a mark.
+/// The value of a [`Key::gone`] mark.
 pub(crate) const MARK_VERSION: u8 = 1;
 
 /// A clone in the store of the volume that it began from.
 #[derive(Debug)]
 pub(crate) struct BranchState {
     pub volume: VolumeId,
-    /// The snapshot that it began from, and whose that is.
+    /// The snapshot that the clone began from, and the branch of that snapshot.
     pub base: Generation,
     pub from: Branch,
     ino_mark: u64,
@@ -59,11 +61,11 @@ impl BranchState {
     }
 }
 
-/// How far the end of a branch has come.
+/// The progress of the deletion of a branch.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     is_deleted: AtomicBool,
-    /// There is nothing of it any more but snapshots that others began from.
+    /// The branch has nothing left but snapshots that other branches began from.
     is_emptied: AtomicBool,
 }
 
@@ -79,17 +81,17 @@ impl Ending {
 
 /// The branches of a store.
 pub(crate) struct Branches {
-    /// All but the volume that the store was made for.
+    /// All branches but the main one.
     all: RwLock<BTreeMap<Branch, Arc<BranchState>>>,
-    /// Of that volume.
+    /// The deletion of the main branch, the volume that the store was made for.
     main: Ending,
-    /// Held by who takes an inode over, by its number.
+    /// Held by a task that takes over an inode; the inode's number selects the lock.
     turns: Vec<tokio::sync::Mutex<()>>,
-    /// Held by who begins a clone.
+    /// Held by a task that makes a clone.
     pub beginning: tokio::sync::Mutex<()>,
-    /// Held by who frees one.
+    /// Held by a task that frees a branch.
     pub freeing: tokio::sync::Mutex<()>,
-    /// Removed inodes are gone.
+    /// Notified when removed inodes are gone.
     pub reaped: tokio::sync::Notify,
 }
 
@@ -112,9 +114,9 @@ impl Branches {
         Ok(branches)
     }
 
-    /// Follows what the metadata knows.
+    /// Loads the branches that the metadata lists.
     pub fn load(&self, meta: &MetaStore) {
-        // Locked first: nobody ends one between the look and the list.
+        // Locked first, so no branch ends between the reading and the list.
         let mut all = self.all.write();
         let mut found = BTreeMap::new();
         for (base, record) in meta.snapshots() {
@@ -151,7 +153,7 @@ impl Branches {
             .collect()
     }
 
-    /// Whether a branch is there, and not deleted.
+    /// Whether a branch exists and is not deleted.
     pub fn is_there(&self, branch: Branch) -> bool {
         match branch.is_main() {
             true => !self.main.is_deleted(),
@@ -162,7 +164,7 @@ impl Branches {
         }
     }
 
-    /// How many are deleted and not freed yet.
+    /// The number of branches that are deleted and not yet freed.
     pub fn freeing_count(&self) -> u64 {
         let all = self.all.read();
         let endings = all.values().map(|state| &state.ending);
@@ -170,7 +172,7 @@ impl Branches {
         freeing.count() as u64
     }
 
-    /// Whether there is something of a deleted branch to be freed.
+    /// Whether a deleted branch still has something to free.
     pub fn is_freeing(&self, branch: Branch) -> bool {
         match branch.is_main() {
             true => self.main.is_freeing(),
@@ -180,7 +182,7 @@ impl Branches {
         }
     }
 
-    /// All that a deleted branch had is freed, but for what others began with.
+    /// Notes that a deleted branch is freed, but for the snapshots that other branches began from.
     pub fn note_emptied(&self, branch: Branch) {
         match branch.is_main() {
             true => self.main.is_emptied.store(true, Ordering::Release),
@@ -192,9 +194,9 @@ impl Branches {
         }
     }
 
-    /// Ends a branch if `submit` succeeds: from then on nobody changes anything of it but who frees it.
+    /// Ends a branch if `submit` succeeds. From then on, only the task that frees the branch changes anything in it.
     pub fn end<T, E>(&self, branch: Branch, submit: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        // Whoever looked before has submitted when this can be locked.
+        // All callers that checked the branch before have submitted when this lock is granted.
         let all = self.all.write();
         let submitted = submit()?;
         match branch.is_main() {
@@ -208,7 +210,7 @@ impl Branches {
         Ok(submitted)
     }
 
-    /// Runs `submit` if the branch is there, and not while it ends.
+    /// Runs `submit` if the branch exists, and keeps the branch from ending meanwhile.
     pub fn within<T>(&self, branch: Branch, submit: impl FnOnce() -> T) -> Result<T, FsError> {
         let all = self.all.read();
         let is_there = match branch.is_main() {
@@ -221,7 +223,7 @@ impl Branches {
         }
     }
 
-    /// Fails if the branch is not there; it may end at any time.
+    /// Fails if the branch does not exist; the branch may end at any time after that.
     pub fn require(&self, branch: Branch) -> Result<(), FsError> {
         match self.is_there(branch) {
             true => Ok(()),
@@ -230,7 +232,7 @@ impl Branches {
     }
 }
 
-/// Inodes and bytes of files count in the volume alone: a branch has sums of its own.
+/// Inodes and bytes of files count in the main volume alone: each branch has its own sums.
 pub(crate) fn of_volume(ino: Ino, delta: SpaceDelta) -> SpaceDelta {
     match ino.branch().is_main() {
         true => delta,
@@ -243,7 +245,8 @@ pub(crate) fn of_volume(ino: Ino, delta: SpaceDelta) -> SpaceDelta {
 }
 
 impl VolumeCore {
-    /// Where an inode is read that is named in `view`: there, or where its branch began. Whether it is there is not known.
+    /// Finds where to read an inode that `view` names: in the view itself, or in the snapshot that its branch began
+    /// from. Does not check that the inode exists.
     pub(crate) fn stored_at(&self, view: View, ino: Ino) -> Result<(View, Ino), FsError> {
         let (mut view, mut ino) = (view, ino);
         while !ino.branch().is_main() {
@@ -255,7 +258,7 @@ impl VolumeCore {
             if is_there(&Key::inode(ino)).map_err(meta_error)? {
                 break;
             }
-            // Looked at after that: what is removed meanwhile has one of them.
+            // Checked after the record: an inode that is removed meanwhile has either its record or this mark.
             if is_there(&Key::gone(ino)).map_err(meta_error)? {
                 return Err(FsError::Stale);
             }
@@ -266,13 +269,13 @@ impl VolumeCore {
         Ok((view, ino))
     }
 
-    /// The inode that a branch began with, if it is read there.
+    /// The inherited inode, if the branch has not taken it over.
     pub(crate) fn base_inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>, FsError> {
         let (View::Snapshot(generation), base) = self.stored_at(View::Live, ino)? else {
             return Ok(None);
         };
         let inode = self.inode_of_snapshot(generation, base)?;
-        // It had no name any more.
+        // The inode had lost its last name.
         match inode.lock().removed {
             true => Err(FsError::Stale),
             false => Ok(Some(Arc::clone(&inode))),
@@ -284,7 +287,7 @@ impl VolumeCore {
         self.meta.allocate_ino().in_branch(branch)
     }
 
-    /// Deletes the record of an inode. If a branch began with it, it leaves a mark.
+    /// Deletes the record of an inode. Leaves a mark if the branch inherited the inode.
     pub(crate) fn delete_inode(&self, ino: Ino, batch: &mut Batch) {
         batch.delete(Key::inode(ino));
         let branch = self.branches.get(ino.branch());
@@ -297,19 +300,19 @@ impl VolumeCore {
         }
     }
 
-    /// The directory that an inode says it is in.
+    /// The directory that the inode names as its parent.
     pub(crate) fn parent_of(&self, ino: Ino) -> Result<Ino, FsError> {
         let inode = self.inode_in(View::Live, ino)?;
         let parent = inode.lock().record.parent;
         Ok(parent.in_branch(ino.branch()))
     }
 
-    /// Gives a branch an inode of its own that it began with, if it has it not yet. Nothing that anybody sees changes.
+    /// Takes over an inherited inode into its branch, unless the branch has done so. No reader sees a difference.
     pub(crate) async fn take_over(&self, ino: Ino) -> Result<(), FsError> {
         let turn = &self.branches.turns[(ino.0 % TURNS as u64) as usize];
         let _turn = turn.lock().await;
         for _ in 0..ATTEMPTS_MAX {
-            // Also on disks that are full: it may be there to be removed.
+            // Also admitted when the disks are full: the caller may want to remove the inode.
             self.meta.admit().await;
             let Some(base) = self.meta.reading(|| self.base_inode(ino)).await? else {
                 return Ok(());
@@ -326,27 +329,27 @@ impl VolumeCore {
             if taking.all().await? {
                 return Ok(());
             }
-            // The snapshot shows where records are that were moved as soon as the state has that.
+            // The snapshot shows the new places of moved records as soon as the state has them.
             self.await_moves().await;
         }
         Err(FsError::TryLater)
     }
 }
 
-/// An inode that a branch takes over.
+/// An inode that a branch is taking over.
 struct Taking<'a> {
     shared: &'a VolumeCore,
     ino: Ino,
     base: &'a Inode,
     batch: Batch,
     sharers: Sharers,
-    /// Of the extents that are its own by now, those in the batch included.
+    /// Bytes of the extents that the branch's inode has by now, with those in the batch.
     used_bytes: u64,
     stored_bytes: u64,
 }
 
 impl Taking<'_> {
-    /// False, and not all of it: a record was moved elsewhere meanwhile.
+    /// Returns false, with the inode incomplete, if a record was moved meanwhile.
     async fn all(&mut self) -> Result<bool, FsError> {
         let mut record = self.base.lock().record.clone();
         if record.kind == InodeKind::Directory {
@@ -380,7 +383,7 @@ impl Taking<'_> {
         Ok(self.submit()?.is_some())
     }
 
-    /// Submits what there is, all or nothing; `None` if a record is elsewhere by now.
+    /// Submits the gathered batch, all or nothing; `None` if a record was moved.
     fn submit(&mut self) -> Result<Option<Ticket>, FsError> {
         let mut batch = std::mem::take(&mut self.batch);
         let sharers = std::mem::take(&mut self.sharers);
@@ -395,7 +398,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Submits a batch that is not the last; more and more of them must not wait in memory.
+    /// Submits a batch that is not the last one, so that memory stays bounded.
     async fn step(&mut self) -> Result<bool, FsError> {
         let Some(ticket) = self.submit()? else {
             return Ok(false);
@@ -454,7 +457,7 @@ impl Taking<'_> {
                 else {
                     continue;
                 };
-                // Encrypted for the inode that it is of.
+                // The value is encrypted for its inode.
                 let values = &self.shared.xattr_values;
                 let value = values.read(self.base.ino, name, value)?;
                 let stored = values.stored(self.ino, name, &value);
@@ -470,7 +473,7 @@ impl Taking<'_> {
         }
     }
 
-    /// A page of what the branch began with.
+    /// A page of the inherited keys.
     async fn page(&self, from: &Key, to: &Key) -> Result<Vec<(Key, bytes::Bytes)>, FsError> {
         let read = || {
             let view = self.shared.meta.view(self.base.view);
@@ -480,9 +483,9 @@ impl Taking<'_> {
         self.shared.meta.reading(read).await
     }
 
-    /// False if a record is elsewhere by now.
+    /// Returns false if a record was moved.
     async fn extents(&mut self) -> Result<bool, FsError> {
-        // What is there was taken over before a crash, or before a record was moved.
+        // Extents that exist already were taken over before a crash, or before a record was moved.
         let mut at = 0;
         loop {
             let own = self.some_extents(View::Live, self.ino, at).await?;

@@ -1,7 +1,7 @@
 //! Memory for data that is not in segments yet: one budget for all volumes of a process (Rule 6).
 //!
-//! Owns: who holds how much, and who waits for it to become less; what is set aside on the disks, by whomever.
-//! Must not know: when and how data is flushed, who else fills the disks.
+//! Owns: how much each volume holds, which writers wait for room, and how much disk space each node reserves for
+//! files. Must not know: when and how data is flushed, which other nodes fill the disks.
 
 use std::fmt;
 use std::future::Future;
@@ -17,23 +17,24 @@ use tokio::sync::Notify;
 use crate::dirty::Load;
 use crate::types::FsError;
 
-/// Flushes that find no space for so long are believed.
+/// When flushes have found no space for so long, the disks count as full.
 pub(crate) const NO_SPACE_PATIENCE: Duration = Duration::from_secs(1);
-/// That a flush found no space says nothing of what is there so much later.
+/// A flush that found no space says nothing about the space so much later.
 const NO_SPACE_MEMORY: Duration = Duration::from_secs(10);
 
-/// When flushes found no space, with none in between that did.
+/// A row of flushes that all found no space: the times of the first and the last.
 #[derive(Clone, Copy, Debug)]
 struct NoSpace {
     first: Duration,
     last: Duration,
 }
 
-/// Others who fill the same disks.
+/// The other nodes that fill these disks.
 pub trait Claims: Send + Sync + 'static {
-    /// Has all of them leave free so many bytes on disks for files of a volume, until they are told otherwise. Ends when they do.
+    /// Makes all of them leave so many bytes on disks free for files of a volume, until the next call for it. Returns
+    /// when all have confirmed.
     ///
-    /// [`FsError::Unreachable`]: somebody cannot be told now.
+    /// [`FsError::Unreachable`]: a node cannot be reached now.
     fn claim(&self, volume: VolumeId, bytes: u64) -> BoxFuture<Result<(), FsError>>;
 }
 
@@ -43,7 +44,7 @@ impl fmt::Debug for dyn Claims {
     }
 }
 
-/// A [`Load`] that many change.
+/// A [`Load`] that several threads change.
 #[derive(Debug, Default)]
 struct LoadCounters {
     data_bytes: AtomicI64,
@@ -73,25 +74,25 @@ impl LoadCounters {
     }
 }
 
-/// What all volumes that share it may hold together, in bytes of memory.
+/// The memory that all volumes which share the budget may hold together.
 #[derive(Debug)]
 pub struct DirtyBudget {
     held: LoadCounters,
-    /// What is set aside for files of the volumes, in bytes on disks ([`crate::reserve`]).
+    /// Reserved for files of the volumes, in bytes on disks ([`crate::reserve`]).
     reserved_bytes: AtomicU64,
-    /// The same of volumes that others serve on these disks. They change it.
+    /// Reserved for files of volumes that other nodes serve on these disks. Those nodes change it.
     elsewhere_bytes: AtomicU64,
-    /// What others may have acknowledged and not written yet, in bytes of files, as long as anything is set aside anywhere.
+    /// Bytes of files that other nodes may have acknowledged and not written yet, while any node has a reservation.
     unflushed_bytes: AtomicU64,
-    /// Once, before volumes are served: who these are.
+    /// Set once, before volumes are served: the other nodes.
     claims: OnceLock<Arc<dyn Claims>>,
-    /// Changes while volumes use it.
+    /// The limit; it may change while volumes use the budget.
     bytes_max: AtomicU64,
-    /// What that was at first, which a volume that holds nothing may still use.
+    /// The first limit. A volume that holds nothing may still use it after the limit has shrunk.
     bytes_full: u64,
     account_count: AtomicUsize,
     less: Notify,
-    /// Wakes every flusher: whoever holds most may not be whoever waits.
+    /// Wakes every flusher: the volume that holds most is often not the volume that waits.
     press: Notify,
 }
 
@@ -111,13 +112,14 @@ impl DirtyBudget {
         })
     }
 
-    /// Bytes on disks that are set aside for files of the volumes, and for those of volumes that others serve.
+    /// Bytes on disks that are reserved for files, of these volumes and of those that other nodes serve.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let here = self.reserved_bytes.load(Ordering::Relaxed);
         here.saturating_add(self.elsewhere_bytes.load(Ordering::Relaxed))
     }
 
-    /// Bytes of files that others may yet write of what they have acknowledged; twice, as what they write is seen late.
+    /// Bytes of files that other nodes have acknowledged and may still write; doubled, as this node sees their writes
+    /// late.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
         let once = self.unflushed_bytes.load(Ordering::Relaxed);
         once.saturating_mul(2)
@@ -127,14 +129,15 @@ impl DirtyBudget {
         self.claims.get()
     }
 
-    /// Sets who else fills these disks; only the first call does.
+    /// Sets the other nodes that fill these disks; only the first call has an effect.
     pub fn set_claims(&self, claims: Arc<dyn Claims>) {
         // One process has one cluster.
         let _ = self.claims.set(claims);
     }
 
-    /// Says what others have set aside, in bytes on disks, and what they may have acknowledged and not written yet, in bytes of
-    /// files. It holds from the next look at the free space on, a tenth of a second later at most.
+    /// Sets how much the other nodes have reserved, in bytes on disks, and how much they may have acknowledged and
+    /// not written yet, in bytes of files. The values count from the next check of the free space on, at most a tenth
+    /// of a second later.
     pub fn set_elsewhere(&self, reserved_bytes: u64, unflushed_bytes: u64) {
         self.elsewhere_bytes
             .store(reserved_bytes, Ordering::Relaxed);
@@ -147,7 +150,7 @@ impl DirtyBudget {
         self.held.bytes()
     }
 
-    /// The memory that they take, which is what is limited: very small writes take far more than their data.
+    /// The memory that the data takes, which is the limited amount: very small writes take far more than their data.
     pub fn memory_bytes(&self) -> u64 {
         self.held.memory_bytes()
     }
@@ -156,20 +159,20 @@ impl DirtyBudget {
         self.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Has all volumes hold so much together from now on. What is too much is flushed. Until then nobody gets in, but for one write at a
-    /// time of a volume that holds nothing, within what the budget was made with: what others hold may find no space, and stays.
+    /// Limits the memory of all volumes together. Flushes remove the excess. Until then writers wait, with one
+    /// exception: a volume that holds nothing may have one write at a time, within the first limit. The excess of
+    /// other volumes may find no space and stay.
     pub fn set_bytes_max(&self, bytes_max: u64) {
         let before = self.bytes_max.swap(bytes_max, Ordering::Relaxed);
         match before < bytes_max {
-            // There may be room for those who wait.
+            // There may be room for waiting writers.
             true => self.less.notify_waiters(),
             false if before > bytes_max => self.press.notify_waiters(),
             false => {}
         }
     }
 
-    /// Most that one volume may hold: where there are several, one that cannot flush must not stop
-    /// the others.
+    /// The limit of one volume: where there are several, one that cannot flush must not stop the others.
     fn bytes_max_of_one(&self) -> u64 {
         let bytes_max = self.bytes_max();
         match self.account_count.load(Ordering::Relaxed) {
@@ -179,24 +182,24 @@ impl DirtyBudget {
     }
 }
 
-/// What of a volume counts in the budget.
+/// The parts of a volume's account that count in the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BudgetShare {
     All,
-    /// Not its data, which nothing flushes: nobody is to wait for it.
+    /// The reservation, without the data, which nothing flushes: no writer is to wait for it.
     SetAside,
     Nothing,
 }
 
-/// What one volume holds of a budget; gives it back when it is dropped.
+/// The share of one volume in a budget; given back on drop.
 pub(crate) struct DirtyAccount {
     held: LoadCounters,
     budget: Arc<DirtyBudget>,
-    /// What of the budget's is set aside for files of this volume.
+    /// The budget's reservation for files of this volume.
     reserved_bytes: AtomicU64,
-    /// Locked over each change: what was given back is not counted again.
+    /// Locked during each change: an amount that was given back is not counted again.
     counted: Mutex<BudgetShare>,
-    /// Nothing flushes any more, so there is nothing to wait for.
+    /// Nothing flushes any more, so waiting has no use.
     has_ended: AtomicBool,
     no_space: Mutex<Option<NoSpace>>,
 }
@@ -220,14 +223,14 @@ impl DirtyAccount {
         }
     }
 
-    /// Whoever waits for room should look around, now and whenever there is none: the volume ends.
+    /// The volume ends: wakes all writers that wait for room, and later ones do not wait.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
         self.budget.less.notify_waiters();
     }
 
-    /// Gives back what the volume holds, and counts nothing of it any more: it was left behind, and whatever
-    /// still holds it may never end.
+    /// Gives back the volume's share and counts nothing of it any more: the volume was abandoned, and tasks that
+    /// still hold it may never end.
     pub fn close(&self) {
         let mut counted = self.counted.lock();
         let before = std::mem::replace(&mut *counted, BudgetShare::Nothing);
@@ -241,7 +244,8 @@ impl DirtyAccount {
         }
     }
 
-    /// Counts no data of the volume any more, for it is only read: what its journal had stays in memory until it is closed.
+    /// Stops counting the data of a volume that is read-only: data from its journal stays in memory until the volume
+    /// is closed.
     pub fn leave_data_out(&self) {
         let mut counted = self.counted.lock();
         if *counted == BudgetShare::All {
@@ -256,7 +260,7 @@ impl DirtyAccount {
         self.held.bytes()
     }
 
-    /// The memory that they take.
+    /// The memory that this data takes.
     pub fn memory_bytes(&self) -> u64 {
         self.held.memory_bytes()
     }
@@ -265,12 +269,12 @@ impl DirtyAccount {
         &self.budget
     }
 
-    /// Bytes on disks that are set aside for files of this volume.
+    /// Bytes on disks that are reserved for files of this volume.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Says how much of the disks is set aside for files of this volume now.
+    /// Sets how much disk space is reserved for files of this volume.
     pub fn set_reserved(&self, bytes: u64) {
         if self.reserved_bytes.load(Ordering::Relaxed) == bytes {
             return;
@@ -281,7 +285,7 @@ impl DirtyAccount {
         }
     }
 
-    /// With the lock held.
+    /// The caller holds the lock.
     fn replace_reserved(&self, bytes: u64) {
         let all = &self.budget.reserved_bytes;
         all.fetch_add(bytes, Ordering::Relaxed);
@@ -301,14 +305,14 @@ impl DirtyAccount {
         }
     }
 
-    /// Whether flushing should not wait for age.
+    /// Whether to flush without waiting for age.
     pub fn is_high(&self) -> bool {
         self.budget.memory_bytes() > self.budget.bytes_max() / 2
     }
 
-    /// Whether there is room for so much more; if not, waits until there may be: until something
-    /// was flushed, or a flush failed, so that the caller looks whether there still is space, or the volume
-    /// ended. What is larger than all there is gets in when nothing else is there.
+    /// Whether there is room for so much more. If not, waits until there may be: until something was flushed, the
+    /// volume ended, or a flush failed, after which the caller checks the free space. A load above the limit gets in
+    /// when nothing else is held.
     pub async fn admit(&self, more: Load) -> bool {
         if self.has_room(more) {
             return true;
@@ -318,7 +322,7 @@ impl DirtyAccount {
         if self.has_room(more) {
             return true;
         }
-        // After that, its end wakes this waiter.
+        // After this check, the end of the volume wakes this waiter.
         if self.has_ended.load(Ordering::Acquire) {
             return false;
         }
@@ -326,19 +330,19 @@ impl DirtyAccount {
         false
     }
 
-    /// Resolves when less is held than now, a flush failed, or the volume ended; asks for flushes.
+    /// Resolves when less is held than now, a flush failed, or the volume ended. Asks for flushes.
     pub fn less(&self) -> impl Future<Output = ()> {
         let less = self.budget.less.notified();
         self.budget.press.notify_waiters();
         less
     }
 
-    /// A flush failed: whoever waits for it should look around.
+    /// A flush failed: wakes the writers that wait for it.
     pub fn note_failure(&self) {
         self.budget.less.notify_waiters();
     }
 
-    /// A flush found no space at `now`; also a failure.
+    /// A flush found no space at `now`, which counts as a failure as well.
     pub fn note_no_space(&self, now: Duration) {
         let mut no_space = self.no_space.lock();
         let first = no_space
@@ -352,8 +356,8 @@ impl DirtyAccount {
         *self.no_space.lock() = None;
     }
 
-    /// Whether there is no room for so much more, and none to be waited for, whatever is said of the pool's space: a
-    /// flush found none, and one that was tried again found none either.
+    /// Whether there is no room for so much more and waiting has no use, whatever the pool says about its space: a
+    /// flush found no space, and so did its repetition.
     pub fn is_stuck(&self, more: Load, now: Duration) -> bool {
         let no_space = *self.no_space.lock();
         let is_believed = no_space.is_some_and(|known| {
@@ -374,7 +378,7 @@ impl DirtyAccount {
         fits(of_all, max) && fits(here, self.budget.bytes_max_of_one())
     }
 
-    /// Resolves when somebody waits for room.
+    /// Resolves when a writer waits for room.
     pub async fn pressed(&self) {
         self.budget.press.notified().await;
     }
@@ -449,14 +453,14 @@ mod tests {
         budget.set_bytes_max(51);
         assert_eq!(waits.now_or_never(), Some(false), "woken, to look again");
         assert_eq!(admits(11), Some(true));
-        // Less than is held: it is waited for, and nothing else gets in.
+        // This is less than is held: writers wait, and none gets in.
         budget.set_bytes_max(20);
         assert_eq!(admits(1), None);
         account.add(data(-40));
         assert_eq!(admits(1000), Some(true), "nothing else is there");
     }
 
-    /// One whose flushes find no space holds more than there is by now, and keeps it.
+    /// A volume whose flushes find no space holds more than the new limit, and keeps it.
     #[test]
     fn a_smaller_budget_lets_a_volume_go_on_beside_one_that_cannot_flush() {
         let budget = DirtyBudget::new(100);
@@ -477,7 +481,7 @@ mod tests {
         }
     }
 
-    /// What is only read keeps nobody from writing, and what is set aside for its files stays so.
+    /// Data of a read-only volume keeps no writer waiting, and the reservation for its files stays.
     #[test]
     fn data_that_nothing_flushes_is_left_out() {
         let budget = DirtyBudget::new(100);
@@ -535,7 +539,7 @@ mod tests {
         let admits = |load| account.admit(load).now_or_never();
         assert_eq!(admits(Load::of(36, 1)), Some(true));
         assert_eq!(admits(Load::of(37, 1)), None);
-        // Bytes that become one run: no more data, and less memory.
+        // Writes that merge into one run: the same data in less memory.
         let mut waits = Box::pin(account.admit(Load::of(37, 1)));
         assert_eq!(waits.as_mut().now_or_never(), None);
         account.add(Load::of(4, 1) - Load::of(4, 4));

@@ -1,12 +1,13 @@
 //! Clones of a volume: made and opened; volumes of a store: deleted and freed.
 //!
-//! Owns: what begins a clone, what keeps a volume from being deleted, and freeing what only a deleted one had.
-//! Must not know: how inodes of a clone are read (`branches`), what it is called.
+//! Owns: how a clone begins, which conditions keep a volume from being deleted, and freeing the data that only a
+//! deleted volume had. Must not know: how inodes of a clone are read (`branches`), how it is named.
 //!
-//! A clone begins with one commit, whatever the size of the volume. Volumes of a store are deleted in any order, the one that it
-//! was made for, too. One that is deleted is noted first; then its snapshots go, but for those that others began from, and its
-//! inodes one by one, as if they were removed. A crash between two steps leaves a deleted volume, and the next start goes on.
-//! What is kept for others nobody sees, and it goes with the last of them.
+//! A clone begins with one commit, whatever the size of the volume. Volumes of a store can be deleted in any order,
+//! including the one that the store was made for. Deletion first notes that the volume is deleted. Then it deletes
+//! the volume's snapshots, but for those that other volumes began from, and removes the inodes one by one. A crash
+//! between two steps leaves a deleted volume, and the next start continues. No user sees the snapshots that are kept
+//! for other volumes; each is deleted with the last volume that needs it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,27 +25,29 @@ use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{CloneName, Fs, FsView, ROOT, VolumeCore, meta_error};
 
-/// Where other snapshots name their schedule: one that was taken for a clone goes with the last.
+/// Stored in place of the schedule in a snapshot that was taken for a clone. Such a snapshot is deleted with the last
+/// clone that began from it.
 const BEGINNING: &[u8] = b".volume-clone";
-/// Keys that one step of freeing looks at.
+/// Keys that one step of freeing reads.
 const FREE_KEYS_MAX: usize = 1024;
-/// When it is looked again whether inodes are gone that were removed.
+/// Interval between two checks whether the removed inodes are gone.
 const REAPED_PAUSE: Duration = Duration::from_millis(100);
 
-/// A clone in the store of the volume that it began from, or of which that began.
+/// A clone in the store of the volume that it began from, or that began from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloneOfVolume {
     pub branch: Branch,
     pub volume: VolumeId,
-    /// The volume that it began from, which may be deleted; `None`: the one that the store was made for.
+    /// The volume that it began from, which may be deleted; `None`: the volume that the store was made for.
     pub from: Option<VolumeId>,
-    /// Of that volume.
+    /// The snapshot of `from` that it began from.
     pub snapshot: Snapshot,
 }
 
 impl Fs {
-    /// Makes a clone of the volume as it is now, or as one of its snapshots shows it: a volume of its own that shares all of
-    /// its bytes. Takes one or two commits, however much there is. `volume` is its id, which no volume ever had.
+    /// Makes a clone of the volume as it is now, or as one of its snapshots shows it: a volume with its own id that
+    /// shares all bytes. Takes one or two commits, whatever the size. `volume` is the new id, which no volume may
+    /// have had before.
     pub async fn clone_volume(
         &self,
         snapshot: Option<&[u8]>,
@@ -85,7 +88,7 @@ impl Fs {
         made.ok_or(SnapshotError::NotFound.into())
     }
 
-    /// All clones in the store that are not deleted, whatever they began from.
+    /// All clones in the store that are not deleted, whichever volume they began from.
     pub fn clones(&self) -> Vec<CloneOfVolume> {
         let shared = &self.shared;
         let all = shared.branches.all();
@@ -109,7 +112,7 @@ impl Fs {
             .collect()
     }
 
-    /// A clone in this store, to be used as a volume; [`FsError::Stale`] if there is none such.
+    /// Opens a clone in this store as a volume; [`FsError::Stale`] if there is no such clone.
     pub fn open_clone(&self, volume: VolumeId, name: &str) -> Result<Self, FsError> {
         let all = self.clones();
         let found = all.iter().find(|clone| clone.volume == volume);
@@ -127,9 +130,10 @@ impl Fs {
         Ok(Self::of_view(live))
     }
 
-    /// Deletes a clone: nobody can use it when this returns, and what only it had is freed in the background.
+    /// Deletes a clone. When this returns, nobody can use it; the data that only it had is freed in the background.
     ///
-    /// [`SnapshotError::Locked`] if one of its snapshots is locked, [`SnapshotError::NotFound`] if there is no such clone.
+    /// [`SnapshotError::Locked`] if one of its snapshots is locked, [`SnapshotError::NotFound`] if there is no such
+    /// clone.
     pub async fn delete_clone(&self, volume: VolumeId) -> Result<(), SnapshotFailure> {
         let shared = &self.shared;
         shared.require_serving()?;
@@ -140,8 +144,8 @@ impl Fs {
         self.ended(shared.branches.end(branch, end)?).await
     }
 
-    /// Does that to the volume that the store was made for, whichever of the store's this is. The store is there for its
-    /// clones, and whoever deletes the last of them deletes the store.
+    /// Deletes the volume that the store was made for, whichever of the store's volumes `self` is. The store remains
+    /// for its clones; the caller that deletes the last clone deletes the store.
     pub async fn delete_own_volume(&self) -> Result<(), SnapshotFailure> {
         let shared = &self.shared;
         shared.require_serving()?;
@@ -174,20 +178,20 @@ impl Fs {
         !self.shared.branches.is_there(Branch::MAIN)
     }
 
-    /// Whether there are clones in the store, those that are being freed included.
+    /// Whether the store has clones, with those that are being freed.
     pub fn has_clones(&self) -> bool {
         !self.shared.branches.all().is_empty()
     }
 
-    /// Volumes of the store that are deleted and not freed to the end.
+    /// The number of volumes of the store that are deleted and not completely freed.
     pub fn volumes_freeing(&self) -> u64 {
         self.shared.branches.freeing_count()
     }
 }
 
 impl VolumeCore {
-    /// Inodes of a branch that a snapshot has without a name, and their bytes: their files were removed just before it was taken.
-    /// Costs as much as there are.
+    /// Counts the inodes of a branch that have no name in a snapshot, and their bytes: their files were removed just
+    /// before the snapshot. Takes time in proportion to their number.
     async fn count_nameless(
         &self,
         branch: Branch,
@@ -223,10 +227,10 @@ impl VolumeCore {
         }
     }
 
-    /// Frees what only deleted volumes of the store had.
+    /// Frees the data that only deleted volumes of the store had.
     pub(crate) async fn free_branches(self: &Arc<Self>) -> Result<(), FsError> {
         let _turn = self.branches.freeing.lock().await;
-        // One that began from another has a higher number, and holds a snapshot of that.
+        // A clone of a clone has the higher number, and holds a snapshot of the other.
         for (branch, state) in self.branches.all().into_iter().rev() {
             if state.is_deleted() && self.free_branch(branch, state.volume).await? {
                 let ended = self.meta.end_branch(branch, true);
@@ -247,9 +251,9 @@ impl VolumeCore {
         self.forget_beginnings().await
     }
 
-    /// Deletes snapshots that were taken for clones, all of which are gone.
+    /// Deletes snapshots that were taken for clones and whose clones are all gone.
     async fn forget_beginnings(&self) -> Result<(), FsError> {
-        // Who just makes a clone has a snapshot that nothing began from yet.
+        // A clone that is being made has a snapshot that no clone began from yet.
         let Ok(_turn) = self.branches.beginning.try_lock() else {
             return Ok(());
         };
@@ -264,7 +268,7 @@ impl VolumeCore {
             {
                 Ok(ticket) => self.durable(ticket).await?,
                 Err(SnapshotError::Closed) => return Err(FsError::Fenced),
-                // Somebody locked it, or began another clone.
+                // A user locked the snapshot, or another clone began from it.
                 Err(_) => continue,
             }
             has_any = true;
@@ -275,18 +279,19 @@ impl VolumeCore {
         }
     }
 
-    /// Frees what a deleted branch had, but for the snapshots that others began from; says whether there are none.
+    /// Frees the data of a deleted branch, but for the snapshots that other branches began from. Returns whether no
+    /// such snapshot remains.
     async fn free_branch(
         self: &Arc<Self>,
         branch: Branch,
         volume: VolumeId,
     ) -> Result<bool, FsError> {
-        // Its snapshots first: what they see would become history.
+        // The snapshots first: otherwise the removed files would become history for them.
         let is_needed = !self.delete_snapshots_of(branch).await?;
         self.free_deleted().await?;
         if self.branches.is_freeing(branch) {
             while self.free_inodes(branch).await? > 0 {
-                // The reaper is at work. A call that began before may have made another, too.
+                // The reaper is at work. A concurrent call that began earlier may have removed more inodes.
                 let reaped = self.branches.reaped.notified();
                 self.hurry_reaper();
                 if !self.tasks.pause(REAPED_PAUSE, reaped).await {
@@ -301,7 +306,7 @@ impl VolumeCore {
         Ok(!is_needed)
     }
 
-    /// Deletes the snapshots of a deleted branch that nothing began from; says whether these are all.
+    /// Deletes the snapshots of a deleted branch that no clone began from. Returns whether those were all.
     async fn delete_snapshots_of(&self, branch: Branch) -> Result<bool, FsError> {
         let mut are_all = true;
         for (generation, record) in self.meta.snapshots() {
@@ -322,7 +327,7 @@ impl VolumeCore {
         Ok(are_all)
     }
 
-    /// Removes all inodes that a branch has of its own; returns how many there are still.
+    /// Removes all inodes that a branch owns; returns the number of remaining ones.
     async fn free_inodes(self: &Arc<Self>, branch: Branch) -> Result<u64, FsError> {
         let mut count = 0;
         for (from, to) in Key::inodes_of(branch) {
@@ -364,7 +369,7 @@ impl VolumeCore {
         }
     }
 
-    /// Has an inode of a deleted branch be one that was removed.
+    /// Marks an inode of a deleted branch as removed.
     fn remove_of_branch(self: &Arc<Self>, inode: &Arc<Inode>) {
         let mut state = inode.lock();
         if state.removed {
@@ -391,10 +396,10 @@ impl VolumeCore {
         self.add_orphan(inode.ino);
     }
 
-    /// Deletes what else a branch has: names, marks, and what it began to take over.
+    /// Deletes the other keys of a branch: names, marks, and inodes that it had begun to take over.
     async fn free_rest(self: &Arc<Self>, branch: Branch) -> Result<(), FsError> {
         for (mut from, to) in Key::of_branch(branch) {
-            // What says that the volume is deleted stays.
+            // The mark that the volume is deleted stays.
             let own = Key::gone(ROOT);
             if branch.is_main() && from <= own && own < to {
                 from = own.successor();

@@ -1,6 +1,6 @@
-//! Writes that depend on what is there.
+//! Writes that depend on the present contents (compare and write).
 //!
-//! Owns: that nothing changes between the comparison and the write. Must not know: who wants that (a LUN does).
+//! Owns: nothing changes between the comparison and the write. Must not know: the purpose (a LUN uses it).
 
 use bytes::Bytes;
 use cairn_base::Ino;
@@ -10,25 +10,27 @@ use crate::data::require_file;
 use crate::types::{Credentials, FsError, Stability, TRANSFER_LEN_BYTES_MAX, Written};
 use crate::volume::Fs;
 
-/// How often it is compared again because somebody changed the file in between, anywhere.
+/// Attempts to compare again after somebody changed the file in between, at any place.
 const ATTEMPTS_MAX: u32 = 100;
-/// What the planted mistake compares.
+/// The number of bytes that the planted bug compares.
 const BEGIN_LEN_BYTES: usize = 512;
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Clone, Debug)]
 pub enum Compared {
-    /// All was as expected.
+    /// All bytes were as expected.
     Written(Written),
-    /// This byte, counted from the first one, is the first that is not; nothing was written.
+    /// The offset of the first byte that differs, from the first byte of `expected` on; nothing was written.
     Differs(u64),
 }
 
 impl Fs {
-    /// Writes `data` at `offset` if the file has `expected` there, which has the same length, and says where it differs
-    /// otherwise. What it compares with is durable when it is answered; nobody changes it between comparing and writing.
+    /// Writes `data` at `offset` if the file has the bytes `expected` there, which has the same length. Otherwise
+    /// returns where the file differs. The compared bytes are durable on return, and nobody changes them between the
+    /// comparison and the write.
     ///
-    /// [`FsError::Invalid`] if the file ends before the range does, [`FsError::TryLater`] if it is changed all the time.
+    /// [`FsError::Invalid`] if the file ends before the range does, [`FsError::TryLater`] if other callers change it
+    /// all the time.
     pub async fn compare_and_write(
         &self,
         who: &Credentials,
@@ -84,7 +86,7 @@ impl Fs {
             let read = self.read(who, ino, offset + done as u64, rest.len() as u32);
             let read = read.await?;
             if read.count_bytes == 0 {
-                // It was cut meanwhile.
+                // The file was cut meanwhile.
                 return Err(FsError::Invalid);
             }
             let got = read.parts.iter().flat_map(|part| part.iter());

@@ -1,7 +1,7 @@
 //! File data: read, write, commit.
 //!
-//! Owns: where the bytes of a read come from, when a write is answered, read-ahead.
-//! Must not know: how bytes get into segments (`flush`).
+//! Owns: where the bytes of a read come from, when a write is acknowledged, read-ahead. Must not know: how bytes get
+//! into segments (`flush`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,45 +23,48 @@ use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
 use crate::types::*;
 use crate::volume::{Fs, FsView, VolumeCore, segment_error};
 
-/// Largest stable write, and largest file tail at COMMIT, that goes to the journal; more is
-/// cheaper as records of a segment than as bytes that are written twice.
+/// Largest stable write, and largest file tail at COMMIT, that goes to the journal. For more bytes, records of a
+/// segment are cheaper than bytes that are written twice.
 pub(crate) const JOURNAL_WRITE_BYTES_MAX: u64 = 64 << 10;
 /// Most runs that a COMMIT puts into the journal.
 const JOURNAL_COMMIT_RUNS_MAX: usize = 32;
-/// Attempts of a read whose records garbage collection moves away under it.
+/// Attempts of a read whose records garbage collection moves concurrently.
 const READ_ATTEMPTS_MAX: usize = 16;
-/// A read of what no disk gives now is held for so long, then its client is to try again. Initiators abort what takes 30 s.
+/// A read of bytes that no disk gives now waits for so long; then its client has to try again. Initiators abort
+/// commands after 30 s.
 const UNREACHABLE_HOLD: Duration = Duration::from_secs(10);
-/// Where nothing that was held could be read for so long, whoever has the disks away has them away for longer:
+/// When no waiting read has succeeded for so long, the disks are taken to be away for longer:
 const UNREACHABLE_LONG: Duration = Duration::from_secs(60);
-/// then reads are held for so long, which keeps clients from asking all the time.
+/// then each read waits only for so long, which keeps clients from asking all the time.
 const UNREACHABLE_HOLD_LATER: Duration = Duration::from_secs(1);
-/// While it is held the disks are asked again after so long, and twice as long each time, up to this.
+/// A waiting read asks the disks again after so long, and after twice as long each time, up to the maximum.
 const UNREACHABLE_PAUSE_MIN: Duration = Duration::from_millis(50);
 const UNREACHABLE_PAUSE_MAX: Duration = Duration::from_secs(1);
 const _: () = assert!(UNREACHABLE_PAUSE_MAX.as_millis() <= UNREACHABLE_HOLD_LATER.as_millis());
-/// How far ahead of a sequential reader data is fetched, and how many such fetches run at once.
+/// How far ahead of a sequential reader data is fetched.
 const READ_AHEAD_BYTES: u64 = 4 << 20;
-/// So many reads in a row must each be near the one before, or the first at the file's start.
+/// A reader is sequential after so many reads in a row that are each near the one before; the first may also be at
+/// the file's start.
 const READ_RUN_COUNT_MIN: u32 = 3;
 pub(crate) const READ_AHEAD_TASKS_MAX: usize = 16;
 /// Small extents are fetched ahead together: so many bytes and extents at a time.
 const READ_AHEAD_BATCH_BYTES: u64 = 1 << 20;
 const READ_AHEAD_BATCH_EXTENTS_MAX: usize = 512;
-/// An extent of at most so many bytes is small.
+/// The size of a small extent, at most.
 const SMALL_EXTENT_BYTES: u64 = 64 << 10;
-/// Access times older than this are renewed by a read.
+/// A read renews access times older than this.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
-/// Bytes of records that one read brings into memory, at most, if it is of more than one: it may need a byte of each, and a
-/// compressed one is there as a whole. What is asked for beyond is left out.
+/// Bytes of records that one read of several records brings into memory, at most: it may need one byte of each, and a
+/// compressed record is in memory as a whole. The read leaves out the bytes beyond.
 const READ_HELD_BYTES_MAX: u64 = 16 << 20;
-/// And parts that one read consists of.
+/// Parts that one read consists of, at most.
 const READ_PARTS_MAX: usize = 4096;
-/// Such bytes beyond what was asked for, of all reads together, in units; each has so many without asking.
+/// The budget of all reads together for record bytes beyond the requested ones, in units. Each read has one unit
+/// without asking.
 const WIDE_READS_UNIT_BYTES: u64 = 64 << 10;
 pub(crate) const WIDE_READS_UNITS: usize = 1024;
-/// Two whole records: what a read of 1 MiB that begins in the middle of one is of.
+/// Two whole records: a read of 1 MiB that begins in the middle of a record needs two.
 const USUAL_READ_BYTES_MAX: u64 = 2 << 20;
 const _: () = assert!(READ_HELD_BYTES_MAX <= WIDE_READS_UNITS as u64 * WIDE_READS_UNIT_BYTES);
 
@@ -104,7 +107,7 @@ impl StalledRead {
         }
     }
 
-    /// Waits before the disks are asked once more; false if the client has been held for long enough.
+    /// Waits before the disks are asked again; false if the read has waited for long enough.
     async fn pause(&mut self, shared: &VolumeCore) -> bool {
         let now = shared.env.clock.monotonic();
         if now >= self.until {
@@ -118,8 +121,8 @@ impl StalledRead {
 }
 
 impl FsView {
-    /// Reads up to `len` bytes at `offset`; past the end there are none. What no disk gives now is waited for, up to
-    /// [`UNREACHABLE_HOLD`].
+    /// Reads up to `len` bytes at `offset`; past the end there are none. Waits up to [`UNREACHABLE_HOLD`] for bytes
+    /// that no disk gives now.
     pub async fn read(
         &self,
         who: &Credentials,
@@ -169,7 +172,7 @@ impl FsView {
                         *shared.unreachable_since.lock() = None;
                     }
                     if turn.is_some() {
-                        // The parts keep all that was brought here in memory until the client has them.
+                        // The parts would keep all those records in memory until the client has its bytes.
                         parts = vec![parts.concat().into()];
                     }
                     let count_bytes = (range.end - range.start) as u32;
@@ -181,7 +184,7 @@ impl FsView {
                         count_bytes,
                     });
                 }
-                // Moved by garbage collection: the extents say where to by now.
+                // Garbage collection moved the record: by now the extents say where to.
                 Err(error) if error.kind() == ErrorKind::Gone && attempt < READ_ATTEMPTS_MAX => {
                     attempt += 1;
                     if let View::Snapshot(_) = inode.view {
@@ -199,9 +202,9 @@ impl FsView {
                     }
                 }
                 Err(error) => {
-                    // The volume is opened anew meanwhile, and its segments are no more what is known of them here.
+                    // The volume was reopened elsewhere meanwhile, and its segments are no longer the ones known here.
                     shared.require_open()?;
-                    // Whoever asked says so, and not as often as a client asks again.
+                    // The caller reports the error, less often than a client asks again.
                     tracing::debug!(volume = %shared.volume, %ino, offset, len, %error, "read failed");
                     return Err(segment_error(error));
                 }
@@ -224,11 +227,12 @@ impl Fs {
             self.keep_before_change(who, ino).await?;
         }
         let written = self.write_unless_changed(who, ino, offset, data, stability, None);
-        // Without a condition there is always an answer.
+        // Without a condition there is always a result.
         written.await?.ok_or(FsError::TryLater)
     }
 
-    /// The same, but only if nobody has changed the file's bytes since they had this sequence number; else `None`.
+    /// Writes as [`Self::write`] does, but only if nobody has changed the file's bytes since they had this sequence
+    /// number; otherwise returns `None`.
     pub(crate) async fn write_unless_changed(
         &self,
         who: &Credentials,
@@ -301,7 +305,7 @@ impl Fs {
                 state.ticket = ticket;
                 state.journaled = ticket;
                 if extends {
-                    // Also who reads other bytes is told where the file ends.
+                    // A reader of other bytes sees the new end of the file, too.
                     state.changed = ticket;
                 }
                 state.journal_last = ticket.0;
@@ -323,7 +327,7 @@ impl Fs {
                 .fetch_add(u64::from(count_bytes), Ordering::Relaxed);
             shared.after_write(&inode, &mut state);
             let ticket = match stability {
-                // The bytes may be lost, but not what others changed of the attributes.
+                // These bytes may be lost, but not the attributes that others changed.
                 Stability::Unstable => state.changed,
                 Stability::Stable => state.ticket,
             };
@@ -356,8 +360,8 @@ impl Fs {
         }
     }
 
-    /// Makes every write to the file that was answered before this call stable. The whole file is
-    /// committed, whatever the range: the protocol allows it, and clients ask for all of it.
+    /// Makes every write to the file that was acknowledged before this call stable. Commits the whole file, whatever
+    /// the range: the protocol allows it, and clients ask for all of it.
     pub async fn commit(
         &self,
         _who: &Credentials,
@@ -370,8 +374,8 @@ impl Fs {
         if self.read_only().is_none() {
             self.shared.commit(&inode).await?;
         }
-        // It changes no attribute. Others may have meanwhile, and a client that was told of that as its own doing
-        // would believe what it has cached.
+        // COMMIT changes no attribute. Other callers may have changed some meanwhile; a client that took that change
+        // for its own would keep trusting its cache.
         let (wcc, ticket) = {
             let state = inode.lock();
             (state.wcc(ino, state.pre_attr()), state.shown())
@@ -389,7 +393,7 @@ pub(crate) fn require_file(state: &State) -> Result<(), FsError> {
     }
 }
 
-/// What `range` of the file consists of, in order; `None` if extents have to be loaded first.
+/// The sources of `range` of the file, in order; `None` if extents have to be loaded first.
 fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
     let mut memory = Vec::new();
     let mut gaps = Vec::new();
@@ -432,15 +436,15 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
     Some(parts.into_iter().map(|(_, source)| source).collect())
 }
 
-/// What one read takes, of what it was asked for.
+/// The parts of a request that one read delivers.
 struct BoundedRead {
     sources: Vec<Source>,
     len_bytes: u64,
-    /// Bytes of records that it brings into memory; 0 if it is of one part.
+    /// Bytes of records that the read brings into memory; 0 if it has one part.
     held_bytes: u64,
 }
 
-/// The first of the parts of a read: those that may be in memory at once.
+/// The first parts of a read, as many as may be in memory at once.
 fn within_limits(mut sources: Vec<Source>) -> BoundedRead {
     if let [source] = sources.as_slice() {
         let len_bytes = source.len_bytes();
@@ -484,7 +488,7 @@ fn within_limits(mut sources: Vec<Source>) -> BoundedRead {
     }
 }
 
-/// Follows whether a file is written in order.
+/// Tracks whether a file is written sequentially.
 fn note_write(state: &mut State, offset: u64, end: u64) {
     // Pipelined writes of one stream arrive a little out of order.
     let near = offset.abs_diff(state.write_end) <= 16 << 20;
@@ -502,7 +506,7 @@ pub(crate) fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -
         ino,
         offset,
         data,
-        // The log's part.
+        // The journal fills this in.
         encryption: None,
         size_bytes: state.stable_size_bytes,
         mtime: state.record.mtime,
@@ -512,14 +516,14 @@ pub(crate) fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -
 }
 
 impl VolumeCore {
-    /// Waits until what a read brings into memory beyond the usual fits beside that of others.
+    /// Waits until the record bytes that a read needs beyond the usual fit beside those of other reads.
     async fn wide_read_turn(&self, held_bytes: u64) -> Option<SemaphorePermit<'_>> {
         let wide_bytes = held_bytes.saturating_sub(USUAL_READ_BYTES_MAX);
         if wide_bytes == 0 {
             return None;
         }
         let units = wide_bytes.div_ceil(WIDE_READS_UNIT_BYTES) as u32;
-        // It is never closed.
+        // The semaphore is never closed.
         self.wide_reads.acquire_many(units).await.ok()
     }
 
@@ -556,7 +560,7 @@ impl VolumeCore {
                 .await?;
         } else if !fetches.is_empty() {
             let (slots, wanted): (Vec<usize>, Vec<WantedPart>) = fetches.into_iter().unzip();
-            // In a box, for few reads are of several records: else each read would carry the room for it along.
+            // Boxed, as few reads need several records: otherwise the future of each read would have the room for it.
             let found = Box::pin(self.segments.read_many(self.volume, &wanted)).await;
             for (slot, found) in slots.into_iter().zip(found) {
                 parts[slot] = found?;
@@ -565,13 +569,13 @@ impl VolumeCore {
         Ok(parts.into_iter().flatten().collect())
     }
 
-    /// Access time (relatime) and read-ahead.
+    /// Updates the access time (relatime) and starts read-ahead.
     fn note_read(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State, range: &Range<u64>) {
         if range.is_empty() {
             return;
         }
         let now = self.now();
-        // Without space for metadata each of these would take some of what deletions need.
+        // Without space for metadata, each of these updates would take space that deletions need.
         let is_live = inode.view.is_live();
         if is_live
             && is_atime_due(state, now)
@@ -590,19 +594,19 @@ impl VolumeCore {
             (_, false) => 0,
         };
         state.read_end = range.end;
-        // Reads at random are near one another now and then; taken for a stream, each of those would cost
-        // as much as a hundred others.
+        // Random reads are sometimes near one another; if they were taken for a stream, each would cost as much as a
+        // hundred others.
         if state.read_run_count < READ_RUN_COUNT_MIN || range.end - range.start < 4096 {
             state.read_ahead_end = 0;
             return;
         }
         let have = state.read_ahead_end.max(range.end);
         let want = (range.end + READ_AHEAD_BYTES).min(state.record.size_bytes);
-        // At least half a step at once, not a record per read.
+        // At least half a step at once, instead of one record for each read.
         if want < have + READ_AHEAD_BYTES / 2 {
             return;
         }
-        // Readers go on while the volume closes, and there would always be a task to wait for.
+        // Readers go on while the volume closes, so there would always be a task to wait for.
         if self.tasks.is_stopping() {
             return;
         }
@@ -610,7 +614,7 @@ impl VolumeCore {
             return;
         };
         state.read_ahead_end = want;
-        // Of a file in small extents not even all of a step is in memory.
+        // Of a file in small extents, memory may hold only a part of one step.
         let is_loaded = state.extents.is_loaded(&(have..want));
         if is_loaded && self.cold_parts(state, &(have..want)).is_empty() {
             return;
@@ -622,7 +626,7 @@ impl VolumeCore {
         });
     }
 
-    /// What is in records of `range`, which must be loaded, and not in memory.
+    /// The record parts of `range`, which must be loaded, that are not in the cache.
     fn cold_parts(&self, state: &State, range: &Range<u64>) -> Vec<WantedPart> {
         let in_records = state
             .extents
@@ -636,7 +640,7 @@ impl VolumeCore {
         parts.filter(is_cold).collect()
     }
 
-    /// Brings a part of a file into memory. Only for the cache: whoever reads for real sees an error.
+    /// Brings a part of a file into the cache. Errors are ignored: the read itself reports them.
     async fn read_ahead(self: &Arc<Self>, inode: &Arc<Inode>, range: &Range<u64>) {
         let load = || self.load_extents(inode, range, Ahead::None);
         if self.reading(load).await.is_err() {
@@ -668,7 +672,7 @@ impl VolumeCore {
         }
     }
 
-    /// Makes the file's data stable: what is little goes to the journal, the rest into segments.
+    /// Makes the file's data stable: small amounts go to the journal, the rest into segments.
     pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), FsError> {
         let mut sequence = None;
         loop {
@@ -676,7 +680,7 @@ impl VolumeCore {
                 let mut state = inode.lock();
                 let gate = self.snapshots.journal_gate();
                 let sequence = *sequence.get_or_insert(state.sequence);
-                // Bytes that are in the log are stable, whatever becomes of their way into segments.
+                // Bytes in the log are stable, whether or not their flight into segments succeeds.
                 let is_stable = !state.has_unstable_up_to(sequence);
                 let dirty = state.dirty.has_unstable_up_to(sequence);
                 if dirty
@@ -684,7 +688,7 @@ impl VolumeCore {
                     && state.flights.is_empty()
                     && state.dirty.unstable_bytes() <= JOURNAL_WRITE_BYTES_MAX
                     && state.dirty.run_count() <= JOURNAL_COMMIT_RUNS_MAX
-                    // What the log refuses would count as stable with the next commit.
+                    // Otherwise data that the log refuses would count as stable with the next commit.
                     && self.fits_in_batch(&state)
                 {
                     self.journal_dirty(inode.ino, &mut state);
@@ -718,19 +722,19 @@ impl VolumeCore {
         }
     }
 
-    /// Whether one batch of the log takes all data that is in memory only.
+    /// Whether one batch of the log has room for all data that is only in memory.
     fn fits_in_batch(&self, state: &State) -> bool {
         let entries = (state.dirty.run_count() * JOURNAL_ENTRY_BYTES) as u64;
         state.dirty.unstable_bytes() + entries <= self.meta.batch_bytes_max() as u64
     }
 
-    /// Puts all data that is in memory only into the journal.
+    /// Puts all data that is only in memory into the journal.
     fn journal_dirty(&self, ino: Ino, state: &mut State) {
         self.journal_runs(ino, state, Batch::new(), |run| run.journal.is_none());
     }
 
-    /// Puts runs that are `wanted` into the journal, in one batch with what there is in `batch`; all that are in memory only
-    /// must be among them.
+    /// Puts the runs that are `wanted` into the journal, in one batch with the contents of `batch`. All runs that are
+    /// only in memory must be among them.
     pub(crate) fn journal_runs(
         &self,
         ino: Ino,
@@ -750,7 +754,7 @@ impl VolumeCore {
         let mut count = 0;
         for (start, run) in state.dirty.runs() {
             if wanted(run) {
-                // A slice may hold on to a large receive buffer; the log copies it anyway.
+                // A slice may keep a large receive buffer in memory; the log copies its bytes anyway.
                 batch.journal(journal_entry(state, ino, *start, run.data.clone()));
                 count += 1;
             }

@@ -1,13 +1,14 @@
-//! Which bytes are in a record already.
+//! Deduplication: finds records that already hold given bytes.
 //!
-//! Owns: the index from hashes of records to where such a record is, whether that record is still there and may be shared.
-//! Must not know: how files are cut into records, how extents are submitted (`flight`).
+//! Owns: the index from hashes of records to the places of such records, and the check whether a record is still
+//! there and may be shared. Must not know: how files are cut into records, how extents are submitted (`flight`).
 //!
-//! The index is a hint. It is bounded, in memory only, and may forget anything at any time. What it names is taken only if an
-//! extent of a live file still refers to that very place: segments are numbered once, and a place in one is written once, so the
-//! same place is the same record. A record that moved, was overwritten or was collected is in no such extent. What still may go
-//! between that look and the batch that shares is the last reference to the record; then its segment is asked, under the lock
-//! that gives batches their order (`submit_sharing`). A segment with any live record stays, and so do all bytes in it.
+//! The index is a hint. It is bounded, in memory only, and may forget anything at any time. A record that it names is
+//! shared only if an extent of a live file still refers to that very place: segment numbers are never reused, and a
+//! place in a segment is written once, so an equal place is an equal record. A record that moved, was overwritten or
+//! was collected is in no such extent. One risk remains between this check and the batch that shares: the last
+//! reference to the record may go. So the batch checks its segment under the lock that orders batches
+//! (`submit_sharing`). A segment with any live record stays, and so do all bytes in it.
 
 use std::mem::size_of;
 use std::sync::{Arc, OnceLock};
@@ -24,39 +25,39 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::types::FsError;
 use crate::volume::{Policy, VolumeCore, meta_error};
 
-/// Shorter records are written as they come: who shares one needs a key, and an extent that is as long.
+/// Shorter records are written without a lookup: a sharer needs a key, and an extent that is as long.
 pub(crate) const DEDUPE_LEN_BYTES_MIN: u64 = 4096;
-/// So often the index gives out a record; then the same bytes are written anew. Else what damages one record could damage
-/// everything, and the keys that say who shares it would grow without end.
+/// The index gives out one record so often; then the bytes are written again. Without a limit, one corrupt record
+/// could corrupt very many files, and the keys of its sharers would grow without end.
 const SHARES_MAX: u16 = 4096;
-/// Places for a hash, of which the one that was not used for longest is given up.
+/// Slots for a hash; the least recently used one is replaced.
 const WAYS: usize = 8;
-/// Parts of the index, each with a lock of its own.
+/// Shards of the index, each with its own lock.
 const PARTS: usize = 64;
-/// What an index has unless it is told.
+/// The default size of an index.
 pub(crate) const INDEX_BYTES_DEFAULT: u64 = 16 << 20;
 
-/// Whether bytes that are in a record already are written again.
+/// Whether bytes that a record already holds are written again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dedupe {
     #[default]
     Off,
-    /// Not where hash and length are the same.
+    /// They are not, if hash and length are equal.
     On,
-    /// Not where the record was read and has the same bytes.
+    /// They are not, if the record was read and has equal bytes.
     Verify,
 }
 
-/// The hash of the bytes of a record, with a key that nobody but the open volume has.
+/// The hash of the bytes of a record, keyed with a secret of the open volume.
 pub(crate) type Hash = [u8; 32];
 
-/// A record that was there, and the part of a file that had it.
+/// A record that was found, and the part of a file that referred to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownRecord {
     pub location: Location,
     pub ino: Ino,
     pub start: u64,
-    /// Of the file's bytes in it, which are the whole record.
+    /// Length of the file's bytes in the record, which are the whole record.
     pub len_bytes: u32,
 }
 
@@ -65,12 +66,12 @@ struct Slot {
     volume: VolumeId,
     hash: Hash,
     known: KnownRecord,
-    /// When it was used last, as its part of the index counts.
+    /// The time of the last use, by the clock of its part of the index.
     used: u32,
     shares: u16,
 }
 
-/// Where records are, by their hashes: of all volumes of a process that deduplicate, within a fixed amount of memory.
+/// Maps hashes to records, for all volumes of a process that deduplicate, within a fixed amount of memory.
 pub struct DedupeIndex {
     buckets_per_part: usize,
     parts: Vec<Mutex<IndexPartition>>,
@@ -78,13 +79,13 @@ pub struct DedupeIndex {
 
 #[derive(Default)]
 struct IndexPartition {
-    /// Empty until something is put in.
+    /// Empty until the first entry.
     slots: Vec<Option<Slot>>,
     clock: u32,
 }
 
 impl DedupeIndex {
-    /// Takes at most about `bytes_max` of memory, and none before it is used.
+    /// Takes at most about `bytes_max` of memory, and none before the first entry.
     pub fn new(bytes_max: u64) -> Arc<Self> {
         let bucket_bytes = (size_of::<Option<Slot>>() * WAYS) as u64;
         let buckets = bytes_max / PARTS as u64 / bucket_bytes;
@@ -98,12 +99,12 @@ impl DedupeIndex {
         &self.parts[usize::from(hash[0]) % PARTS]
     }
 
-    /// The slots that a hash may be in.
+    /// The slots that may hold a hash.
     fn bucket<'a>(&self, part: &'a mut IndexPartition, hash: &Hash) -> &'a mut [Option<Slot>] {
         if part.slots.is_empty() {
             return &mut [];
         }
-        // The first byte has chosen the part.
+        // The first byte selected the part.
         let number = hash[1..8]
             .iter()
             .fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -111,7 +112,7 @@ impl DedupeIndex {
         &mut part.slots[index * WAYS..(index + 1) * WAYS]
     }
 
-    /// Where the volume has a record of this hash and length, and who had it. Not once too many share it.
+    /// The volume's record with this hash and length, and the part of a file that has it. `None` once too many share it.
     pub(crate) fn find(
         &self,
         volume: VolumeId,
@@ -140,7 +141,7 @@ impl DedupeIndex {
         None
     }
 
-    /// Remembers where a record is. If that place was known, another part of a file has it now, too.
+    /// Remembers the place of a record. If that place was known, another part of a file now refers to it, too.
     pub(crate) fn put(&self, volume: VolumeId, hash: &Hash, known: KnownRecord) {
         let mut part = self.part(hash).lock();
         if part.slots.is_empty() {
@@ -171,7 +172,7 @@ impl DedupeIndex {
         });
     }
 
-    /// Forgets what was found, unless something else is known by now.
+    /// Forgets a found record, unless its slot holds another one by now.
     pub(crate) fn forget(&self, volume: VolumeId, hash: &Hash, known: &KnownRecord) {
         let mut part = self.part(hash).lock();
         for place in self.bucket(&mut part, hash) {
@@ -188,16 +189,17 @@ impl DedupeIndex {
 pub(crate) struct Deduping {
     index: Arc<DedupeIndex>,
     volume: VolumeId,
-    /// Made when it is needed.
+    /// Made at the first use.
     key: OnceLock<[u8; 32]>,
     entropy: Arc<dyn Entropy>,
-    /// Segments that are being emptied, with how often: who begins to share a record in one may come too late to be found.
+    /// Segments that are being emptied, with the number of tasks that empty each: a new sharer of a record in them
+    /// might come too late to be found.
     emptied: Mutex<FxHashMap<SegmentId, u32>>,
     /// Filled by a planted bug only.
     seen: Mutex<FxHashMap<Location, Arc<RecordPointer>>>,
 }
 
-/// While it is there, nobody begins to share records of some segments.
+/// While this exists, no new sharer gets records of some segments.
 pub(crate) struct Emptying<'a> {
     of: &'a Deduping,
     segments: Vec<SegmentId>,
@@ -231,8 +233,8 @@ impl Deduping {
 
     /// The hash of bytes given in parts.
     pub fn hash(&self, parts: &[Bytes]) -> Hash {
-        // Hashes tell what a file holds to who can guess it, so nobody else can compute them. And what the index still has of
-        // an earlier time that the volume was open is never found.
+        // Without a key, a hash would tell the contents of a file to a client that can guess them. The key also keeps
+        // entries from an earlier time that the volume was open from being found.
         let key = self.key.get_or_init(|| {
             let mut key = [0; 32];
             self.entropy.fill(&mut key);
@@ -264,7 +266,8 @@ impl Deduping {
         self.index.forget(self.volume, hash, known);
     }
 
-    /// From before it is looked up who refers to records of these segments, until they are empty or left alone.
+    /// Called before the search for the sharers of records in these segments; the result is held until they are empty
+    /// or given up.
     pub fn emptying(&self, segments: &FxHashSet<SegmentId>) -> Emptying<'_> {
         let mut emptied = self.emptied.lock();
         for id in segments {
@@ -282,7 +285,7 @@ impl Deduping {
 }
 
 impl VolumeCore {
-    /// The hash of bytes that are a record which may be shared: one that begins where records of the file do.
+    /// The hash of bytes that are a record which may be shared: one that begins at a record boundary of the file.
     pub(crate) fn hash_of(&self, start: u64, parts: &[Bytes], policy: &Policy) -> Option<Hash> {
         let len_bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let may_be = policy.dedupe != Dedupe::Off
@@ -291,8 +294,8 @@ impl VolumeCore {
         may_be.then(|| self.dedupe.hash(parts))
     }
 
-    /// The record that the index knew of, if a live file still has all of it where the index says. In a segment that is
-    /// protected as one that is made now, on disks that work: who shares is not worse off than who writes.
+    /// The record that the index named, if a live file still has all of it at that place. Its segment must be
+    /// protected as a new one would be, on disks that work, so a sharer gets as much protection as a writer.
     pub(crate) fn record_there(
         &self,
         known: &KnownRecord,
@@ -422,7 +425,7 @@ mod tests {
         index.put(VOLUME, &hash(1), known(1, 4096));
         for nth in 0..SHARES_MAX {
             assert!(index.find(VOLUME, &hash(1), 4096).is_some(), "{nth}");
-            // Who shares it has it, too; it is the same record.
+            // The sharer refers to it, too; it is one record.
             index.put(VOLUME, &hash(1), known(1, 4096));
         }
         assert_eq!(index.find(VOLUME, &hash(1), 4096), None);

@@ -1,11 +1,12 @@
-//! What changed between two snapshots of a volume: names that came, went or moved, and files that are others now.
+//! The differences between two snapshots of a volume: names that were added, removed or moved, and files that changed.
 //!
-//! Owns: that finding it costs as much as changed, not as much as there is. Must not know: who wants to know, how it is shown.
+//! Owns: the cost is in proportion to the changes, and independent of the size of the volume. Must not know: who uses
+//! the result, how it is shown.
 //!
-//! A change leaves a trace where the earlier snapshot sees what was there before: the version that died, with its mark. So
-//! names that went are the cookies that died, and files that changed are the inodes that died. What is new has no such trace,
-//! but the directory that it is in changed: its new names have the sequence numbers that it gave since, and a directory that
-//! is new itself is walked. An inode names its directory and its entry there, so its path costs a few gets.
+//! A change leaves a trace where the earlier snapshot sees the previous value: the version that died, with its mark.
+//! So removed names are found by the cookies that died, and changed files by the inodes that died. New entries leave
+//! no such trace, but their directory changed: its new names have sequence numbers that it gave since, and a new
+//! directory is walked. An inode names its directory and its entry there, so its path costs a few reads of keys.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,29 +29,29 @@ use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
 
 /// Marks, or names, that are read at a time.
 const READ_MAX: usize = 256;
-/// Names that went while their file stayed: kept in memory until it is known where it went. Those that are more are told as
-/// deleted, and created where they went to.
+/// Removed names whose files still exist; kept in memory until the files' new names are found. Names beyond this
+/// number are reported as deleted, and as created at their new places.
 const MOVED_NAMES_MAX: usize = 1 << 20;
-/// Directories whose paths are remembered, of each snapshot.
+/// Directories whose paths are cached, for each snapshot.
 const PATHS_MAX: usize = 16 << 10;
-/// Deepest directory whose path is looked for.
+/// Maximum depth of a directory whose path is resolved.
 const DEPTH_MAX: usize = 4096;
-/// Old versions of a file's extents that are looked at for one that changed: with more it counts as changed.
+/// Old versions of a file's extents that are compared to find a changed one: a file with more counts as changed.
 const VERSIONS_MAX: u64 = 1024;
 
-/// What became of a file, or of a name of it.
+/// The change of a file, or of one of its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// A name that was not there; of a file that had others before perhaps.
+    /// A new name; the file may have had other names before.
     Created,
-    /// A name that is there no more.
+    /// A removed name.
     Deleted,
-    /// It was there under this path.
+    /// The file had this path before.
     Renamed { from: Vec<u8> },
     Modified {
-        /// It has other bytes.
+        /// Its bytes changed.
         data: bool,
-        /// Its mode, owner, times or extended attributes are others.
+        /// Its mode, owner, times or extended attributes changed.
         attributes: bool,
         /// Another file has its name.
         replaced: bool,
@@ -61,30 +62,30 @@ pub enum ChangeKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileChange {
     pub change: ChangeKind,
-    /// In the later snapshot; in the earlier one if it was deleted. `None` if none of its names is known: it had several, and
-    /// the last one that it got is gone.
+    /// The path in the later snapshot; in the earlier one if the file was deleted. `None` if none of its names is
+    /// known: it had several, and its newest name is gone.
     pub path: Option<Vec<u8>>,
     pub ino: Ino,
     pub kind: FileKind,
-    /// In that snapshot.
+    /// The size in that snapshot.
     pub size_bytes: u64,
-    /// Of what was modified: in the earlier snapshot.
+    /// Of a modified file: its size in the earlier snapshot.
     pub size_before_bytes: Option<u64>,
 }
 
-/// Finds what changed from one snapshot to a later one, page by page.
+/// Finds the differences from one snapshot to a later one, page by page.
 pub struct SnapshotDiff {
     shared: Arc<VolumeCore>,
     earlier: Generation,
     later: Generation,
     stage: Stage,
-    /// Where the stage goes on, a mark.
+    /// The mark at which the stage continues.
     at: Option<Key>,
-    /// Names that went, of files that are still there.
+    /// Removed names of files that still exist.
     moved: FxHashMap<Ino, Vec<(Ino, Bytes)>>,
     moved_count: usize,
     paths: [FxHashMap<Ino, DirLocation>; 2],
-    /// Directories whose new names are still to be read, each from a sequence number to another.
+    /// Directories whose new names are still to be read, each from one sequence number to another.
     dirs: Vec<NewNames>,
     found: VecDeque<FileChange>,
     looked_at: u64,
@@ -92,13 +93,13 @@ pub struct SnapshotDiff {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Which names went.
+    /// Finds removed names.
     Gone,
-    /// Which are of other files.
+    /// Finds names that now belong to other files.
     Replaced,
-    /// Which files changed, and which names came to directories.
+    /// Finds changed files, and new names in directories.
     Changed,
-    /// Names that went, of files that have others.
+    /// Removed names of files that have other names.
     Left,
     Done,
 }
@@ -109,12 +110,12 @@ struct NewNames {
     end: u64,
 }
 
-/// Where a directory is.
+/// The place of a directory.
 #[derive(Clone, Debug)]
 enum DirLocation {
-    /// Without its last slash: nothing for the root.
+    /// The path without its last slash: empty for the root.
     At(Arc<[u8]>),
-    /// Where no user sees it.
+    /// In the hidden folder, which no user sees.
     Hidden,
     Unknown,
 }
@@ -135,12 +136,12 @@ enum Side {
 }
 
 impl Fs {
-    /// What changed from one snapshot to a later one; [`FsError::Invalid`] if it is not later. What the hidden folder has is
-    /// left out. [`FsError::NotSupported`] for a clone.
+    /// The differences from one snapshot to a later one; [`FsError::Invalid`] if it is not later. Leaves out the
+    /// hidden folder. [`FsError::NotSupported`] for a clone.
     ///
-    /// Pages fail with [`FsError::Stale`] when one of the two is deleted meanwhile.
+    /// A page fails with [`FsError::Stale`] if one of the two snapshots is deleted meanwhile.
     pub fn diff(&self, earlier: Generation, later: Generation) -> Result<SnapshotDiff, FsError> {
-        // A clone does not tell what it took over from what was changed.
+        // The history of a clone does not separate inodes that it took over from changed ones.
         if !self.branch().is_main() {
             return Err(FsError::NotSupported);
         }
@@ -167,18 +168,18 @@ impl Fs {
 }
 
 impl SnapshotDiff {
-    /// Keys of the metadata that were read for it so far.
+    /// The number of metadata keys that were read so far.
     pub fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
-    /// The next changes, at most `max`; none when all were told. In no order.
+    /// The next changes, at most `max`, in no particular order; none at the end.
     pub async fn page(&mut self, max: usize) -> Result<Vec<FileChange>, FsError> {
         while self.found.len() < max && self.stage != Stage::Done {
             self.step().await?;
             let_others_run().await;
         }
-        // What was read of a snapshot that is gone now may not be all.
+        // Pages that were read from a deleted snapshot may be incomplete.
         for generation in [self.earlier, self.later] {
             let view = View::Snapshot(generation);
             self.shared.meta.view(view).map_err(meta_error)?;
@@ -208,7 +209,7 @@ impl SnapshotDiff {
         };
         let page = self.shared.reading(read).await?;
         self.looked_at += page.looked_at;
-        // What clones changed is none of it.
+        // Changes of clones are not part of the result.
         let is_own = |version: &&DeadVersion| branch_of(version.key.as_bytes()).is_main();
         for version in page.versions.iter().filter(is_own) {
             match self.stage {
@@ -226,7 +227,8 @@ impl SnapshotDiff {
         Ok(())
     }
 
-    /// The name that a directory had at one sequence number is there no more, or not there, or not of that file.
+    /// The entry that a directory had at one sequence number died: the name is gone, moved to another number, or
+    /// belongs to another file.
     async fn name_went(&mut self, version: &DeadVersion) -> Result<(), FsError> {
         let Some((dir, entry)) = cookie_of(version)? else {
             return Ok(());
@@ -245,13 +247,13 @@ impl SnapshotDiff {
         } else if let Some(now) = now
             && self.linked(Side::Earlier, now.ino).await?.is_none()
         {
-            // The new file is told of.
+            // The new file is reported.
             return Ok(());
         }
         self.deleted(dir, &entry.name, entry.ino).await
     }
 
-    /// At the sequence number of a name that went there is another one, or one of another file.
+    /// The sequence number of a removed name now has another name, or one of another file.
     async fn name_is_anothers(&mut self, version: &DeadVersion) -> Result<(), FsError> {
         let Some((dir, _)) = cookie_of(version)? else {
             return Ok(());
@@ -298,7 +300,7 @@ impl SnapshotDiff {
         if before.is_some_and(|before| before.ino == entry.ino) {
             return Ok(());
         }
-        // It has a name, so it is there.
+        // The inode has a name, so its record exists.
         let Some(record) = self.linked(Side::Later, entry.ino).await? else {
             return Ok(());
         };
@@ -336,7 +338,7 @@ impl SnapshotDiff {
         Ok(())
     }
 
-    /// One of the names that a file had and has no more, as a path.
+    /// One of the former names of a file, as a path.
     async fn moved_from(&mut self, ino: Ino) -> Result<Option<Vec<u8>>, FsError> {
         let Some(names) = self.moved.get_mut(&ino) else {
             return Ok(None);
@@ -377,7 +379,7 @@ impl SnapshotDiff {
             && ((before.size_bytes, before.used_bytes) != (after.size_bytes, after.used_bytes)
                 || self.has_died(&Key::extents_past(ino, 0)).await?);
         let of = |record: &InodeRecord| {
-            // Names that come to a directory change its time.
+            // A new name changes the time of its directory.
             let is_dir = record.kind == InodeKind::Directory;
             let mtime = (!is_dir).then_some(record.mtime);
             let names = record.xattr_names_len_bytes;
@@ -397,8 +399,8 @@ impl SnapshotDiff {
         Ok(())
     }
 
-    /// Whether a version of a key in the range died that the earlier snapshot sees, and the later one does not see the same
-    /// again. With very many old versions it is taken for so.
+    /// Whether a version of a key in the range died that the earlier snapshot sees, and the later snapshot sees
+    /// another value. With very many old versions, the answer is yes.
     async fn has_died(&mut self, (from, to): &(Key, Key)) -> Result<bool, FsError> {
         let mut after: Option<(Key, Generation)> = None;
         let mut count = 0;
@@ -420,7 +422,7 @@ impl SnapshotDiff {
                 return Ok(true);
             }
             for version in page.iter().filter(|version| has_died(version)) {
-                // A restore of the volume puts back what died.
+                // A rollback of the volume may put back a value that had died.
                 if self.get(Side::Later, &version.key).await? != version.value {
                     return Ok(true);
                 }
@@ -478,7 +480,7 @@ impl SnapshotDiff {
         });
     }
 
-    /// Where an inode is in one of the snapshots.
+    /// The place of an inode in one of the snapshots.
     async fn place(&mut self, side: Side, ino: Ino) -> Result<DirLocation, FsError> {
         let mut below: Vec<(Ino, Bytes)> = Vec::new();
         let mut at = ino;
@@ -511,7 +513,7 @@ impl SnapshotDiff {
         };
         for (child, name) in below.into_iter().rev() {
             place = place.child(&name);
-            // Files are seldom asked for twice.
+            // Paths of files are seldom needed twice.
             if child != ino {
                 self.remember(side, child, &place);
             }
@@ -527,7 +529,7 @@ impl SnapshotDiff {
         paths.insert(dir, place.clone());
     }
 
-    /// An inode that has a name in one of the snapshots.
+    /// Reads an inode that has a name in one of the snapshots.
     async fn linked(&mut self, side: Side, ino: Ino) -> Result<Option<InodeRecord>, FsError> {
         let stored = self.get(side, &Key::inode(ino)).await?;
         let record = stored.map(|stored| decode_inode(&stored)).transpose()?;
@@ -567,7 +569,7 @@ fn decode_inode(stored: &[u8]) -> Result<InodeRecord, FsError> {
     InodeRecord::decode(stored).map_err(|error| meta_error(MetaError::from(error)))
 }
 
-/// The name that a version of a cookie is, and its directory.
+/// The directory and name in a version of a cookie.
 fn cookie_of(version: &DeadVersion) -> Result<Option<(Ino, CookieRecord)>, FsError> {
     let (Ok(KeyKind::Cookie { dir, .. }), Some(value)) = (version.key.kind(), &version.value)
     else {

@@ -1,7 +1,7 @@
 //! The dirty map: bytes of one file that are newer than its extents.
 //!
-//! Owns: which bytes win where writes overlap, how many of them are held, and what memory that takes.
-//! Must not know: when to flush, where bytes go, what a journal is beyond a position in it.
+//! Owns: which bytes win where writes overlap, how many bytes are held, and how much memory that takes. Must not
+//! know: when to flush, where bytes go, the structure of a journal beyond a position in it.
 
 use std::collections::BTreeMap;
 use std::ops::{Add, AddAssign, Neg, Range, Sub};
@@ -9,30 +9,29 @@ use std::ops::{Add, AddAssign, Neg, Range, Sub};
 use bytes::Bytes;
 use cairn_base::LogPosition;
 
-/// Bytes that were written together, or what later writes left of them.
+/// Bytes that were written together, or the part of them that later writes left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     pub data: Bytes,
-    /// Where the journal holds the bytes; `None` while they live in memory only.
+    /// The journal position of the bytes; `None` while they live in memory only.
     pub journal: Option<LogPosition>,
-    /// Number of the write within its file, or of the oldest whose bytes in memory it replaced: what a
-    /// COMMIT has to wait for.
+    /// Number of the write within its file, or of the oldest write whose bytes in memory it replaced. A COMMIT waits
+    /// for this number.
     pub sequence: u64,
-    /// Of the buffer that `data` is of, all of which it keeps in memory.
+    /// Length of the buffer that `data` is a slice of; the slice keeps the whole buffer in memory.
     pub buffer_len_bytes: u64,
 }
 
-/// A part of a buffer that is smaller than this part of it is copied, so that memory that is counted is not far
-/// less than what is held.
+/// A slice smaller than this part of its buffer is copied, so that the counted memory is not far below the real amount.
 const SHARED_PART_MIN: u64 = 4;
 
-/// Memory that a run of bytes takes beside them, about: its part of a node of the map, which is half full where runs
-/// come in order (130 bytes), and the two allocations that a small buffer needs (32 bytes each); and what says that it is on top
-/// of what is stored ([`crate::inode::State::fresh`]), where it lies alone.
+/// Approximate memory that a run takes beside its bytes: its part of a node of the map, which is half full where runs
+/// come in order (130 bytes); the two allocations of a small buffer (32 bytes each); and its entry in
+/// [`crate::inode::State::fresh`], where it lies alone.
 const RUN_MEMORY_BYTES: i64 = 224;
 const _: () = assert!(size_of::<Run>() + size_of::<u64>() <= 72);
 
-/// Data in memory and the runs that it consists of, or a change of them.
+/// Data in memory and its number of runs, or a change of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     pub data_bytes: i64,
@@ -47,12 +46,12 @@ impl Load {
         }
     }
 
-    /// The memory that this takes, with what is beside the data.
+    /// The memory that this takes, with the overhead beside the data.
     pub fn memory_bytes(self) -> u64 {
         self.memory().max(0) as u64
     }
 
-    /// Whether a change is one to less memory.
+    /// Whether the change frees memory.
     pub fn is_less(self) -> bool {
         self.memory() < 0
     }
@@ -125,7 +124,7 @@ impl DirtyMap {
         self.runs.len()
     }
 
-    /// What is held.
+    /// The present load.
     pub fn load(&self) -> Load {
         Load::of(self.len_bytes, self.runs.len())
     }
@@ -134,7 +133,7 @@ impl DirtyMap {
         &self.runs
     }
 
-    /// Whether a run that is in memory only comes from a write up to `sequence`.
+    /// Whether a run that is only in memory comes from a write up to `sequence`.
     pub fn has_unstable_up_to(&self, sequence: u64) -> bool {
         self.unstable_bytes > 0
             && self
@@ -143,10 +142,10 @@ impl DirtyMap {
                 .any(|run| run.journal.is_none() && run.sequence <= sequence)
     }
 
-    /// Puts `run` at `offset`; it wins over what is there. Returns the change of what is held.
+    /// Puts `run` at `offset`; it wins over present bytes. Returns the change of the load.
     ///
-    /// Where it replaces bytes that are in memory only, it also takes over their number: a COMMIT that
-    /// waits for those must not find them gone before these are stable.
+    /// Where it replaces bytes that are only in memory, it also takes over their number: a COMMIT that waits for
+    /// those must not find them gone before the new bytes are stable.
     pub fn insert(&mut self, offset: u64, mut run: Run) -> Load {
         if run.data.is_empty() {
             return Load::default();
@@ -163,8 +162,8 @@ impl DirtyMap {
         self.load() - before
     }
 
-    /// Puts back the parts of `run` that nothing newer covers: for a flush that failed. What is newer and in memory
-    /// only takes over its number, as in [`Self::insert`].
+    /// Puts back the parts of `run` that no newer bytes cover, after a flush failed. Newer bytes that are only in
+    /// memory take over its number, as in [`Self::insert`].
     pub fn insert_under(&mut self, offset: u64, run: Run) -> Load {
         let before = self.load();
         let mut gaps = Vec::new();
@@ -192,7 +191,7 @@ impl DirtyMap {
         self.load() - before
     }
 
-    /// Forgets all bytes in `range`. Returns the change of what is held.
+    /// Drops all bytes in `range`. Returns the change of the load.
     pub fn clear(&mut self, range: Range<u64>) -> Load {
         let before = self.load();
         let first = self
@@ -231,8 +230,8 @@ impl DirtyMap {
         self.load() - before
     }
 
-    /// Takes runs from the lowest offset on, until `bytes_max` or `runs_max` is reached; runs that
-    /// touch a `blocked` range stay, and are not even looked at: there may be very many.
+    /// Takes runs from the lowest offset on, until `bytes_max` or `runs_max` is reached. Runs that touch a `blocked`
+    /// range stay, and are skipped without a visit: there may be very many.
     pub fn take(
         &mut self,
         bytes_max: u64,
@@ -265,7 +264,7 @@ impl DirtyMap {
             .collect()
     }
 
-    /// Marks every run that is in memory only as journaled at `position`.
+    /// Marks every run that is only in memory as journaled at `position`.
     pub fn mark_journaled(&mut self, position: LogPosition) {
         for run in self.runs.values_mut() {
             run.journal.get_or_insert(position);
@@ -297,17 +296,17 @@ impl DirtyMap {
     }
 }
 
-/// The last journal entry that bytes of `range` are in.
+/// The last journal position of bytes in `range`.
 pub fn last_journaled(runs: &BTreeMap<u64, Run>, range: &Range<u64>) -> Option<LogPosition> {
-    // They do not overlap one another, so the first that ends before the range is the last to look at.
+    // Runs do not overlap, so the first that ends before the range ends the search.
     let before_end = runs.range(..range.end).rev();
     let touching =
         before_end.take_while(|(start, run)| **start + run.data.len() as u64 > range.start);
     touching.filter_map(|(_, run)| run.journal).max()
 }
 
-/// Collects what `runs` holds of `range` into `pieces`, and what it does not into `gaps`.
-/// Bytes at or past `limit` do not count: the file was cut there after they were written.
+/// Collects the bytes that `runs` holds of `range` into `pieces`, and the missing ranges into `gaps`. Bytes at or
+/// past `limit` do not count: the file was cut there after they were written.
 pub fn fill(
     runs: &BTreeMap<u64, Run>,
     limit: u64,
@@ -405,8 +404,8 @@ mod tests {
         bytes
     }
 
-    /// A COMMIT that waits for bytes that a failed flush gives back must not find them gone before what replaced
-    /// them meanwhile is stable.
+    /// A failed flush gives bytes back. A COMMIT that waits for them must not find them gone before the newer bytes
+    /// that replaced them are stable.
     #[test]
     fn what_replaced_bytes_that_come_back_is_waited_for_as_they_are() {
         let unstable = |offset, len, sequence| {
@@ -424,7 +423,7 @@ mod tests {
             map.insert_under(offset, back.clone());
             map.clear(0..newer_at);
             assert_eq!(map.has_unstable_up_to(2), waited, "{newer_at}");
-            // What the journal has is stable already.
+            // Bytes in the journal are stable already.
             let journaled = Run {
                 journal: Some(LogPosition(1)),
                 ..back
@@ -437,7 +436,7 @@ mod tests {
         }
     }
 
-    /// What is left of large writes after others keeps about as much memory as is counted.
+    /// The rests of large writes that others overwrote keep about as much memory as is counted.
     #[test]
     fn small_rests_of_large_writes_do_not_keep_their_buffers() {
         const LEN: usize = 1 << 20;

@@ -1,7 +1,7 @@
-//! What a change of a file's extents adds to a batch: the extents, and what they do to counters.
+//! The entries that a change of a file's extents adds to a batch: the extents, and the changes of counters.
 //!
-//! Owns: that live bytes and records of segments, and the space of the volume, follow each change of extents.
-//! Must not know: why extents change.
+//! Owns: live bytes and records of segments, and the space of the volume, follow each change of extents. Must not
+//! know: why extents change.
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, SegmentId};
@@ -15,17 +15,17 @@ use crate::inode::State;
 use crate::quota::owner_of;
 use crate::volume::VolumeCore;
 
-/// Why extents change.
+/// The reason of a change of extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The file has other bytes.
+    /// The file has new bytes.
     Changed,
-    /// Its bytes are elsewhere.
+    /// The bytes moved to another place.
     Moved,
 }
 
 impl VolumeCore {
-    /// Records segments that the metadata does not know, in the batch that first refers to them.
+    /// Adds segments that the metadata does not know to the batch that first refers to them.
     pub(crate) fn put_segments(&self, segments: &[SegmentInfo], batch: &mut Batch) {
         for info in segments {
             if self.meta.segment(info.id).is_none() {
@@ -47,8 +47,8 @@ impl VolumeCore {
         }
     }
 
-    /// Puts a change of extents into `batch`, with what it does to space and segment counters. [`Self::submit_change`] is to
-    /// submit it.
+    /// Puts a change of extents into `batch`, with the changes of space and segment counters. The caller submits it
+    /// with [`Self::submit_change`].
     pub(crate) fn change_extents(
         &self,
         ino: Ino,
@@ -59,7 +59,7 @@ impl VolumeCore {
         self.change_extents_for(Why::Changed, ino, state, change, batch);
     }
 
-    /// Submits a batch with a change of extents, under the lock of their inode.
+    /// Submits a batch with a change of extents. The caller holds the lock of their inode.
     pub(crate) fn submit_change(&self, state: &mut State, change: &Change, batch: Batch) -> Ticket {
         let (ticket, generation) = self.meta.submit_in(batch);
         if !planted::is(Bug::BirthNotSettled) {
@@ -68,8 +68,8 @@ impl VolumeCore {
         ticket
     }
 
-    /// As [`Self::submit_change`], for extents that refer to records which others wrote into these segments: `None`, and
-    /// nothing is changed, if one of them is dead by now.
+    /// Submits as [`Self::submit_change`] does, for extents that refer to records which others wrote into these
+    /// segments. Returns `None`, without any change, if one of the segments is dead by now.
     pub(crate) fn submit_change_sharing(
         &self,
         state: &mut State,
@@ -111,7 +111,7 @@ impl VolumeCore {
                 file_bytes -= before.len_bytes() as i64;
                 stored_bytes -= before.live_bytes();
                 match why {
-                    // What snapshots see of it is what is there now.
+                    // Snapshots see the present extent of it.
                     Why::Moved => count(before, -1),
                     Why::Changed => {
                         let place = (before.segment(), before.birth);
@@ -128,7 +128,7 @@ impl VolumeCore {
                     count(after, 1);
                     let record = after.to_stored();
                     let key = Key::extent(ino, end);
-                    // What is cut apart has the birth of what it was a part of.
+                    // A part that is cut from an extent keeps the birth of that extent.
                     let is_new = replaced.before.is_none() && planted::is(Bug::CutApartBornNow);
                     match why {
                         Why::Moved if !is_new && !planted::is(Bug::MoveMakesHistory) => {
@@ -153,7 +153,7 @@ impl VolumeCore {
         }
         space.file_bytes = file_bytes;
         batch.space(of_volume(ino, space));
-        // What only a snapshot holds is nobody's: whoever removes a file has its space again.
+        // Bytes that only a snapshot holds are charged to nobody: the user that removes a file has its space again.
         let charge = UsageDelta {
             inodes: 0,
             file_bytes,

@@ -1,7 +1,7 @@
-//! The extent map of one file: which bytes are in which record, or in the extent itself.
+//! The extent map of one file: for each byte, its record, or the extent that contains the byte itself.
 //!
-//! Owns: how extents are cut when newer ones cover them, which parts of the map are in memory.
-//! Must not know: how extents are stored, what a record's bytes are.
+//! Owns: how extents are cut when newer ones cover them, which parts of the map are in memory. Must not know: how
+//! extents are stored, the contents of records.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,18 +15,18 @@ use cairn_base::{Generation, SegmentId};
 use cairn_meta::{ExtentPlace, ExtentRecord};
 use cairn_segment::{RecordPointer, WantedPart};
 
-/// Extents are loaded into memory for at most so many bytes of a file at a time,
+/// One load brings in the extents of at most so many bytes of a file,
 pub const LOAD_LEN_BYTES_MAX: u64 = 64 << 20;
-/// and about so many: what a miss costs.
+/// and about so many extents: the cost of a miss.
 pub const LOAD_EXTENTS_MAX: usize = 128;
 
-/// Where `start..end` of the file is.
+/// The place of `start..end` of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub start: u64,
     pub end: u64,
     pub place: ExtentContent,
-    /// The generation in which it was stored; of one that is stored just now, see [`ExtentMap::settle`].
+    /// The generation in which it was stored; [`ExtentMap::settle`] sets it for an extent that is being stored.
     pub birth: Generation,
 }
 
@@ -34,12 +34,12 @@ pub struct Extent {
 pub enum ExtentContent {
     /// In a record, from this offset on (in the record's file bytes).
     Record(Arc<RecordPointer>, u32),
-    /// Here: the metadata has all of them.
+    /// In the extent itself: the metadata has all the bytes.
     Inline(Bytes),
 }
 
 impl ExtentContent {
-    /// What there is of it from `from` bytes on.
+    /// The place of `len_bytes` bytes from `from` on.
     pub fn part(&self, from: u32, len_bytes: u32) -> Self {
         match self {
             Self::Record(record, offset) => Self::Record(record.clone(), offset + from),
@@ -54,7 +54,7 @@ impl ExtentContent {
     }
 }
 
-/// What so many bytes of a file take of the record that they are in.
+/// The bytes that so many bytes of a file take of their record.
 fn live_bytes(record: &RecordPointer, len_bytes: u64) -> i64 {
     let stored = u64::from(record.location.len_bytes);
     let whole = u64::from(record.file_len_bytes).max(1);
@@ -85,7 +85,7 @@ impl RecordExtent {
         self.record.location.segment
     }
 
-    /// What it has of its record.
+    /// The part of the record that the extent refers to.
     pub fn wanted(&self) -> WantedPart {
         let from = self.offset_in_record;
         let len_bytes = u32::try_from(self.len_bytes()).unwrap_or(u32::MAX);
@@ -120,7 +120,7 @@ impl Extent {
         }
     }
 
-    /// What is stored of it under its key.
+    /// The value that is stored under its key.
     pub fn to_stored(&self) -> ExtentRecord {
         let place = match &self.place {
             ExtentContent::Record(record, offset_in_record) => ExtentPlace::Record {
@@ -146,12 +146,12 @@ impl Extent {
         }
     }
 
-    /// The segment that it counts in.
+    /// The segment that counts the extent.
     pub fn segment(&self) -> Option<SegmentId> {
         self.record().map(|record| record.location.segment)
     }
 
-    /// The same, if its bytes are in a record.
+    /// The extent with its record, if its bytes are in one.
     pub fn in_record(&self) -> Option<RecordExtent> {
         match &self.place {
             ExtentContent::Record(record, offset) => Some(RecordExtent {
@@ -165,8 +165,8 @@ impl Extent {
         }
     }
 
-    /// What this view of the record counts in its segment's live bytes, or what its own bytes take. A pure function of the
-    /// view, so that what is added with an extent is exactly what goes with it.
+    /// The live bytes that this view of the record adds to its segment, or the size of its inline bytes. A pure
+    /// function of the view, so a removal subtracts exactly the amount that the insertion added.
     pub fn live_bytes(&self) -> i64 {
         match &self.place {
             ExtentContent::Record(record, _) => live_bytes(record, self.len_bytes()),
@@ -174,7 +174,7 @@ impl Extent {
         }
     }
 
-    /// What there is of it between two offsets in the file.
+    /// The part of the extent between two offsets in the file.
     pub fn part(&self, start: u64, end: u64) -> Self {
         let from = (start - self.start) as u32;
         Self {
@@ -186,8 +186,8 @@ impl Extent {
     }
 }
 
-/// What a change does to the stored extents: for each key (the end of an extent) what was stored
-/// and what shall be. Extents that come and go within one change leave no trace.
+/// A change of the stored extents: for each key (the end of an extent) the value before and after. Extents that come
+/// and go within one change leave no trace.
 #[derive(Debug, Default)]
 pub struct Change {
     keys: BTreeMap<u64, Replaced>,
@@ -200,7 +200,7 @@ pub struct Replaced {
 }
 
 impl Change {
-    /// Ends of extents with what was and what shall be stored under each.
+    /// The ends of extents, with the stored value before and after the change.
     pub fn keys(&self) -> impl Iterator<Item = (u64, &Replaced)> {
         self.keys.iter().map(|(end, replaced)| (*end, replaced))
     }
@@ -209,9 +209,9 @@ impl Change {
         self.keys.is_empty()
     }
 
-    /// Records that the change takes the last view away from, as far as it shows: those of which it
-    /// leaves no part. (A record that was cut apart earlier has views elsewhere; it is not lost, and
-    /// whoever drops it from a cache too early only reads it again.)
+    /// Records that lose their last view by this change, as far as it shows: those of which it leaves no part. (A
+    /// record that was cut apart earlier has views elsewhere. It is not lost: a cache that drops it too early only
+    /// reads it again.)
     pub fn records_gone(&self) -> impl Iterator<Item = &Arc<RecordPointer>> {
         let kept: BTreeSet<_> = self
             .keys
@@ -247,14 +247,14 @@ impl Change {
     }
 }
 
-/// Whether more is loaded than was asked for, in the hope that it is asked for next.
+/// Whether to load more than the caller asked for, in the hope that it is needed next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
     Some,
     None,
 }
 
-/// How many extents the files of a volume have in memory, together.
+/// The number of extents that the files of a volume have in memory together.
 #[derive(Clone, Debug, Default)]
 pub struct ExtentCount(Arc<AtomicUsize>);
 
@@ -264,33 +264,33 @@ impl ExtentCount {
     }
 }
 
-/// A stretch of a file whose extents are all in memory.
+/// A range of a file whose extents are all in memory.
 #[derive(Debug)]
 struct Piece {
     end: u64,
-    /// Since the clock hand came by.
+    /// Used since the last pass of the clock hand.
     used: Cell<bool>,
 }
 
 /// The extents of a file, as far as they are loaded.
 ///
-/// They come in pieces, which are forgotten one by one: a file in use by a database has millions of
-/// extents, and a read of a few KiB must not cost the loading of many.
+/// They are loaded and forgotten in pieces: a file in use by a database has millions of extents, and a read of a few
+/// KiB must not load many.
 #[derive(Debug, Default)]
 pub struct ExtentMap {
     by_end: BTreeMap<u64, Extent>,
-    /// By their starts; they do not overlap.
+    /// Pieces by their starts; they do not overlap.
     pieces: BTreeMap<u64, Piece>,
     /// All extents are in memory; then there are no pieces.
     complete: bool,
-    /// Grows with each change, so that a load that raced with one is noticed.
+    /// Grows with each change, so that a concurrent load notices the change.
     version: u64,
-    /// Where to look next for a piece to forget.
+    /// The start of the next piece that may be forgotten.
     hand: u64,
     share: Share,
 }
 
-/// What one map adds to the count of all.
+/// The share of one map in the count of all.
 #[derive(Debug, Default)]
 struct Share {
     all: ExtentCount,
@@ -315,7 +315,7 @@ impl Drop for Share {
 }
 
 impl ExtentMap {
-    /// The map of a file of which nothing is in memory yet.
+    /// The map of a file of which nothing is loaded.
     pub fn new(count: &ExtentCount) -> Self {
         Self {
             share: Share {
@@ -338,13 +338,13 @@ impl ExtentMap {
         self.version
     }
 
-    /// What counts against memory.
+    /// The amount that counts against the memory limit.
     pub fn len(&self) -> usize {
         self.by_end.len() + self.pieces.len()
     }
 
-    /// The first part of `range` that is not in memory, prolonged to where the next piece begins, by
-    /// at most [`LOAD_LEN_BYTES_MAX`].
+    /// The first part of `range` that is not loaded, extended to the beginning of the next piece, by at most
+    /// [`LOAD_LEN_BYTES_MAX`].
     pub fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
         if self.complete {
             return None;
@@ -384,7 +384,7 @@ impl ExtentMap {
         self.recount();
     }
 
-    /// Forgets everything in memory; it is loaded again when it is needed.
+    /// Forgets everything in memory; it is loaded again at the next use.
     pub fn unload(&mut self) {
         if !self.complete || !self.by_end.is_empty() {
             self.by_end.clear();
@@ -394,7 +394,7 @@ impl ExtentMap {
         }
     }
 
-    /// Forgets what was not used for long, until at most `keep` count; nothing in `needed`.
+    /// Forgets pieces that were not used for long, until at most `keep` count; keeps those in `needed`.
     pub fn trim(&mut self, keep: usize, needed: &Range<u64>) {
         if self.len() <= keep {
             return;
@@ -402,7 +402,7 @@ impl ExtentMap {
         if self.complete {
             self.cut_into_pieces();
         }
-        // Twice around: the first time takes the marks away.
+        // Two rounds: the first one clears the marks.
         let mut turns = 2 * self.pieces.len();
         while self.len() > keep && turns > 0 {
             turns -= 1;
@@ -435,7 +435,7 @@ impl ExtentMap {
         }
     }
 
-    /// Forgets the piece that begins at `start`, and its extents but those that others share.
+    /// Forgets the piece that begins at `start`, and its extents but those that other pieces share.
     fn forget_piece(&mut self, start: u64) {
         let Some(Piece { end, .. }) = self.pieces.remove(&start) else {
             return;
@@ -455,14 +455,14 @@ impl ExtentMap {
         last.is_some_and(|(_, piece)| piece.end > extent.start)
     }
 
-    /// Keeps what a change leaves of an extent, if it is in a part of the file that is in memory.
+    /// Keeps the rest of an extent after a change, if it is in a loaded part of the file.
     fn hold(&mut self, part: &Extent) {
         if self.complete || self.touches_a_piece(part) {
             self.by_end.insert(part.end, part.clone());
         }
     }
 
-    /// Follows a cut of the file at `offset` that was made in the metadata.
+    /// Follows a cut of the file at `offset` that the metadata already has.
     pub fn forget_from(&mut self, offset: u64) {
         if self.complete {
             self.clear(offset..u64::MAX, &mut Change::default());
@@ -472,7 +472,7 @@ impl ExtentMap {
         }
     }
 
-    /// Follows a hole that was made of `range` in the metadata.
+    /// Follows a hole over `range` that the metadata already has.
     pub fn forget(&mut self, range: &Range<u64>) {
         if self.is_loaded(range) {
             self.clear(range.clone(), &mut Change::default());
@@ -482,7 +482,7 @@ impl ExtentMap {
         }
     }
 
-    /// Follows extents that were added in the metadata.
+    /// Follows additions of extents that the metadata already has.
     pub fn forget_all(&mut self) {
         self.by_end.clear();
         self.pieces.clear();
@@ -499,7 +499,7 @@ impl ExtentMap {
             .take_while(move |extent| extent.start < range.end)
     }
 
-    /// Puts `new` into the map; it wins over what is there. Its range must be loaded.
+    /// Puts `new` into the map; it wins over present extents. Its range must be loaded.
     pub fn insert(&mut self, new: Extent, change: &mut Change) {
         assert!(new.start < new.end);
         self.clear(new.start..new.end, change);
@@ -508,7 +508,7 @@ impl ExtentMap {
         change.added(new);
     }
 
-    /// Removes what the map has in `range`, which must be loaded.
+    /// Removes all extents in `range`, which must be loaded.
     pub fn clear(&mut self, range: Range<u64>, change: &mut Change) {
         self.version += 1;
         let touched: Vec<u64> = self
@@ -532,8 +532,8 @@ impl ExtentMap {
         self.recount();
     }
 
-    /// Notes in which generation the extents of a change were stored, as soon as that is known, and before anybody else
-    /// looks at them.
+    /// Sets the generation in which the extents of a change were stored, as soon as it is known, and before any
+    /// reader sees them.
     pub fn settle(&mut self, change: &Change, generation: Generation) {
         for (end, replaced) in change.keys() {
             if let Some(after) = &replaced.after
@@ -586,12 +586,12 @@ mod tests {
         }
     }
 
-    /// A byte of an inline extent, which tells where in it it was.
+    /// A byte of an inline extent; its value tells its offset in the extent.
     fn byte(id: u64, offset: u64) -> u8 {
         (id * 61 + offset) as u8
     }
 
-    /// What `content` finds at this offset of an extent.
+    /// The mark that `content` finds at this offset of an extent.
     fn mark(id: u64, offset: u64) -> (u64, u64) {
         match id % 2 {
             0 => (u64::MAX, u64::from(byte(id, offset))),
@@ -622,7 +622,7 @@ mod tests {
     }
 
     proptest! {
-        /// A map that is loaded piece by piece and forgets again is as one that has all.
+        /// A map that is loaded piece by piece, and forgets pieces, equals a complete one.
         #[test]
         fn pieces_come_and_go(
             steps in prop::collection::vec((0..300u64, 1..60u64, 0..4u8, 0..40usize), 1..60),

@@ -1,7 +1,8 @@
-//! One flight: what one flush takes from a file, on its way into segments.
+//! One flight: the data that one flush takes from a file and writes into segments.
 //!
-//! Owns: how data is cut into records, which goes into the metadata itself, the order "bytes durable, then extents" (Rule 3), what becomes of a flight
-//! that fails. Must not know: when a flush is due (`flush`), how stripes are written.
+//! Owns: how data is cut into records, which data goes into the metadata itself, the order "bytes durable, then
+//! extents" (Rule 3), the handling of a failed flight. Must not know: when a flush is due (`flush`), how stripes are
+//! written.
 //!
 //! Flights of a file never overlap, so they may finish in any order.
 
@@ -30,18 +31,18 @@ use crate::storing::{Records, Stored};
 use crate::types::FsError;
 use crate::volume::{Policy, VolumeCore, segment_error};
 
-/// What one flight takes at most.
+/// Limits of one flight.
 pub(crate) const FLIGHT_BYTES_MAX: u64 = 4 << 20;
 pub(crate) const FLIGHT_RUNS_MAX: usize = 1024;
 /// Flights that encode and write at the same time.
 pub(crate) const FLIGHTS_MAX: usize = 16;
-/// A file written in order is flushed as soon as so much is there.
+/// A file that is written sequentially is flushed when it has so many dirty bytes.
 pub(crate) const STREAM_FLUSH_BYTES: u64 = 4 << 20;
-/// From so many bytes in order on, a file gets segments of its own.
+/// After so many sequential bytes, a file gets its own segments.
 const STREAM_RUN_BYTES: u64 = 16 << 20;
 /// Extents that one batch replaces when a flight lands.
 const LAND_EXTENTS_MAX: usize = 8192;
-/// After a flush failed the file waits this long.
+/// After a failed flush the file waits this long.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const _: () = assert!(RETRY_PAUSE.as_millis() >= NO_SPACE_PATIENCE.as_millis());
 
@@ -54,13 +55,13 @@ pub(crate) struct Job {
     /// The file's last journal entry when the flight began.
     journal_through: LogPosition,
     pub stream: Stream,
-    /// What it found in records that were there.
+    /// Bytes that were found in existing records.
     deduplicated_bytes: u64,
     done: watch::Sender<FlightResult>,
 }
 
 impl Job {
-    /// What it is charged with.
+    /// The load that the flight is charged with.
     pub fn load(&self) -> Load {
         Load::of(self.len_bytes, self.runs.len())
     }
@@ -71,40 +72,40 @@ struct Cut {
     start: u64,
     parts: Vec<Bytes>,
     len_bytes: u64,
-    /// Of the buffers that the parts are of, all of which they keep in memory.
+    /// Length of the buffers that the parts are slices of; the slices keep them in memory.
     held_bytes: u64,
 }
 
-/// Where the bytes of a cut are to be.
+/// The place for the bytes of a cut.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    /// In this one of the records that are made now.
+    /// In the new record with this index.
     New(usize),
-    /// In one that is made now of another cut, which has the same bytes.
+    /// In the new record of another cut that has equal bytes.
     Again(usize),
-    /// In a record that was there.
+    /// In an existing record.
     There(KnownRecord),
 }
 
-/// What became of one batch of a landing.
+/// The result of one batch of a landing.
 enum Landing {
-    /// All of the flight is the file's, with this.
+    /// All bytes of the flight are extents of the file, with this ticket.
     Done(Ticket),
     More,
-    /// A record that was to be shared is not there any more, and nothing of the batch is.
+    /// A record to share is gone, and nothing of the batch was submitted.
     Gone,
 }
 
-/// A cut, and what is known of its bytes.
+/// A cut, and the known facts about its bytes.
 struct Piece {
     cut: Cut,
-    /// If it may be shared.
+    /// Present if the bytes may be shared.
     hash: Option<Hash>,
-    /// None: its bytes go into the metadata.
+    /// `None`: the bytes go into the metadata.
     source: Option<Source>,
 }
 
-/// A cut, and where its bytes are.
+/// A cut, and the place of its bytes.
 struct PlacedCut<'a> {
     cut: &'a Cut,
     place: ExtentContent,
@@ -112,7 +113,7 @@ struct PlacedCut<'a> {
 }
 
 impl Cut {
-    /// A copy of its bytes: what they lie in is much larger.
+    /// A copy of its bytes, for parts of much larger buffers.
     fn copied(&self) -> Bytes {
         self.parts.concat().into()
     }
@@ -131,7 +132,7 @@ impl PlacedCut<'_> {
         }
     }
 
-    /// The record, if it was made for others.
+    /// The record, if it was made for other data.
     fn shared(&self) -> Option<&Arc<RecordPointer>> {
         match self.source? {
             Source::New(_) => None,
@@ -141,7 +142,7 @@ impl PlacedCut<'_> {
 }
 
 impl VolumeCore {
-    /// Takes a flight from the dirty data of a file; `None` if there is nothing to take, or, without `all`, little.
+    /// Takes a flight from the dirty data of a file; `None` if there is nothing to take, or, without `all`, too little.
     pub(crate) fn take_flight(
         &self,
         inode: &Arc<Inode>,
@@ -191,7 +192,7 @@ impl VolumeCore {
         })
     }
 
-    /// Takes flights through to the end, together in one append.
+    /// Runs flights to their end, together in one append.
     pub(crate) async fn fly(self: Arc<Self>, jobs: Vec<Job>) {
         let Ok(_permit) = self.flight_permits.acquire().await else {
             return;
@@ -204,7 +205,7 @@ impl VolumeCore {
         let _turn = self.writer_turn(len_bytes).await;
         let mut left = self.write_out(jobs, true).await;
         if !left.is_empty() {
-            // What they were to share is gone.
+            // The records to share are gone.
             left = self.write_out(left, false).await;
         }
         for job in left {
@@ -212,8 +213,8 @@ impl VolumeCore {
         }
     }
 
-    /// Makes records of what some flights hold, but for what is in records already, and ends the flights. Returns those that
-    /// found such records, and could not have them any more: nothing became of them.
+    /// Makes records of the data of some flights, but for data that existing records hold, and ends the flights.
+    /// Returns the flights that found such records and could no longer share them: nothing was changed for these.
     async fn write_out(&self, mut jobs: Vec<Job>, may_share: bool) -> Vec<Job> {
         let encoder = match self.segments.encoder(self.volume) {
             Ok(encoder) => encoder,
@@ -330,7 +331,7 @@ impl VolumeCore {
         left
     }
 
-    /// A record with the bytes of a cut: one that is made just now, or one that is there.
+    /// A record with the bytes of a cut: a new one, or an existing one.
     pub(crate) async fn find_record(
         &self,
         hash: &Hash,
@@ -353,7 +354,7 @@ impl VolumeCore {
         if !self.is_placed_for(known.location.segment, policy.asked()) {
             return None;
         }
-        // What cannot be looked up is written.
+        // Data whose lookup fails is written.
         let there = self.reading(|| self.record_there(&known)).await;
         let Some(record) = there.ok().flatten() else {
             self.dedupe.forget(hash, &known);
@@ -371,7 +372,7 @@ impl VolumeCore {
         Some(Source::There(known))
     }
 
-    /// Where the pieces of a flight are; `None` if a record that was there is not any more.
+    /// The places of the pieces of a flight; `None` if an existing record is gone.
     async fn place_pieces<'a>(
         &self,
         pieces: &'a [Piece],
@@ -402,7 +403,7 @@ impl VolumeCore {
         Some(placed)
     }
 
-    /// A flight has landed: whoever writes the same bytes next finds them there.
+    /// A flight has landed: the next write of equal bytes finds its records.
     fn remember(&self, job: &mut Job, pieces: &[Piece], placed: &[PlacedCut<'_>]) {
         job.deduplicated_bytes = 0;
         for (piece, placed) in pieces.iter().zip(placed) {
@@ -421,8 +422,8 @@ impl VolumeCore {
         }
     }
 
-    /// Turns those back that could not become extents last time, and cannot now: what they put into segments would be
-    /// garbage, each time they are tried again.
+    /// Turns back the flights that could not become extents last time, and cannot now: the bytes they put into
+    /// segments would be garbage at each attempt.
     fn without_unlandable(&self, jobs: Vec<Job>) -> Vec<Job> {
         let mut others = Vec::with_capacity(jobs.len());
         for job in jobs {
@@ -439,8 +440,8 @@ impl VolumeCore {
         others
     }
 
-    /// Whether what a flight replaces can be read, as much of it as one batch takes. Not what is between its runs: they may
-    /// be the first and the last of a file of any size.
+    /// Whether the extents that a flight replaces can be read, as many as one batch takes. Skips the ranges between
+    /// its runs: these may be the first and the last bytes of a file of any size.
     fn try_landing(&self, job: &Job) -> Result<(), FsError> {
         let mut loaded = 0;
         for (start, run) in job.runs.iter() {
@@ -453,16 +454,16 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// The bytes of a flight are durable: makes them the file's extents, and ends the flight. Where
-    /// they replace very many extents that takes several batches; readers find the bytes in the
-    /// flight until the last. `None` if a record that was to be shared is gone: the flight is as it was.
+    /// The bytes of a flight are durable: makes them the file's extents, and ends the flight. If they replace very
+    /// many extents, that takes several batches; readers find the bytes in the flight until the last batch. Returns
+    /// `None` if a record to share is gone: the flight is unchanged.
     fn land(
         &self,
         job: &Job,
         placed: &[PlacedCut<'_>],
         segments: &[SegmentInfo],
     ) -> Result<Option<Ticket>, FsError> {
-        // First: who reads right behind the flight finds what was written in memory.
+        // Before the landing, so that a reader right behind the flight finds the bytes in the cache.
         for (cut, record) in new_records(placed) {
             self.segments.cache_insert_parts(
                 self.volume,
@@ -498,7 +499,7 @@ impl VolumeCore {
         }
     }
 
-    /// One batch of [`Self::land`]: from offset `at` of the file on, which it moves.
+    /// One batch of [`Self::land`]: from offset `at` of the file on; advances `at`.
     fn land_from(
         &self,
         job: &Job,
@@ -548,7 +549,7 @@ impl VolumeCore {
         let end_max = insert_extents(&mut state, placed, limit, at, &mut change);
         let is_last = *at == u64::MAX;
         if !is_last && change.is_empty() {
-            // Others needed memory, and what was loaded is gone: once more.
+            // Other tasks needed memory and the loaded extents were forgotten: load them again.
             return Ok(Landing::More);
         }
         let mut batch = Batch::new();
@@ -560,8 +561,8 @@ impl VolumeCore {
         state.stable_size_bytes = state
             .stable_size_bytes
             .max(end_max.min(state.record.size_bytes));
-        // What lands here is newer than any journal entry up to then, also where the entry's own
-        // bytes were overwritten in memory and are not in `runs`.
+        // The landed bytes are newer than any journal entry up to then, also where an entry's bytes were overwritten
+        // in memory and are not in `runs`.
         if is_last && job.journal_through.0 > 0 {
             for range in ranges(&job.runs) {
                 batch.fold(Fold {
@@ -575,13 +576,14 @@ impl VolumeCore {
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
         put_sharers(inode.ino, placed, &change, &mut batch);
         let shared = shared_segments(placed);
-        // Before they count as stored: never twice, and nowhere for a moment. What is dirty there again replaces these.
+        // Before they count as stored, so that the bytes count once at every moment. Dirty bytes there replace these
+        // later.
         for PlacedCut { cut, .. } in placed {
             let end = (cut.start + cut.len_bytes).min(*at);
             state.fresh.remove(cut.start.max(from)..end);
         }
         if is_last {
-            // Also what came to be a hole.
+            // Ranges that became holes, too.
             let runs = Arc::clone(&state.flights[index].runs);
             for (start, run) in runs.iter() {
                 state.fresh.remove(*start..*start + run.data.len() as u64);
@@ -600,7 +602,7 @@ impl VolumeCore {
             Some(_) => None,
         };
         if let Some(refused) = refused {
-            // Nothing of it is there: the bytes stay dirty.
+            // Nothing was stored: the bytes stay dirty.
             (
                 state.record.used_bytes,
                 state.record.stored_bytes,
@@ -611,7 +613,7 @@ impl VolumeCore {
         }
         let ticket = submitted.unwrap_or(Ticket::REFUSED);
         state.ticket = ticket;
-        // Which bytes were in the journal is not known any more.
+        // It is not known any more which bytes were in the journal.
         state.changed = state.changed.max(state.journaled);
         if is_last {
             state.flights.remove(index);
@@ -640,7 +642,7 @@ impl VolumeCore {
                 count(&counters.flush_errors, 1);
             }
         }
-        // Who waits for less of it looks at the counters then.
+        // Tasks that wait for less dirty data look at the counters after this.
         self.dirty.add(-job.load());
         if let Err(error) = &result {
             tracing::error!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed");
@@ -648,8 +650,8 @@ impl VolumeCore {
         job.done.send_replace(Some(result));
     }
 
-    /// A flush failed before all its bytes were the file's extents: they are dirty again. Those that are extents
-    /// already are replaced by the next flush.
+    /// A flush failed before all its bytes became extents: they are dirty again. The next flush replaces those that
+    /// are extents already.
     fn turn_back(&self, job: Job, error: FsError) {
         let mut state = job.inode.lock();
         let mut kept = Load::default();
@@ -673,10 +675,10 @@ impl VolumeCore {
         }
         self.sync_pending(&mut state);
         self.enqueue(&job.inode, &mut state);
-        // After that, which takes what it puts into the queue for fresh.
+        // After the turn back, which puts the inode into the queue as fresh.
         state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
         drop(state);
-        // First: who waits looks at it when it is woken.
+        // First: a woken waiter reads this counter.
         self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
         self.dirty.add(kept - job.load());
         self.forget_space();
@@ -689,7 +691,7 @@ impl VolumeCore {
     }
 }
 
-/// The cuts that got a record of their own, with it.
+/// The cuts that got a new record, with that record.
 fn new_records<'a>(
     placed: &'a [PlacedCut<'_>],
 ) -> impl Iterator<Item = (&'a Cut, &'a Arc<RecordPointer>)> {
@@ -698,9 +700,9 @@ fn new_records<'a>(
     new.filter_map(|placed| Some((placed.cut, placed.record()?)))
 }
 
-/// Makes extents of what was placed, from offset `at` of the file on and up to `limit`, until that
-/// replaces [`LAND_EXTENTS_MAX`] others or meets a range that is not loaded. Moves `at` to where it
-/// stopped, or to `u64::MAX`; returns the end of the last extent.
+/// Makes extents of the placed cuts, from offset `at` of the file on and up to `limit`. Stops after
+/// [`LAND_EXTENTS_MAX`] replaced extents, or at a range that is not loaded. Moves `at` to where it stopped, or to
+/// `u64::MAX`; returns the end of the last extent.
 fn insert_extents(
     state: &mut State,
     placed: &[PlacedCut<'_>],
@@ -720,7 +722,7 @@ fn insert_extents(
             *at = start;
             return end_max;
         }
-        // The first that there is no room to replace; at least one is replaced.
+        // The first extent beyond the limit; at least one is replaced.
         let stop = state.extents.touching(start..end).nth(room);
         let is_whole = stop.is_none();
         end = stop.map_or(end, |extent| extent.start);
@@ -742,7 +744,7 @@ fn insert_extents(
     end_max
 }
 
-/// Says which part of the file refers to records that were made for others, so that a collection finds it.
+/// Stores which part of the file refers to records that were made for others, so that a collection finds it.
 fn put_sharers(ino: Ino, placed: &[PlacedCut<'_>], change: &Change, batch: &mut Batch) {
     let shared: FxHashSet<Location> = placed
         .iter()
@@ -764,7 +766,7 @@ fn put_sharers(ino: Ino, placed: &[PlacedCut<'_>], change: &Change, batch: &mut 
     sharers.put(batch);
 }
 
-/// Segments with records that were there before, and which nothing keeps there.
+/// Segments with existing records that nothing else keeps there.
 fn shared_segments(placed: &[PlacedCut<'_>]) -> Vec<SegmentId> {
     let there = placed
         .iter()
@@ -787,13 +789,14 @@ fn ranges(runs: &BTreeMap<u64, Run>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Whether all of a file is so little that the metadata has it. What it grows to later is in records, behind these bytes.
+/// Whether all of a file is small enough for the metadata. When the file grows, the new bytes go to records, behind
+/// these bytes.
 fn is_tiny(job: &Job) -> bool {
     job.inode.lock().record.size_bytes <= INLINE_LEN_BYTES_MAX as u64
 }
 
-/// Cuts runs into records: contiguous bytes up to the record size, at multiples of it in the file,
-/// so that a file that is written again and again keeps its extents aligned.
+/// Cuts runs into records: contiguous bytes up to the record size, at multiples of it in the file, so that a file
+/// that is rewritten often keeps aligned extents.
 fn cut(runs: &BTreeMap<u64, Run>, policy: &Policy) -> Vec<Cut> {
     let mut cuts: Vec<Cut> = Vec::new();
     let mut runs = runs.iter().peekable();

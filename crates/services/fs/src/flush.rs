@@ -1,7 +1,7 @@
 //! When data in memory is flushed.
 //!
-//! Owns: the queue of inodes that differ from the metadata, the background task, what a flush of everything waits
-//! for. Must not know: how a flight gets into segments (`flight`), protocols.
+//! Owns: the queue of inodes that differ from the metadata, the background task, the conditions that a complete flush
+//! waits for. Must not know: how a flight gets into segments (`flight`), protocols.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -21,7 +21,7 @@ use crate::inode::{Inode, State};
 use crate::types::FsError;
 use crate::volume::VolumeCore;
 
-/// The flusher looks at the queue this often.
+/// Interval at which the flusher checks the queue.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 /// Dirty data and attributes older than this are flushed.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(3);
@@ -36,13 +36,13 @@ pub(crate) struct FlushQueue {
 }
 
 impl FlushQueue {
-    /// Has the flusher look at it now.
+    /// Makes the flusher check the queue now.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 }
 
-/// Flights of several files that go together: what is little of each shares stripes with the others. Alone, a file of a
+/// Flights of several files that go together: small data of each shares stripes with the others. Alone, a file of a
 /// kilobyte takes a block of every shard.
 #[derive(Default)]
 pub(crate) struct Gathered {
@@ -51,7 +51,7 @@ pub(crate) struct Gathered {
 }
 
 impl VolumeCore {
-    /// Adds a flight, and sends all that are there if they are enough.
+    /// Adds a flight, and starts all gathered flights if they are enough.
     fn gather(self: &Arc<Self>, gathered: &mut Gathered, mut job: Job) {
         job.stream = Stream::Mixed;
         gathered.len_bytes += job.len_bytes;
@@ -71,7 +71,7 @@ impl VolumeCore {
         });
     }
 
-    /// Sends all dirty data of a file on its way: what is much at once, the rest with that of other files.
+    /// Starts flights for all dirty data of a file: large ones at once, the rest together with that of other files.
     pub(crate) fn start_gathered(
         self: &Arc<Self>,
         gathered: &mut Gathered,
@@ -96,7 +96,7 @@ impl VolumeCore {
         }
     }
 
-    /// After a write: a stream is flushed as it comes, the rest is left to gather.
+    /// After a write: starts full flights of a stream at once, and leaves the rest to gather.
     pub fn after_write(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State) {
         self.enqueue(inode, state);
         if state.write_run_bytes >= STREAM_FLUSH_BYTES
@@ -110,14 +110,14 @@ impl VolumeCore {
         }
     }
 
-    /// Sends dirty data of a file on its way: all of it, or only full flights.
+    /// Starts flights for dirty data of a file: for all of it, or only full flights.
     pub fn start_flights(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State, all: bool) {
         while let Some(job) = self.take_flight(inode, state, all) {
             self.send(vec![job]);
         }
     }
 
-    /// The background task: flushes what is old, what presses, and what holds the log back.
+    /// The background task: flushes old data, data that exceeds the budget, and data that keeps the log from being cut.
     pub async fn run_flusher(self: Arc<Self>) {
         loop {
             let woken = pin!(self.queue.wake.notified());
@@ -131,8 +131,8 @@ impl VolumeCore {
         }
     }
 
-    /// Sends on their way the files that wait longest: those that are due, or, when dirty memory
-    /// runs high, enough of them.
+    /// Starts flights for the files that wait longest: those that are due, or, when dirty memory runs high, enough of
+    /// them.
     fn flush_due(self: &Arc<Self>) {
         let now = self.env.clock.monotonic();
         let pressed = self.dirty.is_high() || self.quotas.is_near_limit();
@@ -168,7 +168,7 @@ impl VolumeCore {
                 started_bytes += job.load().memory_bytes();
                 self.gather(&mut gathered, job);
             }
-            // What overlaps a flight had to stay.
+            // Data that overlaps a flight had to stay.
             if !state.dirty.is_empty() {
                 self.enqueue(&inode, &mut state);
             }
@@ -182,7 +182,7 @@ impl VolumeCore {
             .spawn_flush(async move { shared.fly(jobs).await });
     }
 
-    /// Stores attributes that no data flush takes along.
+    /// Stores attributes that no flush of data stores.
     fn put_attr(&self, inode: &Inode, state: &mut State) {
         if state.attr_dirty && !state.removed {
             let mut batch = Batch::new();
@@ -202,7 +202,7 @@ impl VolumeCore {
         for ino in self.meta.journal_inodes(through) {
             if let Ok(inode) = self.own_inode(ino) {
                 let mut state = inode.lock();
-                // After a flush that failed it waits as all others do.
+                // After a failed flush the file waits as all others do.
                 if now < state.dirty_since {
                     continue;
                 }
@@ -218,9 +218,9 @@ impl VolumeCore {
         self.send_gathered(gathered);
     }
 
-    /// Puts what the journal has of a file that cannot be flushed at the end of the log, with all else that is in memory
-    /// of it: where it is, it would keep all of the log since, for as long as that takes. False if that is too much for
-    /// one batch, and anything less could bring back after a crash what was overwritten.
+    /// Writes the journaled data of a file that cannot be flushed again at the end of the log, with all other data of
+    /// the file in memory: at its old place it would keep the whole log since then. Returns false if that is too much
+    /// for one batch: after a crash, anything less could bring back overwritten bytes.
     fn carry_journal(&self, ino: Ino, state: &mut State) -> bool {
         let through = state.journal_last;
         let mut batch = Batch::new();
@@ -244,7 +244,7 @@ impl VolumeCore {
         true
     }
 
-    /// Flushes all that there is, and waits for background tasks, which end: what they wrote is durable as well.
+    /// Flushes everything and waits for background tasks, which end: the data that they wrote is durable as well.
     pub async fn flush_everything(self: &Arc<Self>) -> Result<(), FsError> {
         let result = self.flush_written().await;
         self.tasks.ended().await;
@@ -252,14 +252,15 @@ impl VolumeCore {
         result
     }
 
-    /// Has all durable that clients wrote. Of what goes on in the background it waits for flushes alone: anything else may hang on a
-    /// disk.
+    /// Makes all writes of clients durable. Of the background work it waits for flushes alone: other tasks may hang
+    /// on a disk.
     pub async fn flush_written(self: &Arc<Self>) -> Result<(), FsError> {
         let mut result = Ok(());
         loop {
             let inodes: Vec<_> = self.queue.inodes.lock().drain(..).collect();
             if inodes.is_empty() {
-                // A file is in no queue while all that is dirty of it is on its way. What comes to nothing is in the queue again.
+                // A file is in no queue while all its dirty data is in flights. If a flight fails, the file is in the
+                // queue again.
                 self.tasks.flushes_ended().await;
                 if self.queue.inodes.lock().is_empty() {
                     break;
@@ -274,7 +275,7 @@ impl VolumeCore {
                 self.start_gathered(&mut gathered, inode, &mut state);
                 flying.extend(state.flights.iter().map(|flight| flight.done.clone()));
                 self.put_attr(inode, &mut state);
-                // What overlaps a flight had to stay.
+                // Data that overlaps a flight had to stay.
                 if !state.dirty.is_empty() {
                     self.enqueue(inode, &mut state);
                 }

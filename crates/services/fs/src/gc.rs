@@ -1,8 +1,9 @@
-//! Garbage: segments without live records, segments with few.
+//! Garbage collection: segments without live records, and segments with few.
 //!
-//! Owns: which segments are deleted or rewritten and when, how writers are held to that pace. Must not know:
-//! how much garbage is too much (`gc_policy`), how records are moved (`rewrite`). Invariant: a segment goes only after its removal from the metadata is durable, and
-//! never while an append to it is not committed (it is pinned).
+//! Owns: which segments are deleted or rewritten and when, how writers are throttled to that pace. Must not know: how
+//! much garbage is too much (`gc_policy`), how records are moved (`rewrite`). Invariant: a segment is deleted only
+//! after its removal from the metadata is durable, and never while an append to it is not committed (such a segment
+//! is pinned).
 
 use std::future::pending;
 use std::sync::Arc;
@@ -22,44 +23,45 @@ use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
 use crate::volume::{Fs, VolumeCore, segment_error};
 
-/// Between two rounds there is so much time at least, however often somebody finds no space.
+/// Minimum time between two rounds, however often writers find no space.
 const ROUND_PAUSE: Duration = Duration::from_millis(20);
-/// Every so many rounds it looks for segments that the metadata does not know.
+/// After so many rounds, one round also looks for segments that the metadata does not know.
 const UNREFERENCED_ROUNDS: u64 = 4;
-/// Segments looked at before others get their turn.
+/// Segments that the survey visits before it yields to other tasks.
 const SURVEY_SEGMENTS_MAX: usize = 1024;
-/// Segments without a live record that one look deletes; the next finds more.
+/// Segments without a live record that one pass deletes; the next pass finds more.
 const DEAD_MAX: usize = 4096;
-/// It looks sooner when this part of the garbage that is allowed may have come since.
+/// The next survey starts early when this part of the allowed garbage may have come since the last one.
 const LOOK_GARBAGE_PART: u64 = 8;
-/// That there is no space to collect garbage with is said this often.
+/// Interval of the log message that there is no space to collect garbage with.
 const NO_SPACE_TOLD: Duration = Duration::from_secs(60);
-/// A flight waits so long for the collector at most.
+/// Maximum time that a flight waits for the collector.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(250);
 /// Segments that one batch removes from the metadata.
 const REMOVE_SEGMENTS_MAX: usize = 256;
-/// Segments that are not noted as sealed because a disk lacks some of them, the oldest ones: what is not noted as sealed is not
-/// collected. Of more, the next start looks at all segments since the first of them ([`suspects`]).
+/// Maximum number of segments that are not noted as sealed because some disk lacks a part of them; the oldest ones
+/// are kept unnoted, and such segments are not collected. If there are more, the next start checks all segments since
+/// the first of them ([`suspects`]).
 const LACKING_SEGMENTS_MAX: usize = 64;
-/// About as much as one batch has to say of who shared them.
+/// Approximate maximum size of the sharers' keys in one batch.
 const REMOVE_BATCH_LEN_BYTES: usize = 1 << 20;
-/// Segments that a round with a limited rate, or of a volume that nobody writes to, rewrites: after it is seen whether there
-/// still is room, and whether still nobody writes.
+/// Segments that a round rewrites if its rate is limited, or if the volume is idle. Then the collector checks again
+/// whether there is room, and whether the volume is still idle.
 const LIMITED_SEGMENTS_MAX: usize = 4;
-/// Segments that could not be emptied are let alone for so long.
+/// Time before the collector tries again to empty a segment that it could not empty.
 const STUCK_PAUSE: Duration = Duration::from_secs(30);
 
-/// When garbage is collected.
+/// Settings of garbage collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GcSettings {
-    /// It looks this often, and when space is short.
+    /// Interval of collection; short space starts it earlier.
     pub interval: Duration,
-    /// Room in sealed segments that no live record takes may be this share of the live bytes, less
-    /// when the pool fills up,
+    /// Allowed garbage: room in sealed segments that no live record takes, as a share of the live bytes. The share is
+    /// less when the pool fills up,
     pub garbage_percent: u64,
-    /// and so much beside; `None`: a fourth of what the pool has in reserve.
+    /// and so many bytes are allowed beside; `None`: a fourth of the pool's reserve.
     pub garbage_bytes: Option<u64>,
-    /// It looks sooner when a part of the garbage that there may be was written since, and not less than this.
+    /// The next survey starts early when a part of the allowed garbage was written, and at least so many bytes.
     pub look_bytes_min: u64,
     /// Open segments without an append for so long are sealed.
     pub seal_idle: Duration,
@@ -77,17 +79,17 @@ impl Default for GcSettings {
     }
 }
 
-/// What garbage collection has before it.
+/// The backlog of garbage collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcBacklog {
-    /// Removed files whose extents are still there.
+    /// Removed files whose extents still exist.
     pub orphans: u64,
     /// Segments without a live record, and their room for data.
     pub dead_segments: u64,
     pub dead_bytes: u64,
-    /// Room in sealed segments with live records that those do not take,
+    /// Room in sealed segments with live records that these records do not take,
     pub sparse_bytes: u64,
-    /// and how much of that there may be: less when nobody has written for a while.
+    /// and how much of it is allowed: less when the volume is idle.
     pub sparse_bytes_allowed: u64,
 }
 
@@ -97,25 +99,25 @@ impl GcBacklog {
         self.dead_bytes.saturating_add(self.sparse_bytes)
     }
 
-    /// What is to be given back now.
+    /// The bytes to give back now.
     pub fn bytes(&self) -> u64 {
         self.dead_bytes + self.sparse_bytes.saturating_sub(self.sparse_bytes_allowed)
     }
 }
 
-/// What the collector of a volume knows, and how it holds writers back.
+/// The state of a volume's collector, and its throttle for writers.
 pub(crate) struct Collector {
     settings: GcSettings,
-    /// There was more garbage than there may be at the last look.
+    /// The last survey found more garbage than is allowed.
     is_behind: AtomicBool,
-    /// Bytes that clients may write until garbage is urgent, if all of them become garbage. Less than 0: they wait.
+    /// Bytes that clients may write until garbage is urgent, if all of them become garbage. Below 0, they wait.
     credit_bytes: AtomicI64,
     turns: Semaphore,
-    /// Somebody looked; whoever has the turn may wait for it.
+    /// Notified after a survey; the writer that has the turn may wait for it.
     looked: Notify,
-    /// Bytes that clients may still write until the next look is due.
+    /// Bytes that clients may still write until the next survey is due.
     unseen_bytes_left: AtomicI64,
-    /// Segments that could not be emptied, and until when they are let alone.
+    /// Segments that could not be emptied, each with the time of the next attempt.
     stuck: Mutex<FxHashMap<SegmentId, Duration>>,
     budget: Mutex<Budget>,
     idle: Mutex<Idle>,
@@ -139,7 +141,7 @@ impl Collector {
         }
     }
 
-    /// Takes the bytes of a flight from what may still be written; whether it must wait for its turn.
+    /// Takes the bytes of a flight from the credit. Returns whether the flight must wait for its turn.
     fn take(&self, len_bytes: u64) -> bool {
         let len_bytes = i64::try_from(len_bytes).unwrap_or(i64::MAX);
         let before = self.credit_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
@@ -150,7 +152,7 @@ impl Collector {
         self.is_behind.load(Ordering::Relaxed) && self.credit_bytes.load(Ordering::Relaxed) <= 0
     }
 
-    /// So much was flushed; whether that makes a look due.
+    /// Notes so many flushed bytes. Returns whether that makes a survey due.
     pub fn note_flushed(&self, len_bytes: u64) -> bool {
         let len_bytes = len_bytes as i64;
         let before = self
@@ -163,7 +165,7 @@ impl Collector {
         self.unseen_bytes_left.load(Ordering::Relaxed) <= 0
     }
 
-    /// Everything was looked at; the next look is due when a part of what is allowed was written since.
+    /// Notes the end of a survey; the next one is due when a part of the allowed garbage was written since.
     fn note_look(&self, limits: &Limits, garbage_bytes: u64) {
         let left = (limits.allowed_bytes / LOOK_GARBAGE_PART).max(self.settings.look_bytes_min);
         let left = i64::try_from(left).unwrap_or(i64::MAX);
@@ -176,28 +178,28 @@ impl Collector {
         self.looked.notify_one();
     }
 
-    /// Nobody waits for it until the next look.
+    /// Lets all writers pass until the next survey.
     fn let_all_go(&self) {
         self.is_behind.store(false, Ordering::Relaxed);
         self.looked.notify_one();
     }
 }
 
-/// What is to become of a segment.
+/// The collector's decision on a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Keep,
-    /// The metadata has it, and no live records in it.
+    /// The metadata has the segment, without live records in it.
     Dead,
-    /// The metadata does not have it: the flush that made it failed, or its file was removed first.
+    /// The metadata does not have the segment: the flush that made it failed, or its file was removed first.
     Unreferenced,
 }
 
-/// Decides over a segment: whether nothing is being added to it, then how many live records the
-/// metadata counts in it, `None` if it has no such segment.
+/// Decides on a segment. Checks first whether appends may still add to it, then how many live records the metadata
+/// counts in it (`None` if the metadata has no such segment).
 ///
-/// The order matters: an append may commit its records and let go of the segment between the two
-/// looks. What is idle stays so, and from then on nothing becomes live in it.
+/// The order matters: an append may commit its records and release the segment between the two checks. An idle
+/// segment stays idle, and from then on no record in it becomes live.
 fn fate(is_idle: impl FnOnce() -> bool, live_records: impl FnOnce() -> Option<u64>) -> Fate {
     if !is_idle() {
         return Fate::Keep;
@@ -210,7 +212,7 @@ fn fate(is_idle: impl FnOnce() -> bool, live_records: impl FnOnce() -> Option<u6
 }
 
 impl Fs {
-    /// How much there is to collect.
+    /// How much garbage there is to collect.
     pub fn gc_backlog(&self) -> GcBacklog {
         let mut backlog = GcBacklog {
             orphans: self.shared.orphans.lock().count(),
@@ -240,7 +242,7 @@ impl VolumeCore {
             match collected {
                 Ok(()) => {}
                 Err(_) if self.tasks.is_stopping() => return,
-                // Everything is full, the collector's own reserve included; deleting goes on.
+                // Everything is full, the collector's own reserve included; deletions go on.
                 Err(FsError::NoSpace) => {
                     let now = self.env.clock.monotonic();
                     if told_at.is_none_or(|at| now.saturating_sub(at) >= NO_SPACE_TOLD) {
@@ -260,15 +262,15 @@ impl VolumeCore {
         }
     }
 
-    /// One round: what is dead goes, and if there is too much garbage, some segments are rewritten.
+    /// One round: deletes dead segments, and rewrites some segments if there is too much garbage.
     async fn collect_garbage(self: &Arc<Self>, round: u64) -> Result<(), FsError> {
         let totals = self.tend().await?;
         if self.tasks.is_stopping() {
-            // The volume may be open anew by now, with segments of which this one's metadata does not know.
+            // Another node may have opened the volume by now, with segments that this node's metadata does not know.
             return Ok(());
         }
         let (usual, room) = self.limits(totals.live_bytes);
-        // What is above the usual goes as usual, also when nobody writes.
+        // Garbage above the usual limit is collected at the usual pace, also in an idle volume.
         let is_volume_idle =
             totals.sparse_bytes <= usual.allowed_bytes && self.is_volume_idle(totals.sparse_bytes);
         let limits = match is_volume_idle {
@@ -283,7 +285,7 @@ impl VolumeCore {
             true => self.survey().await?,
             false => Survey::default(),
         };
-        // Room comes before any rate: without it clients cannot write, and nothing else can be moved.
+        // Room comes before any rate: without it clients cannot write, and no other data can be moved.
         let pace = self.collection_pace.as_deref();
         let pace = pace.filter(|pace| pace.is_limited() && !limits.is_pressed);
         let segments_max = match is_volume_idle || pace.is_some() {
@@ -318,17 +320,16 @@ impl VolumeCore {
         self.note_sealed();
         self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
         self.note_stuck(&rewritten?);
-        // There may be more; what comes meanwhile comes in its turn. In an idle volume it comes with the next look: a few segments at
-        // each leave the disks alone most of the time.
+        // There may be more garbage, which the next round takes. In an idle volume it waits for the next survey: a
+        // few segments for each survey leave the disks alone most of the time.
         if !is_volume_idle {
             self.gc_wake.notify_one();
         }
         Ok(())
     }
 
-    /// A writer's turn: at once, or, where writers outrun the collector, one after the other, each when a look
-    /// finds that there is less garbage again. None waits for long, so nothing stops when the collector cannot
-    /// go on.
+    /// Waits for a writer's turn. A turn comes at once, unless writers outrun the collector: then each comes after a
+    /// survey that finds less garbage. The wait is bounded, so writers go on when the collector cannot.
     pub(crate) async fn writer_turn(&self, len_bytes: u64) -> Option<SemaphorePermit<'_>> {
         let collector = &self.collector;
         if !collector.take(len_bytes) {
@@ -347,9 +348,9 @@ impl VolumeCore {
         Some(turn)
     }
 
-    /// What needs no copying: open segments that nobody uses are sealed, memory and files that nobody needs
-    /// are given back, dead segments go. Returns how things stood before the last. Costs the same however many
-    /// segments there are.
+    /// The work that needs no copying: seals open segments that no append uses, gives back unused memory and files,
+    /// deletes dead segments. Returns the totals before the deletion. The cost does not depend on the number of
+    /// segments.
     pub(crate) async fn tend(self: &Arc<Self>) -> Result<SegmentTotals, FsError> {
         let idle = self.collector.settings.seal_idle;
         self.segments.seal_idle(self.volume, idle).await;
@@ -367,7 +368,7 @@ impl VolumeCore {
         Ok(totals)
     }
 
-    /// Remembers those of some rewritten segments that still have live records.
+    /// Notes the rewritten segments that still have live records.
     fn note_stuck(&self, chosen: &FxHashSet<SegmentId>) {
         let until = self.env.clock.monotonic() + STUCK_PAUSE;
         for id in chosen {
@@ -385,12 +386,12 @@ impl VolumeCore {
         }
     }
 
-    /// How much garbage there may be, and the room that this depends on.
+    /// The limits on garbage, and the room that they depend on.
     pub(crate) fn limits(&self, live_bytes: u64) -> (Limits, Room) {
         self.limits_when(live_bytes, false)
     }
 
-    /// Whether nobody has written for a while, and more can be given back.
+    /// Whether the volume has been idle for a while and more garbage can be given back.
     fn is_volume_idle(&self, garbage_bytes: u64) -> bool {
         let flushed_bytes = self.counters.flushed_bytes.load(Ordering::Relaxed);
         let now = self.env.clock.monotonic();
@@ -400,7 +401,7 @@ impl VolumeCore {
 
     fn limits_when(&self, live_bytes: u64, is_volume_idle: bool) -> (Limits, Room) {
         let code = self.code().unwrap_or_else(|_| self.segments.default_code());
-        // What is set aside for files is no room for garbage.
+        // Space that is reserved for files is no room for garbage.
         let usable = self.usable(code);
         let room = Room {
             total_bytes: usable.total_bytes,
@@ -423,8 +424,8 @@ impl VolumeCore {
         (limits, room)
     }
 
-    /// Looks at all segments for those worth rewriting: only when there is too much garbage, in parts, so that
-    /// nobody waits for it.
+    /// Surveys all segments for those worth rewriting, when there is too much garbage; in parts, so that no task
+    /// waits for it.
     async fn survey(&self) -> Result<Survey, FsError> {
         let newest = self.meta.segment_totals().newest;
         let surveys = &self.counters.gc_surveys;
@@ -445,8 +446,8 @@ impl VolumeCore {
         }
     }
 
-    /// Notes in the metadata which segments were sealed since the last look, with what is left of their room. One of which a disk
-    /// lacks some is not noted before that is made good: by that the next start finds it.
+    /// Notes in the metadata which segments were sealed since the last call, with their remaining room. A segment of
+    /// which a disk lacks a part is noted only after the repair: by the missing note, the next start finds it.
     pub(crate) fn note_sealed(&self) {
         let mut from = SegmentId(0);
         let mut lacking = 0;
@@ -465,7 +466,7 @@ impl VolumeCore {
                 batch.seal_segment(id, len_bytes);
             }
             if !batch.is_empty() {
-                // Nothing waits for it: a crash only forgets what is seen again.
+                // No caller waits: after a crash, the next call notes them again.
                 self.meta.submit(batch);
             }
             match some.last() {
@@ -491,9 +492,10 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Deletes segments that have no live records, or whose records nobody needs.
+    /// Deletes segments that have no live records, or whose records no snapshot or file needs.
     pub(crate) async fn remove_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
-        // What made them dead is durable before they go, and so is that they are gone. Nobody comes to share what is dead.
+        // The changes that made the segments dead are durable before they are deleted, and so is their removal. No
+        // new sharer refers to dead records.
         let mut batch = Batch::new();
         let full_bytes = REMOVE_BATCH_LEN_BYTES.min(self.meta.batch_bytes_max() / 2);
         for id in ids {
@@ -506,7 +508,7 @@ impl VolumeCore {
             }
         }
         for id in ids {
-            // What nothing lives in does not go to a tier any more, so this is where it is.
+            // Segments without live records are no longer offloaded to a tier, so this place is final.
             if let Some(remote) = self.meta.segment(*id).and_then(|record| record.remote)
                 && !planted::is(Bug::TierDeadObjectNotNoted)
             {
@@ -520,10 +522,10 @@ impl VolumeCore {
         self.delete_segments(ids).await
     }
 
-    /// Deletes segments that the metadata does not know. Those that a crash left were swept at the
-    /// start; here go those of flushes that failed, or whose file was removed before they landed.
+    /// Deletes segments that the metadata does not know. The start swept those that a crash left; this call finds
+    /// those of flushes that failed, or whose file was removed before they landed.
     async fn remove_unreferenced(self: &Arc<Self>) -> Result<(), FsError> {
-        // Those that the metadata knows are not asked for again: from then on it is asked for what is dead.
+        // This drops known segments from the list: from then on the collector asks only whether they are dead.
         let is_known = |id: SegmentId| self.meta.segment(id).is_some();
         let found: Vec<SegmentId> = self
             .segments
@@ -534,14 +536,14 @@ impl VolumeCore {
         if found.is_empty() {
             return Ok(());
         }
-        // A segment whose removal was submitted and is not durable would come back in a crash.
+        // A segment whose removal is submitted and not durable would come back in a crash.
         self.durable(self.meta.last_ticket()).await?;
         tracing::info!(volume = %self.volume, segments = found.len(), "deleting segments that nothing refers to");
         self.delete_segments(&found).await
     }
 
     pub(crate) async fn delete_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
-        // What stays after an error is found again.
+        // Segments that stay after an error are found again.
         self.segments.note_uncommitted(self.volume, ids);
         for id in ids {
             self.segments
@@ -560,8 +562,8 @@ impl VolumeCore {
         fate(|| self.is_idle(id), live_records)
     }
 
-    /// Whether nothing is being added to a segment. The order matters here, too: stripes are added only
-    /// while it is open, and until they are committed it is pinned.
+    /// Whether appends can no longer add to a segment. The order matters here, too: stripes are added only while the
+    /// segment is open, and until they are committed it is pinned.
     pub(crate) fn is_idle(&self, id: SegmentId) -> bool {
         let is_pinned =
             || self.segments.is_pinned(self.volume, id) && !planted::is(Bug::CollectorIgnoresPins);
@@ -569,8 +571,8 @@ impl VolumeCore {
     }
 }
 
-/// Segments of which a disk may lack some, as far as the metadata of a volume that was just opened tells. Where it names as many as it
-/// may, disks may lack some of newer ones, too, that are noted as sealed.
+/// Segments of which a disk may lack a part, as far as the metadata of a just opened volume tells. If it names the
+/// maximum number, disks may also lack parts of newer segments that are noted as sealed.
 pub(crate) fn suspects(records: &[(SegmentId, SegmentRecord)]) -> Vec<SegmentId> {
     let on_disks = records.iter().filter(|(_, record)| record.remote.is_none());
     let unsealed = on_disks.clone().filter(|(_, record)| !record.sealed);
@@ -594,7 +596,8 @@ mod tests {
 
     use super::*;
 
-    /// Of which segments a start finds out whether disks lack some: more than the metadata names are found, too.
+    /// A start checks of which segments disks lack a part. It finds them also where they are more than the metadata
+    /// names.
     #[test]
     fn where_the_metadata_names_as_many_as_it_may_newer_segments_are_suspects() {
         let max = LACKING_SEGMENTS_MAX as u64;
@@ -605,7 +608,8 @@ mod tests {
             };
             (SegmentId(id), record)
         };
-        // Of ten old segments disks lack nothing; of so many that follow they do; ten newer ones are noted as sealed all the same.
+        // No disk lacks a part of the ten old segments. Of the `lacking` segments after them disks do, and the ten
+        // newest are noted as sealed all the same.
         let records = |lacking: u64| -> Vec<(SegmentId, SegmentRecord)> {
             let newest = 10 + lacking + 10;
             let is_noted = |id: u64| id <= 10 || id > 10 + lacking;
@@ -633,7 +637,7 @@ mod tests {
         assert!(suspects(&tiered).is_empty());
     }
 
-    /// An append that ends (commits a live record, then lets go) at every point between the looks.
+    /// An append ends (commits a live record, then releases the segment) at every point between the checks.
     #[test]
     fn a_segment_is_not_taken_for_dead_while_an_append_ends() {
         for known in [true, false] {

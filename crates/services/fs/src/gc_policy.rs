@@ -1,13 +1,13 @@
-//! How much garbage is too much, and which segments are rewritten for it: decided as plain data.
+//! Decides how much garbage is too much, and which segments are rewritten for it; the decision is plain data.
 //!
 //! Owns: the policy of garbage collection. Must not know: how segments are found or rewritten.
 //!
-//! Garbage is room in sealed segments that no live record takes. It may be a share of the live bytes;
-//! above that segments are rewritten until it is clearly below, so that each pass over the extents,
-//! which finds the live records, is paid for by a good part of all garbage. The share shrinks as the
-//! pool fills. Of the segments those come first that give most for what they cost: the room that a
-//! rewrite gives back, times how long it will stay given back (old data is likely to stay as it is),
-//! over the bytes that are read and written (Rosenblum and Ousterhout, 1992).
+//! Garbage is room in sealed segments that no live record takes. It may be a share of the live bytes. Above that
+//! share segments are rewritten until garbage is clearly below it, so that each pass over the extents, which finds
+//! the live records, gives back a good part of all garbage. The share shrinks as the pool fills. The segments with
+//! the best ratio of gain to cost come first. The gain is the room that a rewrite gives back, times how long it will
+//! stay free (old data is likely to stay unchanged); the cost is the bytes that are read and written (Rosenblum and
+//! Ousterhout, 1992).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,78 +16,78 @@ use std::time::Duration;
 use cairn_base::SegmentId;
 use cairn_meta::SegmentUsage;
 
-/// Segments that one pass rewrites, and that are remembered as candidates for it.
+/// Segments that one pass rewrites at most, and the number of candidates that a survey keeps.
 pub(crate) const CANDIDATES_MAX: usize = 4096;
-/// While so much of the pool is free, garbage may be as much as it may ever be, in percent.
+/// While so much of the pool is free, the full share of garbage is allowed, in percent.
 const ROOMY_PERCENT: u64 = 20;
-/// When nothing is free, garbage may still be this share of the live bytes, in percent: to have less
-/// would cost many times of what it gives.
+/// When nothing is free, garbage may still be this share of the live bytes, in percent: to have less would cost many
+/// times the gain.
 const TIGHT_GARBAGE_PERCENT: u64 = 5;
-/// Rewriting goes on until garbage is this share of what is allowed, in percent.
+/// Rewriting goes on until garbage is this share of the allowed amount, in percent.
 const ENOUGH_PERCENT: u64 = 75;
-/// Beyond what is allowed, the share of the live bytes from which on collection has no patience, in percent.
+/// Garbage is urgent above the allowed amount and this share of the live bytes, in percent.
 const PATIENCE_PERCENT: u64 = 10;
-/// While less of the pool is free it has no patience either, in percent.
+/// While less of the pool is free, garbage is urgent as well, in percent.
 const PRESSED_PERCENT: u64 = 5;
-/// Live bytes that one pass moves, as a share of all of them: what it needs in the meantime.
+/// The part of the live bytes that one pass moves at most: the extra space that it needs meanwhile.
 const PASS_LIVE_PART: u64 = 8;
-/// Live bytes that one pass may move in any case.
+/// Live bytes that one pass may always move.
 const PASS_LIVE_BYTES_MIN: u64 = 64 << 20;
-/// What one pass may take of the room that there is, in percent; clients take some of it meanwhile.
+/// The part of the free room that one pass may take, in percent; clients take some of the room meanwhile.
 const ROOM_PERCENT: u64 = 75;
-/// When what is left to do would take more of what is left of the room, the pass becomes smaller, in percent.
+/// A pass becomes smaller when its remaining work would take more than this part of the remaining room, in percent.
 const NARROW_PERCENT: u64 = 90;
-/// A volume that nobody wrote to for so long is idle, and is packed more tightly: nothing waits for that, and what it gives
-/// back others can use.
+/// A volume without writes for so long is idle, and is packed more tightly: no writer waits for that, and others can
+/// use the room.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
-/// Of an idle volume garbage may be no more than this share of the live bytes, in percent,
+/// In an idle volume garbage may be at most this share of the live bytes, in percent,
 const IDLE_GARBAGE_PERCENT: u64 = 20;
-/// and so much beside,
+/// plus so many bytes,
 const IDLE_GARBAGE_BYTES: u64 = 128 << 20;
-/// or an equal part of this, where there are many volumes,
+/// or plus an equal part of this amount, where there are many volumes,
 const IDLE_GARBAGE_OF_ALL_BYTES: u64 = 256 << 20;
-/// but this in any case.
+/// but never less than this.
 const IDLE_GARBAGE_BYTES_MIN: u64 = 8 << 20;
-/// Where no more can be given back, an idle volume is looked at again after so long: a look takes all segments.
+/// An idle volume without anything to give back is surveyed again after so long: a survey visits all segments.
 const IDLE_REST: Duration = Duration::from_secs(300);
-/// Or when so much garbage came: by deletions, which write nothing.
+/// It is surveyed earlier when so much garbage came from deletions, which write nothing.
 const IDLE_NEWS_BYTES: u64 = 16 << 20;
-/// While nobody changes a volume its log is cut again after so many times as long as the time before,
+/// While nobody changes a volume, its log is cut after pauses that grow by this factor,
 const QUIET_PAUSE_FACTOR: u32 = 4;
-/// but no less often than this.
+/// up to this pause.
 const QUIET_PAUSE_MAX: Duration = Duration::from_secs(6 * 3600);
-/// Bytes that may be moved for each that was written or deleted.
+/// Bytes that may be moved for each byte that was written or deleted.
 const MOVED_PER_CHANGED_BYTE: u64 = 8;
 /// A rewrite gives back at least this part of the room that it empties.
 const GAIN_PART: u64 = 16;
-/// What a copy of small records takes at least: a block on each data shard.
+/// Minimum cost of a copy of small records: a block on each data shard.
 const BLOCK_BYTES: u64 = 4096;
 const DATA_SHARDS_MAX: u64 = 16;
 
-/// Room in the pool, in bytes of data under the volume's code.
+/// Room in the pool, in bytes of data under the volume's erasure code.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// What garbage collection may fill: of the reserve, too.
+    /// The room that garbage collection may fill, with the reserve.
     pub rewrite_bytes: u64,
 }
 
-/// How much garbage there may be.
+/// Limits on the amount of garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Above it segments are rewritten,
+    /// Above this amount segments are rewritten,
     pub allowed_bytes: u64,
-    /// down to this;
+    /// down to this amount;
     pub enough_bytes: u64,
-    /// and above this writers wait for it.
+    /// above this amount writers wait for the collector.
     pub urgent_bytes: u64,
-    /// Space is so short that it is urgent anyway.
+    /// Space is so short that garbage is urgent at any amount.
     pub is_pressed: bool,
 }
 
 impl Limits {
-    /// `garbage_percent` of the live bytes and `garbage_bytes` beside, while there is room.
+    /// Allows `garbage_percent` of the live bytes plus `garbage_bytes`, while there is room.
     pub fn of(live_bytes: u64, room: Room, garbage_percent: u64, garbage_bytes: u64) -> Self {
         let roomy_bytes = percent(room.total_bytes, ROOMY_PERCENT).max(1);
         let free_bytes = room.free_bytes.min(roomy_bytes);
@@ -104,7 +104,7 @@ impl Limits {
         }
     }
 
-    /// What may be written until it is urgent, if all of it becomes garbage.
+    /// Bytes that clients may write until garbage is urgent, if all of them become garbage.
     pub fn credit_bytes(&self, garbage_bytes: u64) -> u64 {
         match self.is_pressed && garbage_bytes > self.allowed_bytes {
             true => 0,
@@ -112,7 +112,7 @@ impl Limits {
         }
     }
 
-    /// How urgent it is, from 0 (not more than anything else) to 1.
+    /// The urgency, from 0 (no more urgent than other work) to 1.
     pub fn urgency(&self, garbage_bytes: u64) -> f64 {
         let over = garbage_bytes.saturating_sub(self.allowed_bytes) as f64;
         let patience = self.urgent_bytes.saturating_sub(self.allowed_bytes).max(1) as f64;
@@ -123,8 +123,8 @@ impl Limits {
     }
 }
 
-/// How much garbage there may be of what there may usually be, in percent of the live bytes and beside, when one of so many
-/// volumes is idle.
+/// The garbage that an idle volume, one of so many volumes, may have: in percent of the live bytes, and in bytes
+/// beside. The arguments are the usual amounts.
 pub(crate) fn idle_garbage(
     garbage_percent: u64,
     garbage_bytes: u64,
@@ -138,20 +138,20 @@ pub(crate) fn idle_garbage(
     )
 }
 
-/// Since when nobody has written to a volume.
+/// Tracks how long a volume had no writes.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
-    /// Bytes that were flushed until then, and when that was.
+    /// The flushed bytes at the last change, and the time of that change.
     last: Option<(u64, Duration)>,
     rests_until: Duration,
-    /// The garbage that there was when it began to rest.
+    /// The amount of garbage at the beginning of the rest.
     rests_with: u64,
-    /// How long it rests when segments are stuck next: longer each time, as long as nothing else comes of it.
+    /// The next rest after stuck segments: twice as long each time, until some garbage is given back.
     stuck_rest: Duration,
 }
 
 impl Idle {
-    /// Whether it is to be packed more tightly; `flushed_bytes` is counted from the start on.
+    /// Whether to pack the volume more tightly; `flushed_bytes` counts from the start on.
     pub fn look(&mut self, flushed_bytes: u64, garbage_bytes: u64, now: Duration) -> bool {
         match self.last {
             Some((last_bytes, since)) if last_bytes == flushed_bytes => {
@@ -170,8 +170,8 @@ impl Idle {
         }
     }
 
-    /// Nothing more of this garbage can be given back for now; `stuck`: for so long some segments cannot be, which could be
-    /// after that. They may be stuck for as long as a disk is away, so each time the rest is twice as long.
+    /// No more of this garbage can be given back for now. `stuck`: some segments cannot be emptied for so long, and
+    /// may be after that. They may be stuck for as long as a disk is away, so the rest doubles each time.
     pub fn rest(&mut self, garbage_bytes: u64, stuck: Option<Duration>, now: Duration) {
         if garbage_bytes.saturating_add(IDLE_NEWS_BYTES) <= self.rests_with {
             self.stuck_rest = Duration::ZERO;
@@ -183,18 +183,18 @@ impl Idle {
     }
 }
 
-/// Since when nobody has changed a volume at all, its metadata included.
+/// Tracks how long a volume had no change at all, of its metadata included.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
     last_change: Option<u64>,
-    /// When its log is to be cut next, and how long after the time before that is.
+    /// The time of the next cut of the log, and the pause after it.
     next: Duration,
     pause: Duration,
 }
 
 impl Quiet {
-    /// Whether the log of a quiet volume is to be cut now; `change` is the number of the last change. Again later and later: a disk
-    /// may have had no room for the copy of the state that this takes.
+    /// Whether to cut the log of a quiet volume now; `change` is the number of the last change. The pauses grow: a
+    /// disk may have had no room for the copy of the state that a cut needs.
     pub fn is_due(&mut self, change: u64, now: Duration) -> bool {
         if self.last_change != Some(change) {
             self.last_change = Some(change);
@@ -211,20 +211,20 @@ impl Quiet {
     }
 }
 
-/// How many bytes may still be moved: what is written and deleted earns it. So a pool that cannot be packed
-/// more tightly is not packed again and again.
+/// The budget of bytes to move. Written and deleted bytes add to it, so a pool that cannot be packed more tightly is
+/// not packed again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     bytes: u64,
-    /// Live, flushed and moved bytes at the last look.
+    /// Live, flushed and moved bytes at the last survey.
     last: Option<(u64, u64, u64)>,
 }
 
 impl Budget {
-    /// After a look at all segments; `flushed_bytes` and `moved_bytes` are counted from the start on.
+    /// Updates the budget after a survey of all segments; `flushed_bytes` and `moved_bytes` count from the start on.
     pub fn update(&mut self, live_bytes: u64, flushed_bytes: u64, moved_bytes: u64) -> u64 {
         let bytes = match self.last {
-            // Once everything: nobody knows what was earned before.
+            // The first time, all live bytes: the earlier budget is unknown.
             None => live_bytes,
             Some((live, flushed, moved)) => {
                 let changed = live_bytes.abs_diff(live) + flushed_bytes.saturating_sub(flushed);
@@ -252,27 +252,27 @@ fn part(of: u64, numerator: u64, denominator: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     score: u64,
-    /// Of equals the older one.
+    /// Among equal scores, the older segment wins.
     id: Reverse<SegmentId>,
     data_bytes: u64,
     live_bytes: u64,
 }
 
-/// A look at all segments of a volume.
+/// A survey of all segments of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     /// Of all segments, open ones too.
     pub live_bytes: u64,
-    /// Room in sealed segments with live records that those do not take.
+    /// Room in sealed segments with live records that these records do not take.
     pub garbage_bytes: u64,
-    /// The best ones; what is least good is on top.
+    /// The best candidates; the worst of them is on top.
     candidates: BinaryHeap<Reverse<Candidate>>,
 }
 
 impl Survey {
-    /// Adds one segment; `newest` is the number of the last one made.
+    /// Adds one segment; `newest` is the number of the newest segment.
     pub fn add(&mut self, usage: &SegmentUsage, newest: SegmentId) {
-        // What is in a tier takes no room on disks: `tiering` is for it.
+        // Segments in a tier take no room on disks: `tiering` handles them.
         if usage.is_remote {
             return;
         }
@@ -293,8 +293,8 @@ impl Survey {
         }
     }
 
-    /// Which segments to rewrite now; none if that gives nothing back. `is_free` says whether one may
-    /// be rewritten at all.
+    /// Chooses the segments to rewrite now; none if that gives nothing back. `is_free` tells whether a segment may be
+    /// rewritten at all.
     pub fn choose(
         self,
         limits: &Limits,
@@ -305,9 +305,9 @@ impl Survey {
         if self.garbage_bytes <= limits.allowed_bytes {
             return Vec::new();
         }
-        // The copies are there before what they were copied from is gone.
+        // The copies exist before their sources are deleted.
         let room_bytes = percent(room.rewrite_bytes, ROOM_PERCENT);
-        // One segment in any case: in a small volume each may have more than a pass usually moves.
+        // At least one segment: in a small volume each may have more than a pass usually moves.
         let first_max = room_bytes.min(budget_bytes);
         let live_max = (self.live_bytes / PASS_LIVE_PART)
             .max(PASS_LIVE_BYTES_MIN)
@@ -341,15 +341,15 @@ impl Survey {
     }
 }
 
-/// In the middle of a pass: which of its segments, with their live bytes, have to wait for another one,
-/// because clients took the room that their copies were to have. Without that the pass would end with much
-/// copied and no segment emptied, and nothing left to copy with.
+/// In the middle of a pass: returns the segments (given with their live bytes) that must wait for another pass,
+/// because clients took the room for their copies. Otherwise the pass would end with much copied, no segment emptied,
+/// and no room left to copy with.
 pub(crate) fn narrow(mut left: Vec<(SegmentId, u64)>, rewrite_bytes: u64) -> Vec<SegmentId> {
     let mut live_bytes: u64 = left.iter().map(|(_, live_bytes)| live_bytes).sum();
     if live_bytes <= percent(rewrite_bytes, NARROW_PERCENT) {
         return Vec::new();
     }
-    // Those stay that need least until they are empty.
+    // The segments that need least until they are empty stay.
     left.sort_unstable_by_key(|(id, live_bytes)| (*live_bytes, *id));
     let room_bytes = percent(rewrite_bytes, ROOM_PERCENT);
     let mut waiting = Vec::new();
@@ -360,7 +360,7 @@ pub(crate) fn narrow(mut left: Vec<(SegmentId, u64)>, rewrite_bytes: u64) -> Vec
     waiting
 }
 
-/// What rewriting gives for what it costs; the higher the better.
+/// The ratio of gain to cost of a rewrite; higher is better.
 fn score(usage: &SegmentUsage, newest: SegmentId) -> u64 {
     let garbage_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
     let age = 1 + u64::from((newest.0.saturating_sub(usage.id.0) + 1).ilog2());
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_volume_is_idle_when_nobody_wrote_for_a_while() {
         let mut idle = Idle::default();
-        // Bytes that were flushed, when, and whether it is idle.
+        // Flushed bytes, time, and whether the volume is idle.
         let looks = [
             (0, 0, false),
             (0, 59, false),
@@ -460,10 +460,10 @@ mod tests {
             assert!(!idle.look(2, 100 * MIB, at(seconds + rest - 1)), "{rest} s");
             assert!(idle.look(2, 100 * MIB, at(seconds + rest)), "{rest} s");
         }
-        // Some of it was given back after all.
+        // Some of the garbage was given back after all.
         idle.rest(50 * MIB, Some(at(30)), at(6000));
         assert!(idle.look(2, 50 * MIB, at(6030)));
-        // Snapshots and files that are deleted meanwhile.
+        // Snapshots and files are deleted meanwhile.
         idle.rest(100 * MIB, None, at(7000));
         assert!(!idle.look(2, 100 * MIB + IDLE_NEWS_BYTES - 1, at(7001)));
         assert!(idle.look(2, 100 * MIB + IDLE_NEWS_BYTES, at(7002)));
@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn the_log_of_a_quiet_volume_is_cut_later_and_later() {
         let mut quiet = Quiet::default();
-        // The last change, when it is looked, and whether the log is to be cut.
+        // Number of the last change, time, and whether to cut the log.
         let looks = [
             (7, 0, false),
             (7, 59, false),
@@ -497,7 +497,7 @@ mod tests {
         assert!((20..40).contains(&count), "{count}");
     }
 
-    /// However large the segments of a small volume are: one after the other is emptied until there is little garbage.
+    /// Whatever the size of a small volume's segments: one after the other is emptied until there is little garbage.
     #[test]
     fn segments_of_a_small_volume_are_not_too_large_to_be_emptied() {
         let room = Room {
@@ -531,7 +531,7 @@ mod tests {
         }
     }
 
-    /// 1.2 of what lives and 1 GiB: a third copy of what is beside takes three times the bytes.
+    /// 1.2 times the live bytes plus 1 GiB: with three copies, garbage takes three times its bytes.
     #[test]
     fn an_idle_volume_has_little_garbage_whatever_the_reserve_is() {
         let gib = 1 << 30;
@@ -547,9 +547,9 @@ mod tests {
             assert!(idle.allowed_bytes <= live_bytes / 5 + gib / 3, "{idle:?}");
             assert!(idle.allowed_bytes <= usual.allowed_bytes, "{idle:?}");
         }
-        // Who allows less anyway is not given more.
+        // A volume that allows less garbage is not given more.
         assert_eq!(idle_garbage(5, 10, 1), (5, 10));
-        // Nor do many volumes have much more together.
+        // Many volumes together do not have much more.
         for (volumes, want) in [(0, 128), (1, 128), (2, 128), (4, 64), (1000, 8)] {
             let (_, bytes) = idle_garbage(25, 1 << 40, volumes);
             assert_eq!(bytes, want * MIB, "{volumes} volumes");
@@ -666,8 +666,8 @@ mod tests {
         }
     }
 
-    /// Random overwrites of ten times the data, one record at a time: what is used stays within its
-    /// limit, and so does what is written for it.
+    /// Random overwrites of ten times the data, one record at a time: the used space stays within its limit, and so
+    /// do the bytes that are written for it.
     #[test]
     fn random_overwrites_stay_within_their_bounds() {
         const RECORDS: usize = 40_000;

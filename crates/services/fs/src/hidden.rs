@@ -1,10 +1,11 @@
-//! The hidden folder of a volume: what it keeps beside the files that clients see.
+//! The hidden folder of a volume: the place of data beside the files that clients see.
 //!
-//! Owns: that there is one place which no name leads to, made when it is first needed.
-//! Must not know: what is kept there. LUNs are (`cairn_san`).
+//! Owns: one folder that no name leads to, made at the first use. Must not know: its contents. LUNs are in it
+//! (`cairn_san`).
 //!
-//! It is a folder like any other, so that what lies in it has protection, space, crash safety and a next owner like the rest
-//! of the volume. Only its own entry is missing: no lookup finds it, and a signed handle to it is never given out.
+//! Its inode is an ordinary directory, so its contents have protection, space, crash safety and takeover like the
+//! rest of the volume. It has no entry in any directory: no lookup finds it, and the server gives out no signed
+//! handle to it.
 
 use cairn_base::{Branch, Ino, View};
 use cairn_meta::{Batch, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta, root_tree};
@@ -14,7 +15,7 @@ use crate::quota::owner_of;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, VolumeCore};
 
-/// The hidden folder's inode. Others are numbered from below, and never come so far.
+/// The hidden folder's inode. Other inodes are numbered from below, and never reach this number.
 pub(crate) const HIDDEN: Ino = Ino(u64::MAX - 1);
 
 impl Fs {
@@ -29,7 +30,7 @@ impl Fs {
         }
     }
 
-    /// The hidden folder, made if there is none yet. Durable when answered.
+    /// The hidden folder; makes it if there is none. Durable on return.
     pub async fn make_hidden_folder(&self) -> Result<Ino, FsError> {
         let shared = &self.shared;
         let made = shared.reading(|| shared.make_hidden(self.branch())).await;
@@ -40,7 +41,7 @@ impl Fs {
 impl VolumeCore {
     fn make_hidden(&self, branch: Branch) -> Result<(Ino, Ticket), FsError> {
         let hidden = HIDDEN.in_branch(branch);
-        // Of two who make it at the same time, one finds it.
+        // Of two concurrent callers, the second finds the folder of the first.
         let _turn = self.directory_moves.lock();
         match self.inode(hidden) {
             Ok(found) => return Ok((hidden, found.lock().shown())),

@@ -1,10 +1,10 @@
 //! Inodes in memory: the state of each, and the table that finds them.
 //!
-//! Owns: what is known of an inode that has not reached the metadata yet, and when an inode may be
-//! forgotten. Must not know: what operations do with it.
+//! Owns: the state of an inode that has not reached the metadata yet, and when an inode may be forgotten. Must not
+//! know: what operations do with it.
 //!
-//! Invariant: an inode that differs from the metadata is referenced from elsewhere (the flush
-//! queue), so the table never drops it.
+//! Invariant: an inode that differs from the metadata is referenced from elsewhere (the flush queue), so the table
+//! never drops it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,7 +29,7 @@ use crate::ranges::RangeSet;
 use crate::reserve::Reserved;
 use crate::types::{Attr, FileKind, FsError, LINK_COUNT_MAX, PreAttr, Wcc};
 
-/// The kind as the file service names it.
+/// The kind in the types of the file service.
 pub(crate) fn kind_of(kind: InodeKind) -> FileKind {
     match kind {
         InodeKind::Regular => FileKind::Regular,
@@ -42,8 +42,8 @@ pub(crate) fn kind_of(kind: InodeKind) -> FileKind {
     }
 }
 
-/// The size that a directory shows: what its entries would take in blocks. POSIX leaves it open;
-/// programs take a size of zero for an empty or special directory.
+/// The size that a directory shows: the blocks that its entries would take. POSIX leaves it open; programs take a
+/// size of zero for an empty or special directory.
 fn dir_len_bytes(entry_count: u64) -> u64 {
     const BLOCK_BYTES: u64 = 4096;
     const ENTRY_BYTES: u64 = 32;
@@ -53,79 +53,81 @@ fn dir_len_bytes(entry_count: u64) -> u64 {
         .next_multiple_of(BLOCK_BYTES)
 }
 
-/// One inode; operations on it take its lock, never across a wait.
+/// One inode. Operations take its lock, and never hold it across a wait.
 pub(crate) struct Inode {
     pub ino: Ino,
-    /// Where its record and its extents are read.
+    /// The view in which its record and its extents are read.
     pub view: View,
-    /// What it counts for in [`InodeTable`].
+    /// Its weight in the limit of [`InodeTable`].
     weight: usize,
     state: Mutex<State>,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, State>;
 
-/// Everything known of an inode.
+/// The state of an inode.
 pub(crate) struct State {
     /// The attributes as clients see them, unstable writes included.
     pub record: InodeRecord,
-    /// The size without unstable writes: what a crash leaves.
+    /// The size without unstable writes: the size after a crash.
     pub stable_size_bytes: u64,
-    /// `record` says something (times, say) that the metadata does not know yet.
+    /// `record` has values (times, for example) that the metadata does not have yet.
     pub attr_dirty: bool,
-    /// No name is left; the data goes when nobody holds the inode.
+    /// The last name is gone; the data is deleted when no task holds the inode.
     pub removed: bool,
     /// The last submission that touched this inode.
     pub ticket: Ticket,
-    /// The last one that changed its names, its attributes, or its size. Nobody is told of that before it is durable.
+    /// The last submission that changed its names, its attributes, or its size. No client sees that change before it
+    /// is durable.
     pub changed: Ticket,
-    /// The same of bytes that went to the journal at once. Those of unstable writes, and their times, are shown before
-    /// they are durable: who wrote them keeps them until COMMIT.
+    /// The last submission of bytes that went to the journal at once. Unstable writes and their times are visible
+    /// before they are durable: the client that wrote them keeps them until COMMIT.
     pub journaled: Ticket,
     pub dirty: DirtyMap,
-    /// Of the bytes in memory and in flights: those that come on top of what the extents have, as far as that is known. It
-    /// is known of all of them but for those that are written inside of a file whose extents are not in memory; these are
-    /// taken to replace what is there, until they are extents.
+    /// The bytes in memory and in flights that do not replace bytes of extents, as far as known. Unknown are only
+    /// writes inside of a file whose extents are not in memory; these count as replacing until they are extents.
     pub fresh: RangeSet,
-    /// What the volume counts of them.
+    /// The part of `fresh` that the volume counts.
     pub fresh_counted_bytes: u64,
-    /// What is set aside for it.
+    /// The reservation of the file.
     pub reserved: Option<Arc<Reserved>>,
-    /// What quotas count of the bytes in memory.
+    /// The part of the bytes in memory that quotas count.
     pub charged: Option<Box<Charged>>,
     /// The last journal entry of this inode.
     pub journal_last: LogPosition,
     /// Number of the last change of bytes.
     pub sequence: u64,
-    /// Dirty bytes on their way to segments.
+    /// Dirty bytes that are being written into segments.
     pub flights: Vec<Flight>,
     pub flight_next: u64,
-    /// The metadata could not take what was written: more is refused until all of that is in, or gone.
+    /// The metadata could not take the written bytes: further writes are refused until all of those bytes are stored,
+    /// or gone.
     pub landing_error: Option<FsError>,
     pub extents: ExtentMap,
-    /// In the flush queue.
+    /// Whether the inode is in the flush queue.
     pub queued: bool,
-    /// When the oldest dirty byte came, on the monotonic clock.
+    /// The time when the oldest dirty byte came, on the monotonic clock.
     pub dirty_since: Duration,
-    /// End of the last read: the next one from here on is sequential.
+    /// End of the last read: a read from here on is sequential.
     pub read_end: u64,
-    /// Reads in sequence up to there.
+    /// Sequential reads up to there.
     pub read_run_count: u32,
-    /// Data up to here was asked for ahead of readers.
+    /// Read-ahead was started up to here.
     pub read_ahead_end: u64,
     /// End of the last write.
     pub write_end: u64,
-    /// Bytes written in sequence up to `write_end`.
+    /// Bytes written sequentially up to `write_end`.
     pub write_run_bytes: u64,
-    /// The directory that a file without a name will come to.
+    /// The directory in which a file without a name will get one.
     pub near: Ino,
-    /// What directories say about its data, as it was found last.
+    /// The policies of directories for its data, as last resolved.
     pub policy_found: CachedPolicy,
-    /// Changes up to then, on the monotonic clock, go on from one whose former content was kept, or that made the file.
+    /// Changes up to this time, on the monotonic clock, belong to one whose former content was kept, or that made the
+    /// file.
     pub change_until: Duration,
 }
 
-/// How one flush of this inode ended.
+/// The result of one flush of this inode.
 pub(crate) type FlightResult = Option<Result<(), FsError>>;
 
 /// Bytes that a flush took from the dirty map. Readers find them here until they are in extents.
@@ -134,7 +136,7 @@ pub(crate) struct Flight {
     pub runs: Arc<BTreeMap<u64, Run>>,
     /// From the first to past the last byte.
     pub span: Range<u64>,
-    /// The file was cut here after the flush began: what lies beyond must not become an extent.
+    /// The file was cut here after the flush began: bytes beyond must not become extents.
     pub limit: u64,
     /// Bytes up to `limit`.
     pub len_bytes: u64,
@@ -155,7 +157,7 @@ impl Flight {
 }
 
 impl Inode {
-    /// One of the live view.
+    /// Makes an inode of the live view.
     pub fn new(ino: Ino, state: State) -> Arc<Self> {
         Self::in_view(View::Live, ino, state)
     }
@@ -208,7 +210,7 @@ impl State {
         }
     }
 
-    /// The directory that says what this one says nothing about; 0 if there is none.
+    /// The directory from which this inode inherits its policy; 0 if there is none.
     pub fn policy_parent(&self) -> Ino {
         match self.record.parent {
             Ino(0) => self.near,
@@ -216,18 +218,18 @@ impl State {
         }
     }
 
-    /// What is visible from now on was submitted so.
+    /// Notes the ticket with which a visible change was submitted.
     pub fn note_change(&mut self, ticket: Ticket) {
         self.ticket = ticket;
         self.changed = ticket;
     }
 
-    /// What must be durable before anybody is told of the attributes, or of a directory's entries.
+    /// The ticket that must be durable before a client sees the attributes, or the entries of a directory.
     pub fn shown(&self) -> Ticket {
         self.changed.max(self.journaled)
     }
 
-    /// What must be durable before anybody is given the bytes of `range`.
+    /// The ticket that must be durable before a client gets the bytes of `range`.
     pub fn shown_in(&self, range: &Range<u64>, is_durable: impl Fn(Ticket) -> bool) -> Ticket {
         if is_durable(self.journaled) {
             return self.changed;
@@ -238,8 +240,7 @@ impl State {
         last.fold(self.changed, |last, position| last.max(Ticket(position)))
     }
 
-    /// Refuses to take more bytes of a file whose bytes cannot be made extents: they would fill the memory that all
-    /// writers share.
+    /// Refuses more bytes of a file whose bytes cannot become extents: they would fill the memory that all writers share.
     pub fn require_landing(&mut self) -> Result<(), FsError> {
         if self.dirty.is_empty() && self.flights.is_empty() {
             self.landing_error = None;
@@ -255,7 +256,7 @@ impl State {
         }
     }
 
-    /// Refuses to remove what is retained.
+    /// Refuses to remove a retained file.
     pub fn require_unretained(&self, now: Timestamp) -> Result<(), FsError> {
         let until = self.record.retained_until_seconds;
         let is_over = until == 0 || u64::try_from(now.seconds).is_ok_and(|now| now >= until);
@@ -265,7 +266,7 @@ impl State {
         }
     }
 
-    /// Refuses to change what is retained, or is a previous version. Of a directory that is held the place alone is.
+    /// Refuses to change a retained file or a previous version. A held directory only keeps its place.
     pub fn require_changeable(&self, now: Timestamp) -> Result<(), FsError> {
         match self.record.is_frozen {
             true => Err(FsError::NotOwner),
@@ -283,7 +284,7 @@ impl State {
         }
     }
 
-    /// Refuses one more link: to a file at the most that one has, to a directory where the count would not fit its field.
+    /// Refuses another link: to a file at its maximum of links, to a directory whose count would not fit its field.
     pub fn require_room_for_link(&self) -> Result<(), FsError> {
         let most = match self.record.kind {
             InodeKind::Directory => u32::MAX,
@@ -295,7 +296,8 @@ impl State {
         }
     }
 
-    /// The links that clients see. The record keeps the true count, so that it is right again as directories go.
+    /// The links that clients see. The record keeps the true count, so the shown count is right again when
+    /// directories are removed.
     fn shown_link_count(&self) -> u32 {
         match self.record.kind {
             InodeKind::Directory if self.record.nlink > LINK_COUNT_MAX => 1,
@@ -335,8 +337,8 @@ impl State {
         }
     }
 
-    /// Notes which bytes of a write come on top of what is stored. `size_before`: of the file before it; nothing is stored from
-    /// there on.
+    /// Notes which bytes of a write do not replace stored bytes. `size_before`: the size of the file before the
+    /// write; nothing is stored from there on.
     pub fn note_fresh(&mut self, range: Range<u64>, size_before: u64) {
         if self.record.used_bytes == 0 {
             self.fresh.add(range);
@@ -355,14 +357,14 @@ impl State {
         self.fresh.add(at..inside.end);
     }
 
-    /// Tells when the flights that have bytes of a range are over.
+    /// Receivers of the results of the flights that have bytes of a range.
     pub fn flights_in(&self, range: &Range<u64>) -> Vec<watch::Receiver<FlightResult>> {
         let flights = self.flights.iter();
         let touching = flights.filter(|flight| crate::punch::has_bytes_in(&flight.runs, range));
         touching.map(|flight| flight.done.clone()).collect()
     }
 
-    /// Bytes on their way to segments.
+    /// Bytes that are being written into segments.
     pub fn flying_bytes(&self) -> u64 {
         self.flights.iter().map(|flight| flight.len_bytes).sum()
     }
@@ -387,8 +389,8 @@ impl State {
         }
     }
 
-    /// Sets the change time; it grows even when the clock stands still or steps back, because
-    /// clients compare change times to find out whether something changed.
+    /// Sets the change time. It grows even when the clock stands still or steps back, because clients compare change
+    /// times to find changes.
     pub fn touch_ctime(&mut self, now: Timestamp) -> Timestamp {
         let ctime = if now > self.record.ctime {
             now
@@ -404,13 +406,13 @@ impl State {
         self.record.mtime = self.touch_ctime(now);
     }
 
-    /// The record to store: with the size that the stored data has.
+    /// The record to store, with the size that the stored data has. Marks the attributes as stored.
     pub fn stored_record(&mut self) -> InodeRecord {
         self.attr_dirty = false;
         self.record_to_store()
     }
 
-    /// The same for a batch that may not be taken.
+    /// As [`Self::stored_record`], for a batch that may be refused: marks nothing.
     pub fn record_to_store(&self) -> InodeRecord {
         let mut record = self.record.clone();
         if record.kind == InodeKind::Regular && !planted::is(Bug::SizeBeforeData) {
@@ -419,8 +421,8 @@ impl State {
         record
     }
 
-    /// Whether bytes of a write up to `sequence` are in memory only: dirty, or in a flight that somebody
-    /// else started meanwhile.
+    /// Whether bytes of a write up to `sequence` are only in memory: dirty, or in a flight that another task started
+    /// meanwhile.
     pub fn has_unstable_up_to(&self, sequence: u64) -> bool {
         let flying = |flight: &Flight| {
             let mut runs = flight.runs.values();
@@ -429,7 +431,7 @@ impl State {
         self.dirty.has_unstable_up_to(sequence) || self.flights.iter().any(flying)
     }
 
-    /// What dirty maps and flights hold of `range`, in `pieces`; the rest is in `gaps`.
+    /// Collects the bytes of `range` in dirty maps and flights into `pieces`, and the other ranges into `gaps`.
     pub fn read_dirty(
         &self,
         range: Range<u64>,
@@ -453,16 +455,16 @@ impl State {
     }
 }
 
-/// About what an inode takes in memory; one with a long target of a symbolic link counts for several.
+/// Approximate memory of an inode; one with a long symlink target counts for several.
 const INODE_BYTES: usize = 1 << 10;
 const SHARD_COUNT: usize = 64;
-/// Entries looked at for one that can be forgotten, when a shard is full.
+/// Entries that a full shard checks to find an inode to forget.
 const EVICT_LOOK_COUNT: usize = 32;
 
-/// The inodes in memory, at most about `inodes_max` of them that nobody uses.
+/// The inodes in memory; at most about `inodes_max` of them are unused.
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<TableShard>>,
-    /// Of one shard; changes while the table is used.
+    /// The limit of one shard; it may change while the table is in use.
     shard_count_max: AtomicUsize,
     evicted: AtomicU64,
 }
@@ -475,9 +477,9 @@ fn shard_count_max(inodes_max: usize) -> usize {
 struct TableShard {
     inodes: FxHashMap<Ino, Arc<Inode>>,
     weight: usize,
-    /// The order in which to look for inodes to forget.
+    /// The order in which inodes are checked for eviction.
     clock: std::collections::VecDeque<Ino>,
-    /// Grows with each inode that is forgotten: a record read before that may be old.
+    /// Grows with each evicted inode: a record that was read before may be old.
     evictions: u64,
 }
 
@@ -490,7 +492,7 @@ impl InodeTable {
         }
     }
 
-    /// Has it keep so many from now on. What is too much goes as others come.
+    /// Sets the limit. Later insertions evict the excess.
     pub fn set_inodes_max(&self, inodes_max: usize) {
         let most = shard_count_max(inodes_max);
         self.shard_count_max.store(most, Ordering::Relaxed);
@@ -516,7 +518,7 @@ impl InodeTable {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Shows each inode in memory to `visit`, without a lock of the table.
+    /// Calls `visit` with each inode in memory, without a lock of the table.
     pub fn visit(&self, mut visit: impl FnMut(&Arc<Inode>)) {
         for shard in &self.shards {
             let inodes: Vec<Arc<Inode>> = shard.lock().inodes.values().cloned().collect();
@@ -526,8 +528,8 @@ impl InodeTable {
         }
     }
 
-    /// Finds an inode, or makes it from what `load` reads; `load` runs without a lock held, and
-    /// again if an inode was forgotten meanwhile, since what it read may then be old.
+    /// Finds an inode, or makes it from the result of `load`. `load` runs without a lock, and again if an inode was
+    /// evicted meanwhile, since its result may then be old.
     pub fn find_or_load(
         &self,
         ino: Ino,
@@ -557,7 +559,7 @@ impl InodeTable {
         }
     }
 
-    /// Adds an inode that was just created.
+    /// Adds a newly created inode.
     pub fn insert(&self, inode: Arc<Inode>) {
         let mut shard = self.shard(inode.ino).lock();
         self.add(&mut shard, inode);
@@ -573,8 +575,8 @@ impl InodeTable {
         assert!(old.is_none());
     }
 
-    /// Forgets the first inodes in clock order that nobody else refers to. With the shard locked
-    /// nobody can start to, and an inode that differs from the metadata is in the flush queue.
+    /// Evicts the first inodes in clock order that only the table refers to. While the shard is locked, no task can
+    /// take a new reference, and an inode that differs from the metadata is in the flush queue.
     fn evict(&self, shard: &mut TableShard) {
         for _ in 0..EVICT_LOOK_COUNT.min(shard.clock.len()) {
             if shard.weight < self.shard_count_max() {
@@ -619,7 +621,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// The state of an inode that is among the locked ones.
+    /// The state of one of the locked inodes.
     pub fn of(&mut self, ino: Ino) -> &mut State {
         self.guards
             .iter_mut()
@@ -633,7 +635,7 @@ impl<'a> Locked<'a> {
 mod tests {
     use super::*;
 
-    /// The table held as many of these as of others, in four times the memory.
+    /// Without weights, the table held as many of these as of others, in four times the memory.
     #[test]
     fn long_symlinks_count_for_what_they_are() {
         const COUNT: u64 = 64 * SHARD_COUNT as u64;

@@ -1,20 +1,20 @@
-//! Files in many small extents, written anew in few, for readers in order.
+//! Rewrites parts of files with many small extents in few large ones, for sequential readers.
 //!
-//! Owns: which parts of files readers in order found in small extents, when and how these are written anew. Must not know: who
-//! reads, how segments with garbage are emptied (`rewrite`).
+//! Owns: which parts of files sequential readers found in small extents, when and how these are rewritten. Must not
+//! know: the readers, how segments with garbage are emptied (`rewrite`).
 //!
-//! A part of a file that is written anew is as one that a client overwrites with the bytes that it has: new records, then one
-//! batch that has the file refer to them, under the lock of the file. So snapshots, counters and quotas follow as with any
-//! write. Invariant: as with a collection, bytes are replaced only where the file still refers to the very place that they were
-//! read from.
+//! To rewrite a part of a file is to overwrite it with the bytes that it has: new records, then one batch that points
+//! the file to them, under the lock of the file. So snapshots, counters and quotas follow as with any write. Invariant:
+//! as in garbage collection, bytes are replaced only where the file still refers to the very place that they were read
+//! from.
 //!
 //! ```text
-//!              a reader in order              readers are done, there is room
-//!  (unknown) ---------------------> noted ------------------------------------> written anew, or left
+//!             a sequential reader             readers are done, there is room
+//!  (unknown) ---------------------> noted ------------------------------------> rewritten, or left
 //!                                     |     clients wait, space is short: stays noted
 //! ```
 //!
-//! What is noted is in memory alone: the next reader finds again what a restart forgets.
+//! Notes are only in memory: after a restart, the next reader makes them again.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -42,39 +42,39 @@ use crate::storing::{Records, Stored};
 use crate::types::FsError;
 use crate::volume::{AccessPattern, Fs, VolumeCore, segment_error};
 
-/// Parts of files are noted and written anew in steps of so many bytes, at multiples of them.
+/// Parts of files are noted and rewritten in windows of so many bytes, at multiples of it.
 const WINDOW_BYTES: u64 = 4 << 20;
-/// Such steps that are noted at the same time, at most: of 256 GiB.
+/// Windows that are noted concurrently, at most: 256 GiB of data.
 const WINDOWS_MAX: usize = 64 << 10;
 /// Extents that one step takes, at most.
 const WINDOW_EXTENTS_MAX: usize = 4096;
-/// Neighbours are joined if they are at least so many,
+/// Neighbouring extents are joined if they are at least so many,
 const RUN_EXTENTS_MIN: usize = 4;
-/// and have no more bytes each than this on average: larger ones cost a reader little.
+/// and have at most so many bytes each on average: larger ones cost a reader little.
 const EXTENT_BYTES_MAX: u64 = 64 << 10;
-/// It begins when no reader found small extents for so long, for it would read and write beside them,
+/// Joining begins when no reader found small extents for so long, since it would read and write beside the readers,
 const QUIET: Duration = Duration::from_secs(5);
-/// or when some have been noted for so long.
+/// or when windows have been noted for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it looks whether it may begin, or go on.
+/// Interval of the check whether joining may begin, or go on.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// The same while nothing is noted: a reader wakes it.
+/// Interval of this check while nothing is noted; a reader wakes the task.
 const IDLE_INTERVAL: Duration = Duration::from_secs(3600);
-/// After a step it rests as long as the step took, but not longer than this.
+/// After a step the task rests as long as the step took, but at most so long.
 const REST_MAX: Duration = Duration::from_secs(1);
-/// While less of the pool is free, nothing is written anew, in percent.
+/// Nothing is rewritten while less of the pool is free, in percent.
 const FREE_PERCENT_MIN: u64 = 10;
 
-/// Steps that readers found in small extents.
+/// Windows in which readers found small extents.
 #[derive(Default)]
 struct Noted {
     windows: BTreeSet<(Ino, u64)>,
-    /// When the first and the last were noted since there were none, on the monotonic clock.
+    /// The times of the first and the last note since the list was empty, on the monotonic clock.
     first: Duration,
     last: Duration,
 }
 
-/// Parts of files that are to be written anew.
+/// Parts of files to rewrite.
 #[derive(Default)]
 pub(crate) struct Joins {
     noted: Mutex<Noted>,
@@ -102,14 +102,14 @@ impl Joins {
         self.noted.lock().windows.is_empty()
     }
 
-    /// Whether something is noted, and readers are done with it.
+    /// Whether windows are noted, and readers are done with them.
     fn is_due(&self, now: Duration) -> bool {
         let noted = self.noted.lock();
         let since = |at: Duration| now.saturating_sub(at);
         !noted.windows.is_empty() && (since(noted.last) >= QUIET || since(noted.first) >= PATIENCE)
     }
 
-    /// The next step, in the order of inodes and offsets.
+    /// The next window, in the order of inodes and offsets.
     fn take(&self) -> Option<(Ino, Range<u64>)> {
         let (ino, window) = self.noted.lock().windows.pop_first()?;
         let start = window.saturating_mul(WINDOW_BYTES);
@@ -136,12 +136,12 @@ impl Joined {
     }
 }
 
-/// Whether so many extents of so many bytes together are worth being joined.
+/// Whether so many extents with so many bytes together are worth joining.
 fn is_fragmented(extent_count: usize, len_bytes: u64) -> bool {
     extent_count >= RUN_EXTENTS_MIN && len_bytes / extent_count as u64 <= EXTENT_BYTES_MAX
 }
 
-/// Runs of neighbours that are worth being joined, each within a record of `record_bytes` at a multiple of that.
+/// Runs of neighbours that are worth joining; each lies within a record of `record_bytes` at a multiple of that size.
 fn runs(extents: Vec<RecordExtent>, record_bytes: u64) -> Vec<Vec<RecordExtent>> {
     let mut runs: Vec<Vec<RecordExtent>> = Vec::new();
     for extent in extents {
@@ -164,7 +164,7 @@ fn runs(extents: Vec<RecordExtent>, record_bytes: u64) -> Vec<Vec<RecordExtent>>
     runs
 }
 
-/// The stretches of a run that still are where they were read from.
+/// The ranges of a run whose bytes are still at the places that they were read from.
 fn unchanged(extents: &ExtentMap, run: &Joined) -> Vec<Range<u64>> {
     if planted::is(Bug::JoinIgnoresOverwrites) {
         return vec![run.range()];
@@ -193,8 +193,8 @@ fn unchanged(extents: &ExtentMap, run: &Joined) -> Vec<Range<u64>> {
     stretches
 }
 
-/// Points to the record of a run wherever its bytes still are where they were read from. The range of the run must be loaded.
-/// Returns how many bytes that is.
+/// Points extents to the record of a run wherever its bytes are still at the places that they were read from. The
+/// range of the run must be loaded. Returns the number of those bytes.
 fn point_to_joined(extents: &mut ExtentMap, run: &Joined, change: &mut Change) -> u64 {
     let start = run.range().start;
     let mut len_bytes = 0;
@@ -208,7 +208,7 @@ fn point_to_joined(extents: &mut ExtentMap, run: &Joined, change: &mut Change) -
             start: stretch.start,
             end: stretch.end,
             place: ExtentContent::Record(run.record.clone(), from),
-            // Settled when it is submitted.
+            // Set when the change is submitted.
             birth: Generation::FIRST,
         };
         extents.insert(new, change);
@@ -217,12 +217,12 @@ fn point_to_joined(extents: &mut ExtentMap, run: &Joined, change: &mut Change) -
 }
 
 impl Fs {
-    /// Writes what is in many small extents in a part of a file anew, in few large ones; the part is less than 4 MiB long, or the
-    /// rest stays. Returns how many bytes that was; durable when answered.
+    /// Rewrites many small extents in a part of a file as few large ones. A part of more than 4 MiB is cut to 4 MiB.
+    /// Returns the number of rewritten bytes; durable on return.
     ///
-    /// Left as they are: extents that a snapshot sees, or that are in segments with shared records, for they would take
-    /// space twice; what is in a tier; files that are being written to; files with the access pattern `random`, and those that are
-    /// deduplicated; what cannot be read.
+    /// Skips extents that a snapshot sees, or that are in segments with shared records, since they would take space
+    /// twice; bytes in a tier; files with writes in progress; files with the access pattern `random`, and
+    /// deduplicated files; unreadable bytes.
     pub async fn join_extents(&self, ino: Ino, range: Range<u64>) -> Result<u64, FsError> {
         let end = range.end.min(range.start.saturating_add(WINDOW_BYTES));
         self.shared.join_extents(ino, range.start..end).await
@@ -230,9 +230,9 @@ impl Fs {
 }
 
 impl VolumeCore {
-    /// A reader in order is about to read `range`, whose extents are in memory, from disks.
+    /// A sequential reader is about to read `range` from disks; its extents are in memory.
     pub(crate) fn note_small_extents(&self, inode: &Inode, range: &Range<u64>) {
-        // A clone's files are in snapshots, for the most part.
+        // Most files of a clone are in snapshots.
         if !inode.view.is_live() || !inode.ino.branch().is_main() {
             return;
         }
@@ -262,7 +262,7 @@ impl VolumeCore {
             match self.join_noted().await {
                 Ok(()) => {}
                 Err(_) if self.tasks.is_stopping() => return,
-                // Whoever reads it again notes it again.
+                // The next reader notes it again.
                 Err(error) => {
                     self.joins.forget_all();
                     tracing::debug!(volume = %self.volume, %error, "files in small extents stay as they are");
@@ -296,7 +296,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Whether there are room and time for what nobody needs.
+    /// Whether there is room and time for this optional work.
     fn may_join(&self) -> bool {
         let totals = self.meta.segment_totals();
         let (limits, room) = self.limits(totals.live_bytes);
@@ -377,7 +377,7 @@ impl VolumeCore {
         self.durable(ticket).await.map(|()| len_bytes)
     }
 
-    /// The extents of a part of a file that take no space twice when they are written anew; `None` if the file is busy, or gone.
+    /// The extents of a part of a file whose rewriting takes no space twice; `None` if the file is busy, or gone.
     async fn joinable(
         &self,
         inode: &Inode,
@@ -410,14 +410,14 @@ impl VolumeCore {
         Ok(Some(extents))
     }
 
-    /// The newest snapshot of a branch: it, or one before it, sees what was born up to then.
+    /// The newest snapshot of a branch: this snapshot, or an earlier one, sees all extents that were born up to then.
     fn newest_snapshot(&self, branch: Branch) -> Generation {
         let all = self.meta.snapshots().into_iter();
         let own = all.filter(|(_, record)| record.branch == branch);
         own.map(|(at, _)| at).max().unwrap_or_default()
     }
 
-    /// The bytes of runs; without those that cannot be read.
+    /// The bytes of runs; leaves out runs that cannot be read.
     async fn read_runs(
         self: &Arc<Self>,
         runs: Vec<Vec<RecordExtent>>,
@@ -430,14 +430,14 @@ impl VolumeCore {
         let mut reads = reads.into_iter();
         let mut all = Vec::with_capacity(runs.len());
         for run in runs {
-            // All of a run are taken, also behind one that failed.
+            // Takes all reads of a run, also those behind a failed one.
             let of_run: Vec<Result<Vec<Bytes>, SegmentError>> =
                 reads.by_ref().take(run.len()).collect();
             let of_run: Result<Vec<Vec<Bytes>>, SegmentError> = of_run.into_iter().collect();
             match of_run {
                 Ok(parts) => all.push((run, parts.into_iter().flatten().collect())),
                 Err(error @ SegmentError::VolumeClosed { .. }) => return Err(segment_error(error)),
-                // It was overwritten, or a collection has moved it.
+                // The record was overwritten, or a collection moved it.
                 Err(error) if error.kind() == ErrorKind::Gone => {}
                 Err(error) => {
                     tracing::debug!(volume = %self.volume, %error, "small extents are not joined");
@@ -447,7 +447,8 @@ impl VolumeCore {
         Ok(all)
     }
 
-    /// Has a file refer to joined records, wherever the bytes still are where they were read from. `None`: nothing was changed.
+    /// Points a file to joined records, wherever its bytes are still at the places that they were read from. `None`:
+    /// nothing was changed.
     fn point_file_to_joined(
         &self,
         inode: &Inode,
@@ -475,7 +476,7 @@ impl VolumeCore {
         batch.put(Key::inode(inode.ino), state.record_to_store().encode());
         let ticket = self.submit_change(&mut state, &change, batch);
         if ticket == Ticket::REFUSED {
-            // They are read again from the metadata, which has none of this.
+            // They are loaded again from the metadata, which has no part of this change.
             state.extents.forget_all();
             (state.record.used_bytes, state.record.stored_bytes) = before;
             return Ok(None);
@@ -575,8 +576,8 @@ mod tests {
         }
     }
 
-    /// Eight blocks are joined; meanwhile the fourth is overwritten, the sixth is cut in its middle, and a collection moves the
-    /// last. Says which segment each half of a block is in, and where in its record.
+    /// Eight blocks are joined. Meanwhile the fourth is overwritten, the sixth is cut in its middle, and a collection
+    /// moves the last. Returns the segment of each half of a block, and the offset in its record.
     fn join_beside_changes() -> Vec<(u64, u64)> {
         const BLOCK: u64 = 4096;
         let mut map = ExtentMap::empty(&ExtentCount::default());

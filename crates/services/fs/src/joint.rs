@@ -1,16 +1,17 @@
-//! Snapshots of several volumes at one instant, step by step.
+//! Consistent snapshots of several volumes (a consistency group), step by step.
 //!
-//! Owns: that a snapshot has all that was acknowledged as stable before it, and that those of several volumes fit together.
-//! Must not know: which nodes the volumes of a group are on, who decides that all of them have their snapshot.
+//! Owns: a snapshot has all changes that were acknowledged as stable before it, and the snapshots of several volumes
+//! fit together. Must not know: which nodes the volumes of a group are on, which component decides that all of them
+//! have their snapshot.
 //!
-//! A snapshot is one commit, whatever the size of the volume. What was acknowledged is in the metadata by then, but for
-//! small stable writes, whose bytes may be in the journal alone. So files with bytes there are flushed first. New small
-//! writes go straight to segments while the last of them are: nobody waits.
+//! A snapshot is one commit, whatever the size of the volume. By then, acknowledged changes are in the metadata, but
+//! for small stable writes, whose bytes may be only in the journal. So files with bytes in the journal are flushed
+//! first. While the last of them are flushed, new small writes go straight to segments: no client waits.
 //!
-//! Volumes of one node are locked together for the moment of that commit. Those of several nodes cannot be; there answers
-//! wait instead. Nobody is told of a change from [`JointSnapshots::hold`] of the first node on, until the last has taken its
-//! snapshots. So a change that somebody was told of came before all of these, or nobody knew of it when the last was taken:
-//! what was done after it, because it had been answered, is in none of them.
+//! Volumes of one node are locked together for the moment of that commit. Volumes of several nodes cannot be; there,
+//! replies wait instead. From [`JointSnapshots::hold`] on the first node until the last node has taken its snapshots,
+//! no client gets a reply to a change. So a change with a reply came before all of these snapshots, or its reply came
+//! after the last one. A change that a client made because of such a reply is in none of them.
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
@@ -22,10 +23,12 @@ use crate::snapshots::{ClosedJournal, Snapshot, SnapshotFailure};
 use crate::types::FsError;
 use crate::volume::Fs;
 
-/// Takes a snapshot of each of several volumes, all of the same name and of one instant: a change that a client made of one of
-/// them after another was answered is in no snapshot without that other one, in whichever volume that was.
+/// Takes snapshots of several volumes, all with one name and of one instant. If a client made a change of one volume
+/// after another change was acknowledged, then a snapshot with the later change has a companion with the earlier one,
+/// in whichever volumes they are.
 ///
-/// In the order of `volumes`, which are distinct. Fails with the index of the volume that refuses; then none has one.
+/// Returns them in the order of `volumes`, which are distinct. Fails with the index of the volume that refuses; then
+/// no volume has a snapshot.
 pub async fn take_snapshots(
     volumes: &[&Fs],
     name: &[u8],
@@ -38,7 +41,7 @@ pub async fn take_snapshots(
     joint.close().await?;
     let taken = joint.take(first.shared.now(), 0);
     if let Err((_, error)) = &taken {
-        // Whatever else is wrong is seen before the first is begun.
+        // Any other fault shows before the first snapshot is begun.
         if *error == SnapshotFailure::Refused(SnapshotError::Closed) {
             forget(volumes, name).await;
         }
@@ -51,7 +54,7 @@ pub async fn take_snapshots(
     ended
 }
 
-/// What is there of a group that cannot be whole.
+/// Deletes the snapshots of an incomplete group.
 async fn forget(volumes: &[&Fs], name: &[u8]) {
     for fs in volumes {
         if let Err(error) = fs.delete_snapshot(name).await
@@ -62,11 +65,11 @@ async fn forget(volumes: &[&Fs], name: &[u8]) {
     }
 }
 
-/// Snapshots of volumes that are being taken. The steps come in the order of its methods; [`Self::hold`] only matters to
-/// volumes of other nodes.
+/// Snapshots of volumes that are being taken. The caller runs the steps in the order of the methods; [`Self::hold`]
+/// only matters if other nodes have volumes of the group.
 ///
-/// Every step fails with the index of the volume that refuses, and then all is to be dropped. That gives free whatever waits.
-/// Of a group ([`Self::take`]) snapshots may be left, which nobody sees: see [`Fs::decide_group`].
+/// Every step fails with the index of the volume that refuses; then the caller drops this value, which releases all
+/// waiting tasks. Snapshots of a group ([`Self::take`]) may remain, which no client sees: see [`Fs::decide_group`].
 pub struct JointSnapshots {
     volumes: Vec<Fs>,
     /// Indexes of `volumes` in the order of their stores.
@@ -80,14 +83,14 @@ pub struct JointSnapshots {
 }
 
 impl JointSnapshots {
-    /// Waits until no other snapshot of these volumes is being taken, and has most of what is in the journal moved out of it.
+    /// Waits until no other snapshot of these volumes is being taken, then moves most data out of the journal.
     pub async fn begin(
         volumes: &[&Fs],
         name: &[u8],
         schedule: &[u8],
     ) -> Result<Self, (usize, SnapshotFailure)> {
         let mut order: Vec<(usize, &Fs)> = volumes.iter().copied().enumerate().collect();
-        // In one order, whoever asks.
+        // All callers lock in this order.
         order.sort_by_key(|(_, fs)| fs.store());
         let mut turns = Vec::with_capacity(order.len());
         for (at, (index, fs)) in order.iter().enumerate() {
@@ -120,7 +123,7 @@ impl JointSnapshots {
         })
     }
 
-    /// Has the rest moved out of the journal, and nothing put there until the snapshots are taken.
+    /// Moves the rest out of the journal, and keeps new data out of it until the snapshots are taken.
     pub async fn close(&mut self) -> Result<(), (usize, SnapshotFailure)> {
         let closed = self.volumes.iter().map(|fs| ClosedJournal::new(&fs.shared));
         self.closed = closed.collect();
@@ -137,14 +140,14 @@ impl JointSnapshots {
         Ok(())
     }
 
-    /// From here on no change of these volumes is answered, until [`Self::end`].
+    /// From here on no change of these volumes is acknowledged, until [`Self::end`].
     pub fn hold(&mut self) {
         let held = self.volumes.iter().map(|fs| fs.shared.meta.hold());
         self.held = held.collect();
     }
 
-    /// Takes the snapshots. Nobody sees those of a `group` before it is [decided](Fs::decide_group) that all volumes have
-    /// theirs; 0: there is no such group.
+    /// Takes the snapshots. No client sees those of a `group` before it is [decided](Fs::decide_group) that all
+    /// volumes have theirs; 0: there is no such group.
     pub fn take(&mut self, taken: Timestamp, group: u64) -> Result<(), (usize, SnapshotFailure)> {
         let new = NewSnapshot {
             name: self.name.clone(),
@@ -166,7 +169,7 @@ impl JointSnapshots {
         Ok(())
     }
 
-    /// Waits until the snapshots are durable. Fails, too, if somebody was answered since [`Self::hold`].
+    /// Waits until the snapshots are durable. Also fails if a client got a reply since [`Self::hold`].
     pub async fn end(mut self) -> Result<Vec<Snapshot>, (usize, SnapshotFailure)> {
         if let Some(index) = self.held.iter().position(|held| !held.is_kept()) {
             return Err((index, SnapshotError::Closed.into()));
@@ -181,7 +184,7 @@ impl JointSnapshots {
     }
 }
 
-/// Runs `begin` if these volumes are there, and not while one of them ends.
+/// Runs `begin` if these volumes exist, and keeps them from ending meanwhile.
 fn not_while_they_end<T>(
     volumes: &[(usize, &Fs)],
     begin: impl FnOnce() -> T,
@@ -197,7 +200,7 @@ fn not_while_they_end<T>(
 }
 
 impl Fs {
-    /// Groups of volumes with which snapshots of this one were taken, and of which it does not know whether all have theirs.
+    /// Groups with which snapshots of this volume were taken, and whose decision is unknown here.
     pub fn undecided_groups(&self) -> Vec<u64> {
         let all = self.shared.meta.snapshots();
         let own = all
@@ -207,8 +210,8 @@ impl Fs {
         groups.filter(|group| *group != 0).collect()
     }
 
-    /// Has the snapshot that was taken with a group seen, because all volumes of the group have theirs, or deletes it, because
-    /// they do not. Returns its generation; `None`: it was seen or deleted before.
+    /// Decides on the snapshot that was taken with a group: shows it if all volumes of the group have theirs, and
+    /// deletes it otherwise. Returns its generation; `None`: it was shown or deleted before.
     pub async fn decide_group(
         &self,
         group: u64,

@@ -1,12 +1,14 @@
-//! What files were before clients changed or removed them, kept where somebody wants that.
+//! Previous contents of files, kept before clients change or remove them.
 //!
-//! Owns: below which directories it is wanted, when a change of a file begins, that what it takes away is kept with the change
-//! or before it. Must not know: where it is kept and what it is called there; a [`Keeper`] does (versions of objects are kept so).
+//! Owns: below which directories contents are kept, when a change of a file begins, and that the previous content is
+//! kept with the change or before it. Must not know: where contents are kept and under which names; a [`Keeper`] does
+//! (the versions of objects use it).
 //!
-//! A file that goes moves, in the batch of the change that takes its name. Of a file whose bytes are changed a copy is made that
-//! shares them, and the batch that gives the copy its name is also the beginning of the change: it gives the file another
-//! modification time. So the copy is never the second of the same: after a crash the change has begun, or nothing is kept. Further
-//! changes of the bytes belong to the first for a while, so that it is not kept what was there for a moment between two of them.
+//! A removed file moves, in the batch of the change that takes its name. For a file whose bytes change, a copy is
+//! made that shares them. The batch that names the copy also begins the change: it gives the file another
+//! modification time. So no content is kept twice: after a crash, either the change has begun or nothing is kept.
+//! Further changes of the bytes belong to the first one for a while, so that contents which existed only for a moment
+//! are not kept.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -40,23 +42,23 @@ use crate::unnamed::{Expected, Keeping as Kept, Placing};
 use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
 use crate::xattr::{XattrValues, check_xattr};
 
-/// Attributes of the hidden folder that say below which directories contents are kept.
+/// Attributes of the hidden folder that name the directories below which contents are kept.
 const OF_DIRECTORY: &[u8] = b"user.keeps.";
-/// How long a change waits for the keeper of a volume that was opened just now.
+/// How long a change waits for the keeper of a volume that was just opened.
 const KEEPER_WAIT: Duration = Duration::from_secs(10);
-/// Directories above one another that are looked at.
+/// Maximum depth of directories.
 const DEPTH_MAX: usize = 4096;
-/// How often the content of a file is looked at that others change meanwhile.
+/// Attempts to keep the content of a file that other clients change concurrently.
 const ATTEMPTS_MAX: usize = 100;
-/// What a client calls a file that it removes while it has it open, until it is closed: this, and a number in hexadecimal.
+/// Prefix of the name that a client gives a file which it removes while it has it open; a number in hexadecimal follows.
 const SILLY: &[u8] = b".nfs";
 const SILLY_LEN: usize = 28;
 const WHO: Credentials = Credentials::ROOT;
 
-/// Knows where what is kept goes.
+/// Decides where kept contents go.
 pub trait Keeper: Send + Sync {
-    /// Where the content of a file goes that has this path below a directory; `None`: it is not kept. `removes`: nothing has the
-    /// name then.
+    /// The place for the content of the file with this path below a directory; `None`: it is not kept. `removes`:
+    /// nothing has the name after the change.
     fn place(
         &self,
         directory: Ino,
@@ -65,17 +67,17 @@ pub trait Keeper: Send + Sync {
         removes: bool,
     ) -> BoxFuture<Result<Option<KeptPlace>, FsError>>;
 
-    /// It was not needed.
+    /// The place was not needed.
     fn give_up(&self, directory: Ino, path: Vec<Arc<[u8]>>) -> BoxFuture<()>;
 }
 
-/// Where the content of a file goes.
+/// The place for the content of a file.
 pub struct KeptPlace {
     pub dir: Ino,
     pub name: Vec<u8>,
-    /// An empty file that comes there, too.
+    /// An empty file that is made there, too.
     pub marker: Option<Marker>,
-    /// Held until the change is made: what the place was chosen by stays so.
+    /// Held until the change is made, so that the facts behind the choice of the place stay true.
     pub turn: Box<dyn Any + Send + Sync>,
 }
 
@@ -86,17 +88,17 @@ pub struct Marker {
     pub xattrs: Vec<(Vec<u8>, Bytes)>,
 }
 
-/// Below which directories contents are kept, and by whom.
+/// The directories below which contents are kept, and their keeper.
 pub(crate) struct Keeping {
     is_active: AtomicBool,
-    /// With the time for which changes belong to the first of them.
+    /// Each with the time for which changes belong to the first of them.
     directories: RwLock<BTreeMap<Ino, Duration>>,
     keeper: Mutex<Option<Weak<dyn Keeper>>>,
     keeper_came: Notify,
 }
 
 impl Keeping {
-    /// Reads it; whoever changes files before the keeper is there waits for it.
+    /// Reads the directories. Changes of files wait until the keeper is set.
     pub fn open(meta: &MetaStore, values: &XattrValues) -> Result<Self, FsError> {
         let mut directories = BTreeMap::new();
         let mut failed = None;
@@ -132,13 +134,13 @@ impl Keeping {
         })
     }
 
-    /// All that a change costs in a volume where nobody wants it.
+    /// The whole cost of a change in a volume that keeps no contents.
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
     }
 }
 
-/// A directory and its time, as an attribute has them: the value begins with the version of all attributes.
+/// Decodes a directory and its time from an attribute; the value begins with the version that all attributes have.
 fn parse(number: &[u8], value: &[u8]) -> Option<(Ino, Duration)> {
     let number = std::str::from_utf8(number).ok()?;
     let seconds = std::str::from_utf8(value).ok()?;
@@ -151,49 +153,49 @@ fn attribute_of(dir: Ino) -> Vec<u8> {
     [OF_DIRECTORY, format!("{:016x}", dir.0).as_bytes()].concat()
 }
 
-/// Whether a name is that of a file which its client has removed already.
+/// Whether this is the name of a file that its client has removed already.
 pub(crate) fn is_silly(name: &[u8]) -> bool {
     let number = name.strip_prefix(SILLY);
     number.is_some_and(|number| name.len() == SILLY_LEN && number.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// What is to become of the file that a change takes a name from.
+/// The treatment of the file that a change takes a name from.
 #[derive(Clone, Copy)]
 pub(crate) enum Keep<'a> {
-    /// It goes.
+    /// The file is removed.
     No,
-    /// Somebody may want it: then nothing is changed, and it is told which file it is.
+    /// The content may have to be kept: then nothing is changed, and the file is returned.
     Ask,
-    /// It goes there, if it is still what it was.
+    /// The file goes to the prepared place, if it has not changed since.
     There(&'a Prepared),
 }
 
-/// A file, and where it goes.
+/// A file, and the place for its content.
 pub(crate) struct Prepared {
     ino: Ino,
     ctime: Timestamp,
     place: Option<KeptPlace>,
-    /// Its content is kept already: the file has other names, or gets one.
+    /// The content is kept already: the file has other names, or gets one.
     is_kept: bool,
     directory: Ino,
     path: Vec<Arc<[u8]>>,
 }
 
-/// A file that is to be kept before a change is made.
+/// A file to keep before a change is made.
 pub(crate) struct KeepRequest {
     pub inode: Arc<Inode>,
     pub dir: Ino,
     pub name: Vec<u8>,
-    /// Nothing has the name then.
+    /// Nothing has the name after the change.
     pub removes: bool,
-    /// It gets another name, and is the same file there.
+    /// The file gets another name, and stays the same file.
     pub stays: bool,
 }
 
 /// A change of names.
 pub(crate) enum Changed<T> {
     Done(T),
-    /// Not yet.
+    /// Not made yet: this file is to be kept first.
     Keep(KeepRequest),
 }
 
@@ -207,7 +209,7 @@ pub(crate) struct Began {
     pub after: Timestamp,
 }
 
-/// The change of a file that begins when a copy of its content gets a name.
+/// The change of a file that begins when the copy of its content gets a name.
 pub(crate) struct Beginning<'a> {
     pub inode: &'a Arc<Inode>,
     pub ctime: Timestamp,
@@ -216,8 +218,8 @@ pub(crate) struct Beginning<'a> {
 }
 
 impl Fs {
-    /// Has the content of files below a directory kept before they are changed or removed, or no more. What follows within the
-    /// time belongs to the same change of a file. Durable when answered.
+    /// Starts or ends keeping the content of files below a directory before they are changed or removed. Changes
+    /// within the time belong to the same change of a file. Durable on return.
     pub async fn keep_below(&self, dir: Ino, during: Option<Duration>) -> Result<(), FsError> {
         let keeping = &self.shared.keeping;
         if keeping.directories.read().get(&dir).copied() == during {
@@ -246,20 +248,20 @@ impl Fs {
         Ok(())
     }
 
-    /// Below which directories contents are kept.
+    /// The directories below which contents are kept.
     pub fn kept_below(&self) -> BTreeMap<Ino, Duration> {
         self.shared.keeping.directories.read().clone()
     }
 
-    /// Who knows where what is kept goes, as long as they are there.
+    /// Sets the keeper, which is used as long as it exists.
     pub fn set_keeper(&self, keeper: Weak<dyn Keeper>) {
         let keeping = &self.shared.keeping;
         *keeping.keeper.lock() = Some(keeper);
         keeping.keeper_came.notify_waiters();
     }
 
-    /// Has the content of a file kept that is to be changed, if it is wanted and a change begins. The change times before and after
-    /// the beginning, if there is one.
+    /// Keeps the content of a file before a change, if its directory asks for that and a change begins. Returns the
+    /// change times before and after the beginning, if there is one.
     pub(crate) async fn keep_before_change(
         &self,
         who: &Credentials,
@@ -271,14 +273,14 @@ impl Fs {
         }
     }
 
-    /// In a box: what is kept is written by the same way, by which nothing is kept again.
+    /// Boxed: kept contents are written by the same functions, which then keep nothing again.
     fn keep_if_wanted<'a>(&'a self, who: &'a Credentials, ino: Ino) -> Beginnings<'a> {
         Box::pin(async move {
             let shared = &self.shared;
             let inode = shared.reading(|| shared.inode(ino)).await?;
             {
                 let state = inode.lock();
-                // Whoever may not change it is told so by the change.
+                // The change itself reports that the caller may not make it.
                 let may_change = state.require_live().is_ok()
                     && state.record.kind == InodeKind::Regular
                     && require_data(who, state.guarded(), WRITE).is_ok()
@@ -297,7 +299,7 @@ impl Fs {
         })
     }
 
-    /// A file that was made just now is being changed. If that cannot be noted, its first content is kept, too.
+    /// A file that was just made is being changed. If that cannot be noted, its first content is kept, too.
     pub(crate) async fn note_made(&self, dir: Ino, ino: Ino) {
         if !self.is_keeping() {
             return;
@@ -324,11 +326,11 @@ impl VolumeCore {
         now.saturating_add(during.unwrap_or_default())
     }
 
-    /// The directory nearest above which wants contents kept, `dir` with it.
+    /// The nearest directory, from `dir` upwards, below which contents are kept.
     pub(crate) fn kept_directory(&self, dir: Ino) -> Result<Option<Ino>, FsError> {
         let mut at = dir;
         if !dir.branch().is_main() {
-            // A clone keeps nothing by itself.
+            // A clone keeps no contents.
             return Ok(None);
         }
         for _ in 0..DEPTH_MAX {
@@ -346,7 +348,7 @@ impl VolumeCore {
         Ok(None)
     }
 
-    /// The same, and the path from there.
+    /// As [`Self::kept_directory`], with the path from there.
     fn kept_path(&self, dir: Ino, name: &[u8]) -> Result<KeptPath, FsError> {
         let Some(directory) = self.kept_directory(dir)? else {
             return Ok(None);
@@ -359,7 +361,7 @@ impl VolumeCore {
                 let state = inode.lock();
                 (state.record.parent, state.record.cookie)
             };
-            // Somebody moves directories.
+            // Another task is moving directories.
             let name = self.name_of(parent, at, cookie)?;
             path.push(name.ok_or(FsError::TryLater)?);
             at = parent;
@@ -368,7 +370,8 @@ impl VolumeCore {
         Ok(Some((directory, path)))
     }
 
-    /// The same of a file by the name that it knows of. Its client's own name for what is removed is none.
+    /// As [`Self::kept_path`], for a file by the name that its inode records. The name that a client gives a removed
+    /// file that it has open does not count.
     fn kept_path_of(&self, inode: &Inode) -> Result<KeptPath, FsError> {
         let (parent, cookie) = {
             let state = inode.lock();
@@ -386,7 +389,7 @@ impl VolumeCore {
         }
     }
 
-    /// What an inode is called in a directory.
+    /// The name of an inode in a directory.
     fn name_of(&self, dir: Ino, ino: Ino, cookie: u64) -> Result<Option<Arc<[u8]>>, FsError> {
         let live = self.meta.live();
         let stored = live.get(&Key::cookie(dir, cookie)).map_err(meta_error)?;
@@ -395,7 +398,7 @@ impl VolumeCore {
         if let Some(entry) = entry.filter(|entry| entry.ino == ino) {
             return Ok(Some(entry.name.as_ref().into()));
         }
-        // It was made by a version that noted no place, or that name is gone and it has others.
+        // No place was noted, or that name is gone and the inode has others.
         let mut found = None;
         let (from, to) = Key::dirents_after(dir, b"", true);
         let visit = |key: &[u8], value: &[u8], _: Generation| match (
@@ -412,7 +415,7 @@ impl VolumeCore {
         Ok(found)
     }
 
-    /// Who knows where things go; soon after the volume was opened it may not be there yet.
+    /// The keeper; soon after the opening of the volume it may not be set yet.
     async fn keeper(&self) -> Result<Arc<dyn Keeper>, FsError> {
         for is_last in [false, true] {
             let came = self.keeping.keeper_came.notified();
@@ -429,7 +432,8 @@ impl VolumeCore {
         Err(FsError::TryLater)
     }
 
-    /// Keeps a copy of a file's content, with which a change of the file begins; nothing if one is going on, unless `always`.
+    /// Keeps a copy of a file's content, with which a change of the file begins; does nothing during a change, unless
+    /// `always`.
     async fn keep_content(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
@@ -465,7 +469,7 @@ impl VolumeCore {
                         after,
                     }));
                 }
-                // It was changed meanwhile, or somebody removed the empty folder where it was to go.
+                // The file was changed meanwhile, or another task removed the empty target folder.
                 Err(FsError::NotSync | FsError::Exists | FsError::Stale | FsError::NotFound) => {}
                 Err(error) => {
                     keeper.give_up(directory, path.to_vec()).await;
@@ -533,7 +537,7 @@ impl VolumeCore {
         file.place_beginning(&WHO, &placing, &beginning).await
     }
 
-    /// Finds out where a file goes, and has all its bytes durable: what is kept must not be less than what was there.
+    /// Finds the place for a file, and makes all its bytes durable: the kept content must be complete.
     pub(crate) async fn prepare(
         self: &Arc<Self>,
         wanted: &KeepRequest,
@@ -541,7 +545,7 @@ impl VolumeCore {
         let KeepRequest { inode, .. } = wanted;
         let path = self.reading(|| self.kept_path(wanted.dir, &wanted.name));
         let Some((directory, path)) = path.await? else {
-            // It is not there any more.
+            // The file is gone.
             let state = inode.lock();
             return Ok(Prepared {
                 ino: inode.ino,
@@ -583,7 +587,7 @@ impl VolumeCore {
         })
     }
 
-    /// What was prepared is not needed.
+    /// The prepared place is not needed.
     pub(crate) async fn give_up(&self, prepared: Option<Prepared>) {
         if let Some(prepared) = prepared.filter(|prepared| prepared.place.is_some())
             && let Ok(keeper) = self.keeper().await
@@ -599,7 +603,7 @@ impl VolumeCore {
         }
     }
 
-    /// Makes a change of names, and finds out as often as needed where the file goes that it takes away.
+    /// Makes a change of names. Prepares a place for the file that the change removes, as often as needed.
     pub(crate) async fn change_keeping<T>(
         self: &Arc<Self>,
         is_keeping: bool,
@@ -620,7 +624,7 @@ impl VolumeCore {
                     return Err(error);
                 }
             };
-            // It lets go of the turn before it is taken again.
+            // Releases the turn before it is taken again.
             drop(prepared.take());
             prepared = Some(self.prepare(&wanted).await?);
         }
@@ -628,7 +632,8 @@ impl VolumeCore {
         Err(FsError::TryLater)
     }
 
-    /// Where a locked file goes. `None`: it has to be found out, and nothing may be changed; `Some(None)`: nowhere.
+    /// The place for a locked file. `None`: it has to be prepared first, and nothing may be changed; `Some(None)`:
+    /// the file is not kept.
     pub(crate) fn place_of<'a>(
         &self,
         keep: Keep<'a>,
@@ -660,7 +665,7 @@ impl VolumeCore {
                 place: Some(place), ..
             }) => match self.inode(place.dir) {
                 Ok(inode) => Ok(Some(inode)),
-                // It was empty, and somebody removed it: it is found out again.
+                // The folder was empty, and another task removed it: the place is prepared again.
                 Err(FsError::Stale) => Ok(None),
                 Err(error) => Err(error),
             },
@@ -668,7 +673,7 @@ impl VolumeCore {
         }
     }
 
-    /// Moves a locked file to where it is kept from now on, for nobody to change. Its former name is the caller's to take.
+    /// Moves a locked file to the place where it is kept from now on, unchangeable. The caller removes its former name.
     pub(crate) fn move_to_kept(
         &self,
         there: Ino,
@@ -688,14 +693,14 @@ impl VolumeCore {
             self.sync_pending(state);
         }
         state.record.is_frozen = true;
-        // Should it be a file again, that is what it was before its next change.
+        // If this is made a current file again, its content counts as the one before its next change.
         state.change_until = Duration::ZERO;
         (state.record.parent, state.record.cookie) = (dir, cookie);
         state.touch_ctime(now);
         batch.put(Key::inode(there), state.stored_record().encode());
     }
 
-    /// Whether what was prepared can be done as it is; `None`: it has to be found out again.
+    /// Whether the prepared place is still right; `None`: it has to be prepared again.
     pub(crate) fn ready(
         &self,
         prepared: &Prepared,
@@ -753,7 +758,7 @@ impl VolumeCore {
         Ok(record)
     }
 
-    /// Does what was prepared, as a part of the batch of the change. The inodes that it has changed or made are returned.
+    /// Keeps the prepared file, as a part of the batch of the change. Returns the inodes that it changed or made.
     pub(crate) fn keep_prepared(
         &self,
         prepared: &Prepared,
@@ -790,7 +795,7 @@ impl VolumeCore {
             });
             let empty = ExtentMap::empty(&self.extent_count);
             let inode = Inode::new(ino, State::new(record, empty));
-            // In the table before anybody can find it.
+            // In the table before any lookup can find it.
             self.inodes.insert(inode.clone());
             changed.push(KeptChange::Made(inode));
             changed.push(KeptChange::Locked(dir));
@@ -798,7 +803,7 @@ impl VolumeCore {
         changed
     }
 
-    /// Notes that what was kept was submitted.
+    /// Notes that the keeping was submitted.
     pub(crate) fn note_kept(
         &self,
         changed: Vec<KeptChange>,
@@ -813,7 +818,7 @@ impl VolumeCore {
         }
     }
 
-    /// A file whose name is to be taken by one without a name, and how it is kept then.
+    /// Prepares to keep the file whose name a file without a name is about to take.
     pub(crate) async fn prepare_replaced(
         self: &Arc<Self>,
         dir: Ino,
@@ -846,9 +851,9 @@ impl VolumeCore {
     }
 }
 
-/// What a file without a name is to find where it comes.
+/// The expected state of the name that a file without a name takes.
 pub(crate) enum Replaced {
-    /// Nobody wants what is there.
+    /// Any file, without a check.
     Anything,
     Nothing,
     Kept(Box<Prepared>),
@@ -871,7 +876,7 @@ impl Prepared {
     }
 }
 
-/// What was looked at before anything is changed.
+/// The facts that were checked before anything is changed.
 #[derive(Default)]
 pub(crate) struct Ready {
     moves: bool,

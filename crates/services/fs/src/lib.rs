@@ -1,14 +1,13 @@
 //! The file service of one volume: names, files, links, permissions, caching, flushing.
 //!
-//! Owns: POSIX semantics, the inodes in memory, dirty data and when it is flushed, garbage
-//! collection of segments (it knows what refers to them).
-//! Must not know: any protocol, where shards should lie, how metadata is logged.
+//! Owns: POSIX semantics, the inodes in memory, dirty data and when it is flushed, garbage collection of segments (it
+//! knows all references to them). Must not know: any protocol, where shards should lie, how metadata is logged.
 //!
-//! How durability works here (Rule 1): every operation that changes names or attributes submits one
-//! batch under the locks of the inodes it touches, releases them, and answers when the batch is
-//! durable. Later operations see it at once; what they submit comes after it in the log, so what is
-//! durable is always a prefix. Unstable data lives in dirty maps until a flush has put it into
-//! segments and its extents into the metadata; small stable writes go to the log itself (journal).
+//! Durability (Rule 1): every operation that changes names or attributes submits one batch under the locks of the
+//! inodes it touches, releases the locks, and replies when the batch is durable. Later operations see the change at
+//! once; their batches come after it in the log, so the durable state is always a prefix. Unstable data lives in
+//! dirty maps until a flush has put it into segments and its extents into the metadata; small stable writes go to the
+//! log itself (journal).
 
 #![forbid(unsafe_code)]
 

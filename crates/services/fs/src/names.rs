@@ -1,7 +1,7 @@
-//! The names of a directory in the order of their bytes, from any place on.
+//! The names of a directory in byte order, from any name on.
 //!
-//! Owns: a page of them by one seek, one of them without attributes. Must not know: who wants them so (S3 does; NFS has
-//! cookies).
+//! Owns: a page of names by one seek, and a lookup of one name without attributes. Must not know: the caller (S3
+//! lists so; NFS has cookies).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ pub struct NamedEntry {
     pub kind: FileKind,
 }
 
-/// Names in the order of their bytes.
+/// Names in byte order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamesPage {
     pub entries: Vec<NamedEntry>,
-    /// There are none after these.
+    /// No names come after these.
     pub eof: bool,
 }
 
 impl FsView {
-    /// At most `limit` names of `dir` that come after `after` in the order of bytes, or from it on if `inclusive`. `after`
-    /// is any bytes without NUL: no name needs to be so.
+    /// At most `limit` names of `dir` that come after `after` in byte order, or from it on if `inclusive`. `after` is
+    /// any sequence of bytes without NUL: it need not be an existing name.
     pub async fn names_after(
         &self,
         who: &Credentials,
@@ -52,8 +52,8 @@ impl FsView {
 }
 
 impl FsView {
-    /// What a name stands for, without its attributes: so this waits for changes of the name alone, not for those of what it
-    /// names. Who makes names in a directory would else wait for all others who do.
+    /// The inode of a name, without its attributes: so this waits for changes of the name alone, and not for changes
+    /// of the inode. Otherwise each client that makes names in a directory would wait for all others.
     pub async fn child(
         &self,
         who: &Credentials,
@@ -129,7 +129,7 @@ impl VolumeCore {
         if let Some(problem) = problem {
             return Err(problem);
         }
-        // After the entries were read: what is in them was noted by then.
+        // After the entries were read: by then the ticket covers all changes in them.
         let ticket = inode.lock().shown();
         Ok((NamesPage { entries, eof }, ticket))
     }

@@ -1,7 +1,7 @@
 //! Names: lookup, create, link, remove, readdir. (Rename has a file of its own.)
 //!
-//! Owns: the order of checks (which error wins), what each change writes.
-//! Every change submits one batch under the locks of all inodes it touches.
+//! Owns: the order of checks (which error wins), the keys that each change writes. Every change submits one batch
+//! under the locks of all inodes it touches.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) const COOKIE_FIRST: u64 = 3;
 /// Attempts of an operation whose names change while it collects locks.
 pub(crate) const NAME_ATTEMPTS_MAX: usize = 100;
 
-/// Checks a name that is to be looked up or removed.
+/// Checks a name for a lookup or a removal.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > NAME_LEN_BYTES_MAX {
         return Err(FsError::NameTooLong);
@@ -49,7 +49,7 @@ pub(crate) fn is_everywhere(name: &[u8]) -> bool {
     is_dot(name) || name == SNAPSHOTS_NAME
 }
 
-/// Checks a name that something is to get. A name that every directory has is taken already.
+/// Checks a new name. A name that every directory has counts as taken.
 pub(crate) fn check_new_name(name: &[u8]) -> Result<(), FsError> {
     check_name(name)?;
     match is_everywhere(name) {
@@ -65,7 +65,7 @@ pub(crate) struct DirChange<'a> {
 }
 
 impl DirChange<'_> {
-    /// Adds a name that is not there; returns its cookie, which its inode is to have, too.
+    /// Adds a new name. Returns its cookie, which the caller also stores in the inode.
     pub fn add(&mut self, state: &mut State, name: &[u8], ino: Ino, kind: InodeKind) -> u64 {
         let cookie = state.record.cookie_next;
         state.record.cookie_next += 1;
@@ -74,7 +74,7 @@ impl DirChange<'_> {
         cookie
     }
 
-    /// Points a name at an inode, under the cookie that the name has: one that is there keeps its cookie.
+    /// Points a name at an inode, under the cookie of the name: an existing name keeps its cookie.
     pub fn replace(&mut self, name: &[u8], ino: Ino, kind: InodeKind, cookie: u64) {
         let dirent = DirentRecord { ino, kind, cookie };
         self.batch.put(Key::dirent(self.dir, name), dirent.encode());
@@ -97,7 +97,7 @@ impl DirChange<'_> {
     }
 }
 
-/// What a new inode is, beside its attributes.
+/// The content of a new inode, beside its attributes.
 #[derive(Clone)]
 enum Content {
     Empty,
@@ -107,13 +107,13 @@ enum Content {
         minor: u32,
     },
     Exclusive([u8; 8]),
-    /// Extended attributes: checked, and what their names take in the list.
+    /// Extended attributes, already checked, and the size of their names in the list.
     Xattrs(Vec<(Bytes, Bytes)>, u32),
 }
 
 impl FsView {
-    /// Finds `name` in `dir`. Returns the attributes of what it names, and those of the directory, unless a change
-    /// of it is under way: each name that others make or remove would hold this up otherwise.
+    /// Finds `name` in `dir`. Returns the attributes of the found inode, and those of the directory, unless the
+    /// directory is being changed: otherwise each name that other clients make or remove would delay this call.
     pub async fn lookup(
         &self,
         who: &Credentials,
@@ -127,7 +127,7 @@ impl FsView {
             .await;
         match found {
             Ok((Some(found), ticket)) => self.shared.settle(Ok((found, ticket))).await,
-            // Of the names that are being made or removed only this one matters.
+            // Of the names that are being made or removed, only this one matters.
             Ok((None, ticket)) => {
                 self.shared.outcome(ticket).await?;
                 Err(FsError::NotFound)
@@ -136,10 +136,10 @@ impl FsView {
         }
     }
 
-    /// Entries after `cookie` (0 is the start), at most `limit`, with attributes if asked for.
+    /// Entries after `cookie` (0 is the start), at most `limit`, with attributes if requested.
     ///
-    /// Who may list a directory and not search it learns names, and nothing that looking them up would
-    /// have refused: entries then have no attributes.
+    /// A user that may list a directory but not search it learns only names; entries then have no attributes, since a
+    /// lookup would be refused.
     pub async fn read_dir(
         &self,
         who: &Credentials,
@@ -164,10 +164,10 @@ impl FsView {
                         entry.attr = Some(attr);
                         ticket = ticket.max(shown);
                     }
-                    // It was removed since: the client looks it up.
+                    // The entry was removed since: the client finds out by a lookup.
                     Err(FsError::Stale) => {}
-                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
-                    // listing would be a line in the log.
+                    // The other entries can be listed, and this one can be removed. A lookup of it reports the error;
+                    // here each listing would log a line.
                     Err(FsError::Io(_)) => {}
                     Err(error) => return Err(error),
                 }
@@ -198,7 +198,7 @@ impl Fs {
                 }
                 Ok(CreateOutcome::Existing(ino)) => {
                     match self.open_existing(who, &parent, ino, mode).await {
-                        // Removed meanwhile, so there is room for a new one.
+                        // The file was removed meanwhile, so a new one can be made.
                         Err(FsError::Stale) => continue,
                         done => done,
                     }
@@ -210,7 +210,7 @@ impl Fs {
         Err(FsError::TryLater)
     }
 
-    /// CREATE of a name that is there.
+    /// CREATE of an existing name.
     async fn open_existing(
         &self,
         who: &Credentials,
@@ -235,7 +235,7 @@ impl Fs {
                 if kind != InodeKind::Regular {
                     return Err(FsError::Exists);
                 }
-                // Of the attributes only a size of zero applies to a file that is there.
+                // Of the attributes, only a size of zero applies to an existing file.
                 if set.size_bytes == Some(0) {
                     let cut = SetAttr {
                         size_bytes: Some(0),
@@ -367,8 +367,8 @@ impl Fs {
         self.remove_if(who, dir, name, None).await
     }
 
-    /// The same of a file that has not changed since it was looked at: else [`FsError::NotSync`], also if the name is another
-    /// file's by now.
+    /// Removes a file that has not changed since the caller read its state; otherwise fails with
+    /// [`FsError::NotSync`], also if the name now belongs to another file.
     pub async fn remove_unchanged(
         &self,
         who: &Credentials,
@@ -436,7 +436,7 @@ impl Fs {
     }
 }
 
-/// A file as it was when somebody looked at it. Each change of a file gives it a later change time.
+/// A file in the state that a caller read. Each change of a file gives it a later change time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unchanged {
     pub ino: Ino,
@@ -456,7 +456,7 @@ impl Unchanged {
     }
 }
 
-/// What CREATE found at its name.
+/// The result of CREATE at its name.
 #[expect(clippy::large_enum_variant, reason = "passed on once, by value")]
 enum CreateOutcome {
     Made(Made, Ticket),
@@ -471,7 +471,7 @@ fn stale_is_not_found(error: FsError) -> FsError {
 }
 
 impl VolumeCore {
-    /// What a name in a directory names, if anything, with the last change that this rests on.
+    /// The inode of a name in a directory, if any, with the last change that the result rests on.
     #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
     fn look_up(
         &self,
@@ -506,7 +506,8 @@ impl VolumeCore {
         Ok((Some((state.attr(ino), dir_attr)), ticket))
     }
 
-    /// A page without attributes of its entries; the last change that it rests on; whether there may be attributes.
+    /// Returns a page without attributes of its entries; the last change that it rests on; whether there may be
+    /// attributes.
     fn page_of(
         &self,
         who: &Credentials,
@@ -545,7 +546,7 @@ impl VolumeCore {
         let room = limit - entries.len();
         let (view, stored_dir) = self.stored_at(view, dir)?;
         let (from, to) = Key::cookies_after(stored_dir, cookie.max(COOKIE_FIRST - 1));
-        // One more than asked for tells whether this is the end.
+        // One entry more than requested tells whether this is the end.
         let found = shared.meta.view(view);
         let found = found.and_then(|meta| meta.scan(&from, &to, room + 1));
         let found = found.map_err(meta_error)?;
@@ -567,7 +568,7 @@ impl VolumeCore {
                 attr: None,
             });
         }
-        // After the entries were read: what is in them was noted by then.
+        // After the entries were read: by then the ticket covers all changes in them.
         let ticket = inode.lock().shown();
         let page = DirPage {
             dir: attr,
@@ -583,7 +584,7 @@ impl VolumeCore {
         Ok((state.attr(ino), state.shown()))
     }
 
-    /// What an entry names; `None` if it was removed since the entry was read.
+    /// The inode of an entry; `None` if it was removed since the entry was read.
     pub(crate) fn named(&self, entry: &DirentRecord) -> Result<Option<Arc<Inode>>, FsError> {
         match self.inode(entry.ino) {
             Ok(inode) => Ok(Some(inode)),
@@ -617,7 +618,7 @@ impl VolumeCore {
         Ok((entry, ticket))
     }
 
-    /// Makes a regular file, unless the name is there.
+    /// Makes a regular file, unless the name exists.
     fn create_new(
         &self,
         who: &Credentials,
@@ -723,7 +724,7 @@ impl VolumeCore {
             ..SpaceDelta::default()
         };
         batch.space(of_volume(ino, space));
-        // In the table before anybody can find it: who lists the directory would put it there, too.
+        // In the table before any lookup can find it: a listing of the directory would otherwise add it, too.
         let inode = Inode::new(
             ino,
             State::new(record, ExtentMap::empty(&self.extent_count)),
@@ -760,7 +761,7 @@ impl VolumeCore {
                 let state = parent.lock();
                 state.require_dir()?;
                 require(who, state.guarded(), EXECUTE)?;
-                // Under the lock: who changes a name afterwards changes the ticket, too.
+                // Under the lock: a later change of a name changes the ticket, too.
                 (self.dirent(dir, name)?, state.ticket)
             };
             let entry = entry.ok_or(FsError::NotFound)?;
@@ -779,7 +780,7 @@ impl VolumeCore {
             let (guard_dir, guard_child) =
                 (locked.of(dir).guarded(), locked.of(child.ino).guarded());
             require_unsticky(who, guard_dir, guard_child)?;
-            // Under the locks: nobody changes it between this and the removal.
+            // Under the locks: nothing changes between this check and the removal.
             if only.is_some_and(|only| !only.is(child.ino, locked.of(child.ino).record.ctime)) {
                 return Err(FsError::NotSync);
             }
@@ -818,7 +819,7 @@ impl VolumeCore {
             let mut batch = Batch::new();
             let before = locked.of(dir).pre_attr();
             if !kept.as_ref().is_some_and(|(_, ready)| ready.moves()) {
-                // It may fail, so it comes before anything has changed.
+                // This can fail, so it comes before any change.
                 self.drop_link(&child, locked.of(child.ino), now, &mut batch)?;
             }
             let kept = kept.map(|(prepared, ready)| {
@@ -846,8 +847,8 @@ impl VolumeCore {
         Err(FsError::TryLater)
     }
 
-    /// Takes one name from an inode (all of a directory's); without a name left, it is removed: at
-    /// once if it has no more extents than fit the batch, else by the reaper. If it fails, nothing has changed.
+    /// Takes one name from an inode (all names of a directory). An inode without a name is removed: at once if its
+    /// extents fit the batch, otherwise by the reaper. On an error, nothing has changed.
     pub(crate) fn drop_link(
         self: &Arc<Self>,
         child: &Arc<Inode>,
@@ -919,7 +920,7 @@ impl VolumeCore {
             state.record.parent
         };
         let is_other_tree = match self.is_other_tree(child_dir, dir) {
-            // The directory of its first name may be gone; it says itself where it counts.
+            // The directory of its first name may be gone; the inode itself records its tree.
             Err(FsError::Stale) => false,
             found => found?,
         };
@@ -938,7 +939,7 @@ impl VolumeCore {
             return Err(FsError::CrossTree);
         }
         let tree = self.quotas.inherited(&locked.of(dir).record);
-        // While a tree is being counted, it may be in the tree and say otherwise.
+        // While a tree is being counted, an inode may be in the tree and record another one.
         let is_elsewhere =
             self.quotas.is_counting() && tree != self.quotas.inherited(&locked.of(ino).record);
         let now = self.now();

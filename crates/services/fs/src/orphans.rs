@@ -1,10 +1,11 @@
 //! Inodes without a name: found again after a crash, deleted in steps.
 //!
-//! Owns: which of them are next, and the task that deletes them. Must not know: when segments go (`gc`). Invariant:
-//! the mark of an orphan goes in the batch that deletes its inode, so a crash at any step leaves it to the next start.
+//! Owns: which of them are next, and the task that deletes them. Must not know: when segments are deleted (`gc`).
+//! Invariant: the batch that deletes an orphan's inode also deletes its mark, so after a crash at any step the next
+//! start continues.
 //!
-//! The metadata has the marks; in memory there are only so many. A start looks at none of them: a program may have
-//! removed millions of files just before.
+//! The metadata has all marks; memory has a limited number. A start reads none of them: a program may have removed
+//! millions of files just before.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::quota::owner_of;
 use crate::types::FsError;
 use crate::volume::{VolumeCore, meta_error};
 
-/// Orphans in memory; others are found by their marks when these are gone.
+/// Orphans in memory; the others are found by their marks when these are gone.
 const ORPHANS_MAX: usize = 1 << 16;
 /// Marks that are read at a time.
 const FIND_MAX: usize = 1024;
@@ -28,25 +29,26 @@ const FIND_MAX: usize = 1024;
 const REAP_INTERVAL: Duration = Duration::from_secs(30);
 /// Extents that one step removes.
 const REAP_EXTENTS_MAX: usize = 1024;
-/// Inodes that are deleted at a time, before it is waited until that is durable. With one at a time clients, who remove
-/// many files with one sync of the log, would be ahead by ever more; with all of them they would wait behind them.
+/// Inodes that are deleted before the reaper waits until that is durable. With one at a time, clients that remove
+/// many files with one sync of the log would get ever further ahead; with all at a time, clients would wait behind
+/// them.
 const REAP_INODES_MAX: u64 = 64;
-/// Removed files are gathered for so long, unless there are that many before. Deleted at once, each had a group of the log for
-/// itself, which the next removal of a client waited for that removes one file after the other.
+/// Removed files are gathered for so long, or until there are that many. Before, each deletion had its own group of
+/// the log, and a client that removes one file after the other waited for that group at each removal.
 const REAP_GATHER_TIME: Duration = Duration::from_millis(20);
 
-/// Removed inodes whose extents are still there.
+/// Removed inodes whose extents still exist.
 #[derive(Debug)]
 pub(crate) struct Orphans {
     next: VecDeque<Ino>,
-    /// From here on the metadata may have marks of others.
+    /// From this key on, the metadata may have marks of others.
     unseen: Option<Key>,
-    /// Somebody waits until all are gone: nothing is gathered before that.
+    /// A task waits until all are gone: the reaper gathers none before that.
     is_urgent: bool,
 }
 
 impl Default for Orphans {
-    /// Of a volume that was just opened: whatever the metadata has.
+    /// For a volume that was just opened: all marks of the metadata are unseen.
     fn default() -> Self {
         Self {
             next: VecDeque::new(),
@@ -57,7 +59,7 @@ impl Default for Orphans {
 }
 
 impl Orphans {
-    /// Whether they are to be deleted now.
+    /// Whether to delete them now.
     fn is_due(&self) -> bool {
         self.is_urgent || self.next.len() as u64 >= REAP_INODES_MAX
     }
@@ -66,12 +68,12 @@ impl Orphans {
         if self.next.len() < ORPHANS_MAX {
             self.next.push_back(ino);
         } else {
-            // Their marks are all over: after those in memory they are looked for from the beginning.
+            // The marks are in no order of time: after those in memory, the search begins at the first mark.
             self.unseen = Some(Key::orphans().0);
         }
     }
 
-    /// How many there are; at least one more while there may be others.
+    /// The number of orphans; at least one more while there may be others.
     pub fn count(&self) -> u64 {
         self.next.len() as u64 + u64::from(self.unseen.is_some())
     }
@@ -83,14 +85,14 @@ impl VolumeCore {
         self.orphan_wake.notify_one();
     }
 
-    /// Has those that there are deleted without delay.
+    /// Deletes the present orphans without delay.
     pub(crate) fn hurry_reaper(&self) {
         self.orphans.lock().is_urgent = true;
         self.orphan_wake.notify_one();
         self.orphan_hurry.notify_one();
     }
 
-    /// The next orphan; when none is left in memory, some of those are found that a crash left, or that were too many.
+    /// The next orphan. When none is left in memory, searches marks that a crash left, or that exceeded the limit.
     fn next_orphan(&self) -> Result<Option<Ino>, FsError> {
         loop {
             let from = {
@@ -113,7 +115,7 @@ impl VolumeCore {
                 }
             };
             let mut orphans = self.orphans.lock();
-            // Somebody may want to begin again meanwhile.
+            // Another task may have reset the search meanwhile.
             if found.len() == FIND_MAX && orphans.unseen.is_none() {
                 orphans.unseen = found.last().map(|(key, _)| key.successor());
             }
@@ -145,7 +147,7 @@ impl VolumeCore {
         }
     }
 
-    /// Waits for more to delete with one group of the log; false when it is time to stop.
+    /// Waits for more inodes to delete with one group of the log; false when it is time to stop.
     async fn gather_orphans(&self) -> bool {
         if self.orphans.lock().is_due() {
             return !self.tasks.is_stopping();
@@ -155,7 +157,7 @@ impl VolumeCore {
             .await
     }
 
-    /// Deletes some removed inodes. False if there is none left, or one failed.
+    /// Deletes some removed inodes. False if none is left, or one failed.
     async fn reap_some(self: &Arc<Self>) -> bool {
         let mut last = None;
         let mut count = 0;
@@ -181,7 +183,7 @@ impl VolumeCore {
                 }
                 Err(error) => {
                     tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
-                    // After all others: whatever is wrong with it must not keep their space.
+                    // After all others: its fault must not keep their space.
                     self.orphans.lock().add(ino);
                     goes_on = false;
                 }
@@ -190,7 +192,7 @@ impl VolumeCore {
         let Some(last) = last else {
             return goes_on;
         };
-        // What comes before it in the log is durable, too.
+        // All earlier batches in the log are durable, too.
         if let Err(error) = self.durable(last).await {
             tracing::error!(volume = %self.volume, %error, "deleting removed files failed; the next start goes on with it");
             return false;
@@ -202,8 +204,8 @@ impl VolumeCore {
         goes_on
     }
 
-    /// Deletes a removed inode: its extents in steps, then itself. It is gone when the ticket is durable; without one
-    /// the next start goes on with it.
+    /// Deletes a removed inode: its extents in steps, then the inode. It is gone when the ticket is durable; without
+    /// a ticket, the next start continues.
     pub(crate) async fn reap(self: &Arc<Self>, ino: Ino) -> Result<Option<Ticket>, FsError> {
         let mark = Key::orphan(ino);
         let is_marked = || {
@@ -214,7 +216,7 @@ impl VolumeCore {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
                 if !is_marked()? {
-                    // It was found by its mark and named by who removed it, and is gone.
+                    // The inode was found by its mark, added by the task that removed it, and is gone.
                     return Ok(None);
                 }
                 let mut batch = Batch::new();
@@ -223,13 +225,13 @@ impl VolumeCore {
             }
             Err(error) => return Err(error),
         };
-        // Found by its mark while somebody fills it. Who removes it is done when it can be locked.
+        // It was found by its mark while another task fills it. A task that removes it is done when the lock is free.
         if !inode.lock().removed || !is_marked()? {
             return Ok(None);
         }
         let mut at = 0;
         loop {
-            // On from where the last step ended: what it deleted is still to be stepped over there.
+            // On from the end of the last step: a scan from the start would step over the deleted keys.
             let (from, to) = Key::extents_past(ino, at);
             let mut extents: Vec<Extent> = Vec::new();
             self.scan_extents(View::Live, &from, &to, |extent| {
@@ -255,7 +257,7 @@ impl VolumeCore {
                 if last {
                     self.delete_inode(ino, &mut batch);
                     batch.delete(Key::orphan(ino));
-                    // Of one that never had a name there may be bytes in the journal still.
+                    // An inode that never had a name may still have bytes in the journal.
                     batch.fold(Fold {
                         ino,
                         start: 0,

@@ -1,9 +1,9 @@
-//! What an inode is called, from the root of its volume.
+//! The path of an inode, from the root of its volume.
 //!
-//! Owns: the way up from an inode by the name that it knows of. Must not know: who asks, and why.
+//! Owns: the way up from an inode by the name that it records. Must not know: the caller and its purpose.
 //!
-//! An inode has its directory and its place in it, so each name is one look at the metadata, whatever the size of the directory. For
-//! all names of files that have several, see [`Fs::paths_of`].
+//! An inode records its directory and its place in it, so each name is one read of the metadata, whatever the size of
+//! the directory. For all names of files that have several, see [`Fs::paths_of`].
 
 use cairn_base::Ino;
 
@@ -13,11 +13,12 @@ use crate::hidden::HIDDEN;
 use crate::types::FsError;
 use crate::volume::{Fs, meta_error};
 
-/// Directories on the way; metadata that is damaged may go in circles.
+/// Maximum depth of directories; corrupt metadata may have cycles.
 const DEPTH_MAX: usize = 4096;
 
 impl Fs {
-    /// The path of an inode (`/a/b`), that of the root being empty. `None`: it is gone, hidden, or known by a name that is gone.
+    /// The path of an inode (`/a/b`); the root's is empty. `None`: the inode is gone, hidden, or its recorded name is
+    /// gone.
     pub async fn path_of(&self, ino: Ino) -> Result<Option<Vec<u8>>, FsError> {
         let shared = &self.shared;
         let find = || {

@@ -12,7 +12,7 @@ pub const MODE_SET_GID: u32 = 0o2000;
 pub const MODE_STICKY: u32 = 0o1000;
 pub const MODE_MASK: u32 = 0o7777;
 
-/// What a permission check looks at.
+/// The attributes that a permission check needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Guarded {
     pub kind: FileKind,
@@ -23,7 +23,7 @@ pub struct Guarded {
 
 /// The bits of READ, WRITE and EXECUTE that `who` has.
 ///
-/// Root has all, but executes a file only if somebody may.
+/// Root has all, but may execute a file only if some user may.
 pub fn granted(who: &Credentials, file: Guarded) -> u32 {
     if who.is_root() {
         let executable = file.kind == FileKind::Directory || file.mode & 0o111 != 0;
@@ -48,9 +48,9 @@ pub fn require(who: &Credentials, file: Guarded, wanted: u32) -> Result<(), FsEr
     }
 }
 
-/// READ or WRITE of data over a protocol without open: the owner always may, because it may have
-/// opened the file before it took its own permission away (RFC 1813, section 4.4); a reader may
-/// also read what it may only execute, because its client has to fetch the pages to run them.
+/// Checks READ or WRITE of data over a protocol without open. The owner always may, because it may have opened the
+/// file before it took its own permission away (RFC 1813, section 4.4). A user that may only execute a file may also
+/// read it, because its client has to fetch the pages to run them.
 pub fn require_data(who: &Credentials, file: Guarded, wanted: u32) -> Result<(), FsError> {
     let mut has = granted(who, file);
     if who.uid == file.uid {
@@ -66,8 +66,8 @@ pub fn require_data(who: &Credentials, file: Guarded, wanted: u32) -> Result<(),
     }
 }
 
-/// Whether `who` may remove or replace `child` in `dir`, beyond writing to the directory: in a
-/// sticky directory only the owner of either may.
+/// Whether `who` may remove or replace `child` in `dir`, beyond writing to the directory: in a sticky directory only
+/// the owner of either may.
 pub fn require_unsticky(who: &Credentials, dir: Guarded, child: Guarded) -> Result<(), FsError> {
     if dir.mode & MODE_STICKY == 0 || who.is_root() || who.uid == child.uid || who.uid == dir.uid {
         Ok(())
@@ -76,8 +76,8 @@ pub fn require_unsticky(who: &Credentials, dir: Guarded, child: Guarded) -> Resu
     }
 }
 
-/// The mode of a file after somebody without privilege wrote to it or its owner was changed:
-/// set-uid goes, set-gid too unless it marks mandatory locking (no group execute).
+/// The mode of a file after an unprivileged user wrote to it or its owner was changed: clears set-uid, and set-gid
+/// unless it marks mandatory locking (no group execute).
 pub fn without_privilege_bits(mode: u32) -> u32 {
     let mode = mode & !MODE_SET_UID;
     if mode & 0o010 != 0 {

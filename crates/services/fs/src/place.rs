@@ -1,8 +1,8 @@
-//! Moves of shards, and the metadata that says where they are.
+//! Moves of shards, and the metadata that records their places.
 //!
 //! Owns: the order of a move's steps. A pointer enters the metadata only after the bytes it names are durable, and
-//! what it named before goes only after that is durable (Rule 3): copy, new place submitted, durable, old shard deleted.
-//! Must not know: why a shard moves, and in which order (`node`); how it is copied (`segment`).
+//! the old bytes are deleted only after the pointer is durable (Rule 3): copy, new place submitted, durable, old
+//! shard deleted. Must not know: why a shard moves, and in which order (`node`); how it is copied (`segment`).
 
 use std::sync::Arc;
 
@@ -13,25 +13,26 @@ use cairn_segment::{MoveError, Moved, Pace, ShardAt};
 
 use crate::volume::Fs;
 
-/// A shard whose new place the log was told of. Dropped before [`PlacedShard::finish`], nobody knows which place the
-/// metadata has: both files stay until the volume is opened again, and a sweep removes the one that is too many.
+/// A shard whose new place was submitted to the log. If this is dropped before [`PlacedShard::finish`], it is unknown
+/// which place the metadata has: both files stay until the volume is reopened, and a sweep removes the superfluous
+/// one.
 pub struct PlacedShard {
     meta: Arc<MetaStore>,
     ticket: Ticket,
     moved: Moved,
 }
 
-/// A shard that is at its new place and nowhere else.
+/// A shard that is only at its new place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedShard {
     pub segment: SegmentId,
-    /// Bytes that could not be had from anywhere.
+    /// Bytes that no disk or redundancy could provide.
     pub lost_bytes: u64,
 }
 
 impl Fs {
-    /// Makes a copy of a shard on another disk, or on the disk `to`, where nobody looks for it yet; [`Fs::place_shard`]
-    /// goes on from there. Errors as of [`cairn_segment::SegmentStore::move_shard_to`].
+    /// Makes a copy of a shard on another disk, or on the disk `to`, where no reader looks for it yet;
+    /// [`Fs::place_shard`] continues from there. Errors as of [`cairn_segment::SegmentStore::move_shard_to`].
     pub async fn copy_shard(
         &self,
         segment: SegmentId,
@@ -40,7 +41,7 @@ impl Fs {
         pace: &Pace,
     ) -> Result<Moved, MoveError> {
         let shared = &self.shared;
-        // Of an append that is not committed, or never will be: collecting garbage decides over it.
+        // The shard belongs to an append that is not committed, or never will be: garbage collection decides on it.
         if shared.meta.segment(segment).is_none() {
             return Err(MoveError::NotNow);
         }
@@ -52,10 +53,10 @@ impl Fs {
         shared.segments.move_shard_to(at, to, pace).await
     }
 
-    /// Tells the metadata of the new place of a shard. `None` if it is not taken: the segment is gone, the disk takes
-    /// no shards any more, or the metadata has ended; the copy is deleted then.
+    /// Submits the new place of a shard to the metadata. Returns `None`, and deletes the copy, if the place is
+    /// refused: the segment is gone, the disk takes no shards any more, or the metadata has ended.
     ///
-    /// Call with whatever keeps disks from leaving held, until the move has ended.
+    /// The caller holds the lock that keeps disks from leaving, until the move has ended.
     pub async fn place_shard(&self, moved: Moved) -> Option<PlacedShard> {
         let meta = &self.shared.meta;
         let info = moved.info();
@@ -67,7 +68,7 @@ impl Fs {
         batch.place_segment(info.id, info.disks);
         let ticket = meta.submit(batch);
         if ticket == Ticket::REFUSED {
-            // The metadata has ended, or ends: the log never sees this.
+            // The metadata has ended, or is ending: the log never has this place.
             moved.abandon().await;
             return None;
         }
@@ -88,8 +89,8 @@ impl PlacedShard {
         self.meta.durable(self.ticket).await
     }
 
-    /// Waits until the new place is durable; then readers go there, and the old shard is deleted. After an error
-    /// nobody knows what the log has, and both copies stay.
+    /// Waits until the new place is durable. Then readers go there, and the old shard is deleted. After an error the
+    /// state of the log is unknown, and both copies stay.
     pub async fn finish(self) -> Result<MovedShard, MetaError> {
         self.durable().await?;
         let moved = MovedShard {

@@ -1,8 +1,8 @@
-//! Holes in files: making them, and telling where they are.
+//! Holes in files: making them, and reporting where they are.
 //!
-//! Owns: that a hole is made in steps of bounded size, each of them whole after a crash. Must not know: who wants holes.
+//! Owns: a hole is made in steps of bounded size, each of them complete after a crash. Must not know: the caller.
 //!
-//! A hole takes no space and reads as zeros, so it is also how zeros are written.
+//! A hole takes no space and reads as zeros, so a write of zeros makes one, too.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::perm::{READ, WRITE, require_data};
 use crate::types::{Credentials, FsError};
 use crate::volume::{Fs, FsView, VolumeCore};
 
-/// Extents that one step removes, about.
+/// Approximate number of extents that one step removes.
 pub(crate) const PUNCH_EXTENTS_MAX: usize = 4096;
-/// Extents, and pieces in memory, that one look at the allocation of a file goes through.
+/// Extents, and pieces in memory, that one query of the allocation of a file visits.
 const LOOK_COUNT_MAX: usize = 1024;
 
-/// What a step of making a hole came to.
+/// The result of a step of making a hole.
 enum Step {
     /// There is a hole up to here.
     Done(u64, Ticket),
-    /// Bytes of the range are on their way into segments.
+    /// Bytes of the range are being written into segments.
     Wait(Vec<watch::Receiver<FlightResult>>),
 }
 
-/// A part of a file that is allocated throughout, or a hole throughout.
+/// A part of a file that is completely allocated, or completely a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub range: Range<u64>,
@@ -40,10 +40,10 @@ pub struct Allocation {
 }
 
 impl Fs {
-    /// Makes a hole of what the file has in `range`; what lies beyond its end is left out. Durable when answered.
+    /// Makes a hole of `range`; leaves out the part beyond the end of the file. Durable on return.
     ///
-    /// A large hole is made in steps: after a crash, the first part of it may be there alone. Readers and writers go on
-    /// meanwhile; a write that was answered before this call is gone, one that comes later stays.
+    /// A large hole is made in steps: after a crash, only its first part may be there. Readers and writers go on
+    /// meanwhile. A write that was acknowledged before this call is gone, a later one stays.
     pub async fn punch(
         &self,
         who: &Credentials,
@@ -60,7 +60,7 @@ impl Fs {
             let step = || shared.punch_some(who, &inode, at..range.end);
             match shared.reading(step).await? {
                 Step::Done(end, ticket) => {
-                    // Ever more batches must not wait in memory.
+                    // The number of batches that wait in memory must stay bounded.
                     if last != Ticket::NONE && end < range.end {
                         shared.outcome(last).await?;
                     }
@@ -69,7 +69,7 @@ impl Fs {
                 }
                 Step::Wait(flights) => {
                     for mut done in flights {
-                        // Whatever became of it: it is not under way any more. One that failed left its bytes dirty.
+                        // The result does not matter: the flight has ended. A failed one left its bytes dirty.
                         let _ = done.wait_for(Option::is_some).await;
                     }
                 }
@@ -83,8 +83,8 @@ impl Fs {
 }
 
 impl FsView {
-    /// Where `range` of the file is allocated: parts one after the other from the start of the range on, unlike their
-    /// neighbours, not necessarily to the end of it. Empty only for an empty range.
+    /// The allocation of `range`: contiguous parts from the start of the range on, each unlike its neighbours, not
+    /// necessarily up to the end. Empty only for an empty range.
     pub async fn allocation(
         &self,
         who: &Credentials,
@@ -155,7 +155,7 @@ impl VolumeCore {
         if !planted::is(Bug::HoleForgetsJournal) {
             fold_journal(ino, &state, &range, &mut batch);
         }
-        // Unstable bytes may have been what made the file so long.
+        // Unstable bytes may have set the end of the file.
         state.stable_size_bytes = state.stable_size_bytes.max(range.end);
         state.touch_mtime(self.now());
         state.sequence += 1;
@@ -177,7 +177,7 @@ impl VolumeCore {
         require_regular(&state)?;
         require_data(who, state.guarded(), READ)?;
         let mut parts: Vec<Range<u64>> = Vec::new();
-        // What was looked at ends here.
+        // The checked range ends here.
         let mut end = range.end;
         if state.record.used_bytes > 0 {
             let (from, _) = Key::extents_past(inode.ino, range.start);
@@ -210,7 +210,7 @@ impl VolumeCore {
     }
 }
 
-/// Allocated parts in any order, cut to `range`, joined, with the holes between them.
+/// Cuts allocated parts, in any order, to `range`, joins them, and adds the holes between them.
 fn joined(mut parts: Vec<Range<u64>>, range: &Range<u64>) -> Vec<Allocation> {
     parts.sort_unstable_by_key(|part| part.start);
     let mut found: Vec<Allocation> = Vec::new();
@@ -235,7 +235,7 @@ fn joined(mut parts: Vec<Range<u64>>, range: &Range<u64>) -> Vec<Allocation> {
     found
 }
 
-/// What the journal has in a range that others replace must not come back after a crash.
+/// Journaled bytes in a range that newer bytes replace must not come back after a crash.
 pub(crate) fn fold_journal(ino: Ino, state: &State, range: &Range<u64>, batch: &mut Batch) {
     if state.journal_last.0 > 0 {
         batch.fold(Fold {
@@ -251,7 +251,7 @@ pub(crate) fn has_bytes_in(
     runs: &std::collections::BTreeMap<u64, Run>,
     range: &Range<u64>,
 ) -> bool {
-    // They do not overlap one another: the last that begins before the end reaches furthest.
+    // Runs do not overlap: the last that begins before the end reaches furthest.
     let last = runs.range(..range.end).next_back();
     last.is_some_and(|(start, run)| start + run.data.len() as u64 > range.start)
 }
@@ -271,9 +271,9 @@ mod tests {
 
     struct Case {
         name: &'static str,
-        /// Starts and ends of what is allocated.
+        /// Starts and ends of allocated parts.
         parts: &'static [(u64, u64)],
-        /// Ends of what is told, and whether it is allocated.
+        /// Ends of the reported parts, and whether each is allocated.
         want: &'static [(u64, bool)],
     }
 

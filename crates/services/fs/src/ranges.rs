@@ -1,11 +1,12 @@
 //! A set of bytes of a file, as ranges.
 //!
-//! Owns: that its ranges neither overlap nor touch, and how many bytes they are. Must not know: what they are of.
+//! Owns: its ranges neither overlap nor touch, and the number of their bytes is known. Must not know: the meaning of
+//! the bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ends by starts.
+/// The end of each range, by its start.
 #[derive(Debug, Default)]
 pub(crate) struct RangeSet {
     ranges: BTreeMap<u64, u64>,
@@ -13,18 +14,18 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// Bytes in it.
+    /// The number of bytes in the set.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// Adds what of `range` is not in it.
+    /// Adds the bytes of `range` that are not in the set.
     pub fn add(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
         let Range { mut start, mut end } = range;
-        // What overlaps it or touches it becomes a part of it.
+        // Ranges that overlap it or touch it are merged into it.
         while let Some((other_start, other_end)) = self.last_from(..=end) {
             if other_end < start {
                 break;
@@ -36,7 +37,7 @@ impl RangeSet {
         self.put(start, end);
     }
 
-    /// Removes what of `range` is in it.
+    /// Removes all bytes of `range` from the set.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -56,7 +57,7 @@ impl RangeSet {
         }
     }
 
-    /// The last of those that begin in `starts`.
+    /// The last of the ranges that begin in `starts`.
     fn last_from(&self, starts: impl std::ops::RangeBounds<u64>) -> Option<(u64, u64)> {
         let last = self.ranges.range(starts).next_back();
         last.map(|(start, end)| (*start, *end))

@@ -21,21 +21,21 @@ use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, VolumeCore};
 
-/// The directories that a name goes from and comes to, which may be one.
+/// The directories that a name moves from and to, which may be one.
 type Both = (Wcc, Wcc);
 
-/// Who moves a name, and what becomes of the file by that.
+/// The mover of a name, and the effect on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mover {
-    /// What is retained stays where it is.
+    /// Retained files stay in their places.
     Client,
-    /// Whoever keeps previous versions: the file becomes one, or is none any more.
+    /// The keeper of previous versions: the file becomes a version, or stops being one.
     Versions { is_frozen: bool },
 }
 
 impl Fs {
-    /// Moves the name of a file to where previous versions are kept, or back, and replaces what is there. With `is_frozen`
-    /// nobody can change the file from then on. What is retained can be moved so, and not be replaced.
+    /// Moves the name of a file to the place of previous versions, or back, and replaces a file there. With
+    /// `is_frozen`, nobody can change the file from then on. A retained file can be moved so, but not replaced.
     pub async fn move_version(
         &self,
         who: &Credentials,
@@ -46,7 +46,8 @@ impl Fs {
         self.move_version_if(who, from, to, is_frozen, None).await
     }
 
-    /// The same; with `only`, of a file that has not changed since it was looked at: else [`FsError::NotSync`].
+    /// Moves a version as [`Self::move_version`] does; with `only`, only a file that has not changed since the caller
+    /// read its state: otherwise fails with [`FsError::NotSync`].
     pub async fn move_version_if(
         &self,
         who: &Credentials,
@@ -63,7 +64,7 @@ impl Fs {
         self.shared.settle(done).await.map(|_| ())
     }
 
-    /// Moves a name, replacing what is at the target if that is allowed (POSIX rename).
+    /// Moves a name, and replaces the target if that is allowed (POSIX rename).
     pub async fn rename(
         &self,
         who: &Credentials,
@@ -122,8 +123,8 @@ impl VolumeCore {
                 },
                 None => None,
             };
-            // Moves of directories between parents are one at a time: what is above the target
-            // cannot change while it is checked.
+            // Only one directory moves between parents at a time: the directories above the target cannot change
+            // during the check.
             let is_dir = source.kind == InodeKind::Directory;
             if is_dir {
                 self.require_loose(from_dir)?;
@@ -215,7 +216,7 @@ impl VolumeCore {
             }
         }
         if is_dir && across {
-            // Its `..` changes, which is a write to it.
+            // The directory's `..` changes, which is a write to it.
             if granted(who, moved_guard) & WRITE == 0 {
                 return Err(FsError::AccessDenied);
             }
@@ -238,7 +239,7 @@ impl VolumeCore {
         if let Some(replaced) = m.replaced
             && !moves
         {
-            // It may fail, so it comes before anything has changed.
+            // This can fail, so it comes before any change.
             self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
         }
         let kept = kept.map(|(prepared, ready, ino)| {
@@ -266,14 +267,15 @@ impl VolumeCore {
                 entry.cookie
             }
             None if across => change.add(state, m.to_name, m.moved.ino, m.source.kind),
-            // Its place in the directory stays: who renames what is listed would else never come to the end.
+            // The entry keeps its place in the directory: otherwise a client that renames each listed entry would
+            // never reach the end.
             None => {
                 state.record.entry_count += 1;
                 change.replace(m.to_name, m.moved.ino, m.source.kind, m.source.cookie);
                 m.source.cookie
             }
         };
-        // A directory that comes adds a link; one that it replaces takes its own away.
+        // A directory that arrives adds a link; one that it replaces removes its own.
         if is_dir && m.replaced.is_none() {
             state.record.nlink += 1;
         }
@@ -329,8 +331,8 @@ impl VolumeCore {
         Ok(Changed::Done(((from, to), ticket)))
     }
 
-    /// What is kept of a move: the file that it replaces; or the one that moves, if its client removes it so. `Err`: where it goes
-    /// has to be found out first.
+    /// The file that a move keeps: the replaced one, or the moved one if its client removes it so. `Err`: its place
+    /// has to be prepared first.
     #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
     fn kept_by_move<'a>(
         &self,
@@ -363,7 +365,7 @@ impl VolumeCore {
         }
     }
 
-    /// The tree that what moves comes to, if that is another one. A directory stays in its tree.
+    /// The new tree of the moved inode, if it changes trees. A directory stays in its tree.
     fn tree_of_moved(
         &self,
         m: &Move<'_>,
@@ -379,11 +381,11 @@ impl VolumeCore {
             return Ok(None);
         }
         if record.nlink > 1 {
-            // It would have names in two trees.
+            // The file would have names in two trees.
             if m.is_other_tree {
                 return Err(FsError::CrossTree);
             }
-            // It counts for another name of its.
+            // The inode counts in the tree of another name.
             if !self.quotas.is_counting() {
                 return Ok(None);
             }
@@ -394,7 +396,7 @@ impl VolumeCore {
         Ok(Some(tree))
     }
 
-    /// Fails when directories of `dir` keep their places. The directory that moves is looked at by itself.
+    /// Fails if directories of `dir` must keep their places. The caller checks the moved directory itself.
     fn require_loose(&self, dir: Ino) -> Result<(), FsError> {
         let (root, hidden) = (ROOT.in_branch(dir.branch()), HIDDEN.in_branch(dir.branch()));
         let mut at = dir;
@@ -436,13 +438,13 @@ struct Move<'a> {
     target: Option<&'a DirentRecord>,
     moved: &'a Arc<Inode>,
     replaced: Option<&'a Arc<Inode>>,
-    /// Between directories of two trees.
+    /// The directories are in two trees.
     is_other_tree: bool,
     keep: Keep<'a>,
-    /// What is replaced or removed may have to be kept.
+    /// The replaced or removed file may have to be kept.
     is_wanted: bool,
-    /// Its client removes what moves.
+    /// The client removes the moved file.
     is_removed: bool,
-    /// Where it is kept.
+    /// The folder that keeps the file.
     folder: Option<&'a Arc<Inode>>,
 }

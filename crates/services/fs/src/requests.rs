@@ -1,11 +1,11 @@
 //! Requests that were done before the volume was opened here: by an earlier owner, or before a restart.
 //!
-//! Owns: which of them are kept, and for how long they are looked for.
-//! Must not know: what a client sends, what it is answered.
+//! Owns: which of them are kept, and how long they are searched. Must not know: the contents of requests and replies.
 //!
-//! A change carries its request in its own batch, so that one is there exactly if the other is. A client that got no reply
-//! sends it again, to whoever serves the volume then, and must not be told that a name is gone which it removed itself.
-//! While the volume stays open the edge's own memory knows that; this is for what it forgot.
+//! A change stores its request in its own batch, so the request is stored if and only if the change is. A client that
+//! got no reply repeats the request to the node that then serves the volume. It must not be told that a name is gone
+//! which it removed itself. While the volume stays open, the edge's own memory knows that; this module covers
+//! requests that the edge has forgotten.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +18,12 @@ use parking_lot::Mutex;
 
 use crate::types::{Credentials, RequestId};
 
-/// So many are kept, the last ones: more than are under way at any time, which is what clients may send again.
+/// The number of kept requests, the last ones: more than are ever in progress, which are those that clients may repeat.
 pub const REQUESTS_KEPT: u16 = 8192;
-/// After the volume was opened they are looked for so long. Clients send again within a minute; much later the same number
-/// may be another request's.
+/// Requests are searched for so long after the volume was opened. Clients repeat a request within a minute; much
+/// later another request may have the same number.
 const LOOKED_FOR: Duration = Duration::from_secs(300);
-/// Read at a time.
+/// Keys that are read at a time.
 const SCAN_MAX: usize = 1024;
 
 pub(crate) struct Requests {
@@ -33,7 +33,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Reads those of earlier lives.
+    /// Reads the requests from before this opening.
     pub fn open(env: &Env, meta: &MetaStore) -> Result<Self, MetaError> {
         let (mut from, to) = Key::requests();
         let (mut next, mut earlier) = (0, HashMap::new());
@@ -56,13 +56,13 @@ impl Requests {
         })
     }
 
-    /// Has a batch say that it does what somebody asked for, and on which inode.
+    /// Adds a client's request, and the inode it is about, to the batch that fulfils it.
     pub fn note(&self, batch: &mut Batch, who: &Credentials, ino: Ino) {
         let Some(RequestId(id)) = who.request else {
             return;
         };
         let sequence = self.next.fetch_add(1, Ordering::Relaxed);
-        // It fits: it is below the number of those that are kept.
+        // It fits: it is below [`REQUESTS_KEPT`].
         let slot = (sequence % u64::from(REQUESTS_KEPT)) as u16;
         let record = RequestRecord { id, sequence, ino };
         batch.put(Key::request(slot), record.encode());

@@ -1,19 +1,22 @@
-//! Files whose space is set aside: what others write leaves them what they need yet.
+//! Files with reserved space: the writes of others leave them the space that they still need.
 //!
-//! Owns: which files these are, how much each of them needs, and that it is so over a restart. Must not know: what a LUN is.
+//! Owns: which files have a reservation, how much each of them needs, and that this survives a restart. Must not
+//! know: LUNs.
 //!
-//! A file needs the bytes of its size that it does not have. As long as there are snapshots it needs all of them again: each
-//! byte that is overwritten stays for a snapshot. So a snapshot is refused for which there is no room beside that. A reserved
-//! file shares its records with no other, which would keep them as a snapshot does.
+//! A file needs the bytes of its size that it does not have. As long as there are snapshots, it needs all bytes
+//! again: each overwritten byte stays for a snapshot. So a snapshot is refused if there is no room for that. A
+//! reserved file shares its records with no other file, since the other would keep them as a snapshot does.
 //!
-//! What is overwritten is garbage until it is collected: as much as there may be of that in the volume is set aside, too.
+//! Overwritten bytes are garbage until they are collected: the reservation includes as much as the allowed garbage of
+//! the volume.
 //!
-//! What all volumes of a server need is in [`crate::DirtyBudget`], in bytes on disks, and is taken off what each of them finds free. Only
-//! the file itself may use it. Quotas count it as pending.
+//! The needs of all volumes of a server are in [`crate::DirtyBudget`], in bytes on disks, and are subtracted from the
+//! free space that each of them sees. Only the file itself may use its reservation. Quotas count it as pending.
 //!
-//! Where others fill the same disks, they leave it free as well ([`Claims`](crate::Claims)). More is promised in this order: there is
-//! room for it, others leave it free from now on, there still is room, it is kept. What others had acknowledged before is in their
-//! memory, and taken off what is free.
+//! Where other nodes fill the same disks, they leave it free as well ([`Claims`](crate::Claims)). A larger
+//! reservation is granted in this order: there is room for it, the other nodes leave it free from now on, there still
+//! is room, it is stored. Bytes that other nodes had acknowledged before are in their memory, and are subtracted from
+//! the free space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,25 +35,25 @@ use crate::quota::owner_of;
 use crate::types::{Credentials, FsError, XattrMode};
 use crate::volume::{Fs, VolumeCore, meta_error};
 
-/// Of the hidden folder: version, then the number of each file and its bytes, u64 each.
+/// An attribute of the hidden folder: version, then the number of each file and its bytes, u64 each.
 const KEY: &[u8] = b"user.reserved";
 const VERSION: u8 = 1;
-/// Files of one volume.
+/// Maximum number of reserved files of one volume.
 pub const RESERVED_FILES_MAX: usize = 4000;
-/// What is set aside beside the files of a volume, and as much as there may be garbage in it: what is overwritten is garbage until
-/// it is collected, which takes a while and comes in whole segments.
+/// Reserved beside the bytes of the files and the allowed garbage: overwritten bytes are garbage until they are
+/// collected, which takes a while and comes in whole segments.
 const SLACK_BYTES: u64 = 64 << 20;
-/// After a snapshot began all bytes are needed again for so long, whether or not it is there yet.
+/// After a snapshot began, all bytes are needed again for so long, whether or not it exists yet.
 const SNAPSHOT_COMES_MILLIS: u64 = 60_000;
 
-/// What is set aside for one file.
+/// The reservation of one file.
 #[derive(Debug)]
 pub(crate) struct Reserved {
-    /// Its size, of which it needs what it does not have.
+    /// Its size; the file needs the part that it does not have.
     bytes: AtomicU64,
-    /// What it does not have of them; changed under the file's lock.
+    /// The part of the size that the file does not have; changed under the file's lock.
     left: AtomicU64,
-    /// What it was counted with when others were told last.
+    /// The amount for this file at the last report to the budget.
     told: AtomicU64,
 }
 
@@ -63,7 +66,7 @@ impl Reserved {
         })
     }
 
-    /// Follows a change of what the file has; returns what it does not have.
+    /// Follows a change of the file's used bytes; returns the part that it does not have.
     pub fn follow(&self, used_bytes: u64, is_removed: bool) -> u64 {
         let left = match is_removed {
             true => 0,
@@ -84,24 +87,24 @@ impl Reserved {
     }
 }
 
-/// Files that ask for space, and what each has.
+/// Reserved files, and the state of each.
 type Files = BTreeMap<Ino, (Arc<Inode>, Arc<Reserved>)>;
 
 /// The reserved files of a volume.
 #[derive(Default)]
 pub(crate) struct Reservations {
     files: RwLock<Files>,
-    /// One change at a time.
+    /// Held by one change at a time.
     turn: tokio::sync::Mutex<()>,
-    /// What the files come to need, while that is not sure yet; 0: nothing more. Changed by who has the turn.
+    /// The need of a change that is not certain yet; 0: there is none. Changed by the holder of the turn.
     claimed: AtomicU64,
-    /// Until then all bytes are needed, on the monotonic clock.
+    /// Until this time, on the monotonic clock, all bytes are needed.
     whole_until_millis: AtomicU64,
-    /// What others were told last that is set aside for garbage of these files.
+    /// The reservation for garbage of these files at the last report to the budget.
     slack_told: AtomicU64,
 }
 
-/// Has [`Reservations::claimed`] count for as long as it is there.
+/// Counts in [`Reservations::claimed`] until it is dropped.
 struct Claimed<'a>(&'a Reservations);
 
 impl Drop for Claimed<'_> {
@@ -110,25 +113,25 @@ impl Drop for Claimed<'_> {
     }
 }
 
-/// Bytes on disks that so many bytes of files take under a code.
+/// Bytes on disks that so many bytes of files take under an erasure code.
 fn on_disks(bytes: u64, code: Code) -> u64 {
     let taken = u128::from(bytes) * u128::from(code.total()) / u128::from(code.data());
     u64::try_from(taken).unwrap_or(u64::MAX)
 }
 
-/// Bytes of files under a code for which so many bytes on disks are taken.
+/// Bytes of files under an erasure code that take so many bytes on disks.
 fn of_files(bytes_on_disks: u64, code: Code) -> u64 {
     let taken = u128::from(bytes_on_disks) * u128::from(code.data());
     u64::try_from(taken.div_ceil(u128::from(code.total()))).unwrap_or(u64::MAX)
 }
 
 impl Fs {
-    /// Sets space aside for a regular file of the volume itself, as many bytes as it may come to have, or changes how many. Durable
-    /// when answered.
+    /// Reserves space for a regular file of the volume itself: as many bytes as the file may have. Also changes a
+    /// reservation. Durable on return.
     ///
-    /// [`FsError::NoSpace`] and [`FsError::QuotaExceeded`]: there is not so much, beside what is set aside for others;
-    /// [`FsError::NotSupported`] in a clone of a volume, and for another kind of file; [`FsError::Unreachable`]: others who fill the
-    /// disks cannot be told now.
+    /// [`FsError::NoSpace`] and [`FsError::QuotaExceeded`]: there is not enough space beside the reservations of
+    /// others; [`FsError::NotSupported`] in a clone of a volume, and for another kind of file;
+    /// [`FsError::Unreachable`]: another node that fills the disks cannot be reached now.
     pub async fn reserve(&self, ino: Ino, bytes: u64) -> Result<(), FsError> {
         let shared = &self.shared;
         if !self.branch().is_main() {
@@ -160,7 +163,7 @@ impl Fs {
         shared.require_unreserved(more_in_all)?;
         let _claimed = shared.claim(more_in_all).await?;
         shared.require_unreserved(0)?;
-        // Counted until the file itself is.
+        // Counted until the file's own reservation counts.
         let _room = shared.room_of(owner, more)?;
         shared.note_reserved(&inode, Some(reserved));
         if let Err(error) = self.keep_reservations().await {
@@ -170,7 +173,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets nothing aside for a file any more. The file may be gone.
+    /// Ends the reservation of a file. The file may be gone.
     pub async fn unreserve(&self, ino: Ino) -> Result<(), FsError> {
         let _turn = self.shared.reservations.turn.lock().await;
         let known = self.shared.reservations.files.read().get(&ino).cloned();
@@ -182,16 +185,17 @@ impl Fs {
         self.keep_reservations().await
     }
 
-    /// The bytes that are set aside for a file, what it has of them included; 0: none.
+    /// The bytes reserved for a file, with those that it has; 0: none.
     pub fn reserved_bytes(&self, ino: Ino) -> u64 {
         let files = self.shared.reservations.files.read();
         let found = files.get(&ino);
         found.map_or(0, |(_, reserved)| reserved.bytes.load(Ordering::Relaxed))
     }
 
-    /// Bytes on disks that files of this volume may take yet of what is set aside for them, or is about to be.
+    /// Bytes on disks that files of this volume may still take from their reservations, or from those that are being
+    /// made.
     pub fn reserved_on_disks(&self) -> u64 {
-        // Without a code nothing is written.
+        // Without an erasure code nothing is written.
         if let Ok(code) = self.shared.code() {
             self.shared.tell_reserved(code);
         }
@@ -212,7 +216,7 @@ impl Fs {
 }
 
 impl VolumeCore {
-    /// Takes up what was kept, before anything is served.
+    /// Loads the stored reservations, before anything is served.
     pub(crate) fn load_reservations(&self) -> Result<(), FsError> {
         let hidden = match self.own_inode(HIDDEN) {
             Ok(_) => HIDDEN,
@@ -227,7 +231,7 @@ impl VolumeCore {
         for (ino, bytes) in decode(value)? {
             match self.own_inode(ino) {
                 Ok(inode) => self.note_reserved(&inode, Some(Reserved::new(bytes))),
-                // It was removed, and nobody came to say so.
+                // The file was removed, and nobody ended its reservation.
                 Err(FsError::Stale) => {}
                 Err(error) => return Err(error),
             }
@@ -257,7 +261,7 @@ impl VolumeCore {
         self.reservations.files.read().contains_key(&ino)
     }
 
-    /// Whether bytes that are overwritten stay: there are snapshots, or what is left of them, or one comes.
+    /// Whether overwritten bytes stay: there are snapshots, or remains of them, or one is being taken.
     fn keeps_what_is_overwritten(&self) -> bool {
         let now = self.env.clock.monotonic().as_millis();
         let until = self.reservations.whole_until_millis.load(Ordering::Relaxed);
@@ -266,14 +270,15 @@ impl VolumeCore {
             || !self.meta.deleted_snapshots().is_empty()
     }
 
-    /// Says what reserved files of this volume need, for all volumes of the server. `code`: that of the volume.
+    /// Reports the needs of this volume's reserved files to the budget of all volumes of the server. `code`: the
+    /// volume's erasure code.
     pub(crate) fn tell_reserved(&self, code: Code) {
         let claimed = self.reservations.claimed.load(Ordering::Relaxed);
         let needed = self.needed_bytes().max(claimed);
         self.dirty.set_reserved(on_disks(needed, code));
     }
 
-    /// What the reserved files of this volume need, and what may be garbage of them; 0: there are none.
+    /// The need of this volume's reserved files and of their garbage; 0: there are none.
     fn needed_bytes(&self) -> u64 {
         let files = self.reservations.files.read();
         match files.is_empty() {
@@ -293,8 +298,8 @@ impl VolumeCore {
         }
     }
 
-    /// Counts so many more bytes as set aside, until what this returns is dropped, and has others leave them free. Whoever calls it
-    /// has the turn.
+    /// Counts so many more bytes as reserved until the returned guard is dropped, and makes other nodes leave them
+    /// free. The caller holds the turn.
     async fn claim(&self, more: u64) -> Result<Claimed<'_>, FsError> {
         let code = self.code()?;
         let needed = self.needed_bytes().saturating_add(more);
@@ -308,14 +313,14 @@ impl VolumeCore {
         Ok(claimed)
     }
 
-    /// What overwriting reserved files may take before it comes back.
+    /// The space that overwrites of reserved files may take until it is collected.
     fn slack_bytes(&self) -> u64 {
         let live_bytes = self.meta.segment_totals().live_bytes;
         let allowed_bytes = self.limits(live_bytes).0.allowed_bytes;
         allowed_bytes.saturating_add(SLACK_BYTES)
     }
 
-    /// Room under a code, without what is set aside.
+    /// Room under an erasure code, without reservations.
     pub(crate) fn usable(&self, code: Code) -> UsableSpace {
         let mut usable = self.segments.usable(code);
         let unflushed = self.dirty.budget().unflushed_bytes();
@@ -324,12 +329,12 @@ impl VolumeCore {
         usable
     }
 
-    /// What is set aside for files of all volumes, as bytes of files under a code.
+    /// Reservations for files of all volumes, as bytes of files under an erasure code.
     pub(crate) fn reserved_under(&self, code: Code) -> u64 {
         of_files(self.dirty.budget().reserved_bytes(), code)
     }
 
-    /// Refuses to set so many more bytes aside if they are not there.
+    /// Refuses to reserve so many more bytes if there is no room.
     fn require_unreserved(&self, more: u64) -> Result<(), FsError> {
         let code = self.code()?;
         self.tell_reserved(code);
@@ -343,7 +348,7 @@ impl VolumeCore {
         }
     }
 
-    /// Refuses a snapshot after which reserved files could not be overwritten as a whole.
+    /// Refuses a snapshot after which reserved files could not be overwritten completely.
     pub(crate) async fn require_room_for_snapshot(&self) -> Result<(), FsError> {
         if self.reservations.files.read().is_empty() {
             return Ok(());
@@ -353,7 +358,7 @@ impl VolumeCore {
         self.require_unreserved(more)?;
         let _claimed = self.claim(more).await?;
         self.require_unreserved(0)?;
-        // Others must not take it before the snapshot is there.
+        // Other writers must not take the space before the snapshot exists.
         let now = u64::try_from(self.env.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
         let until = now.saturating_add(SNAPSHOT_COMES_MILLIS);
         let whole_until = &self.reservations.whole_until_millis;
@@ -362,7 +367,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// How much more the reserved files need once what is overwritten stays.
+    /// The additional need of the reserved files once overwritten bytes stay.
     fn needed_more_when_kept(&self) -> u64 {
         let files = self.reservations.files.read();
         let is_kept = self.keeps_what_is_overwritten();
@@ -373,8 +378,8 @@ impl VolumeCore {
         more.fold(0, u64::saturating_add)
     }
 
-    /// Whether a write to a reserved file may begin. It uses what is set aside for it; what is garbage yet comes back, and
-    /// is waited for: [`FsError::TryLater`].
+    /// Checks whether a write to a reserved file may begin. It uses the file's reservation. If that is still garbage,
+    /// it comes back later: [`FsError::TryLater`].
     pub(crate) fn require_reserved_space(
         &self,
         reserved: &Reserved,
@@ -442,7 +447,7 @@ mod tests {
         let code = Code::new(4, 2).unwrap();
         assert_eq!(on_disks(4096, code), 6144);
         assert_eq!(of_files(6144, code), 4096);
-        // Never less than what is set aside.
+        // Never less than the reservation.
         assert_eq!(of_files(1, code), 1);
         assert_eq!(of_files(u64::MAX, Code::new(1, 0).unwrap()), u64::MAX);
     }

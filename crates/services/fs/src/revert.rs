@@ -1,15 +1,16 @@
-//! A whole volume becomes what a snapshot of it shows.
+//! Rollback: a whole volume gets the contents of a snapshot again.
 //!
-//! Owns: that nobody ever sees a part of it, that it goes on after a crash, that space and quotas are right afterwards.
-//! Must not know: who wants it, how a volume is closed and opened again.
+//! Owns: no client ever sees a part of it, it continues after a crash, space and quotas are right afterwards. Must
+//! not know: the caller, how a volume is closed and opened again.
 //!
-//! One commit decides it: the snapshot is marked when nothing of the volume is served any more, and all of it is in the
-//! metadata. Whoever opens the volume next finds the mark, and does this before anybody sees the volume: it costs as much as
-//! changed since the snapshot. What it does are changes as any other. So what the volume was before goes to the history if
-//! another snapshot sees it, and a file that comes back shares its records with the snapshot.
+//! One commit decides it: the snapshot is marked when nothing of the volume is served any more, and all changes are
+//! in the metadata. The next opening of the volume finds the mark, and does the rollback before any client sees the
+//! volume; the cost is in proportion to the changes since the snapshot. Its steps are ordinary changes. So if another
+//! snapshot sees the former contents, they go to the history, and a restored file shares its records with the
+//! snapshot.
 //!
-//! First what is new goes, what leads to it last; then what the snapshot has and the volume has not, or has otherwise, is put
-//! back, by its mark in the history. Each step can be done again: a crash leaves a beginning of them.
+//! First new entries are removed, and the names that lead to them last. Then entries that the volume lost or changed
+//! are put back, by their marks in the history. Each step can be repeated: a crash leaves the first steps done.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -38,25 +39,25 @@ use crate::xattr::listed_len_bytes;
 const READ_MAX: usize = 1024;
 /// A batch is submitted when it has so many bytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// Deepest directory.
+/// Maximum depth of directories.
 const DEPTH_MAX: usize = 64 << 10;
 
-/// What a restored volume gave up and got.
+/// The result of a rollback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reverted {
-    /// Keys of the metadata that went or were put back.
+    /// Keys of the metadata that were removed or put back.
     pub keys: u64,
-    /// Files and directories that were new.
+    /// Files and directories that were new, and were removed.
     pub removed_inodes: u64,
-    /// That are as they were again, or there again.
+    /// Files and directories that were changed or removed, and were put back.
     pub restored_inodes: u64,
 }
 
 impl Fs {
-    /// Closes the volume so that it is what the snapshot of this generation shows when it is opened again. What it is now is
-    /// kept as a snapshot named `keep`, if that is given.
+    /// Closes the volume, so that its next opening rolls it back to the snapshot of this generation. If `keep` is
+    /// given, its present contents are kept as a snapshot of that name.
     ///
-    /// After an error the volume is closed, too, and stays as it is.
+    /// After an error the volume is closed, too, and keeps its contents.
     pub async fn close_to_restore(
         &self,
         generation: Generation,
@@ -75,7 +76,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Nothing of the volume is served any more, and all of it is in the metadata.
+    /// Nothing of the volume is served any more, and all changes are in the metadata.
     async fn decide(
         &self,
         generation: Generation,
@@ -100,7 +101,7 @@ impl Fs {
     }
 }
 
-/// Makes a volume that is to be restored what the snapshot shows; before anything else is read of it. `None` if none is to be.
+/// Does the decided rollback of a volume, before any other read of it. `None` if none was decided.
 pub(crate) async fn carry_out(
     meta: &Arc<MetaStore>,
     now: Timestamp,
@@ -114,7 +115,7 @@ pub(crate) async fn carry_out(
         snapshot,
         "the volume is being restored; it is served when that is done"
     );
-    // What is left there is of files that were removed: it must not come to those that come back.
+    // The remaining journal entries are of removed files: they must not reach the restored ones.
     let mut left: Vec<Ino> = journal.drain(..).map(|entry| entry.ino).collect();
     left.sort_unstable();
     left.dedup();
@@ -165,29 +166,30 @@ struct Reverting {
     now: Timestamp,
     batch: Batch,
     last: Ticket,
-    /// Directories that users do not see: what is set there stays as it is.
+    /// Directories that users do not see: their attributes stay.
     kept: FxHashSet<Ino>,
-    /// Those of them in the hidden folder that the snapshot does not have. They stay, and are empty.
+    /// Such directories in the hidden folder that the snapshot does not have. They stay, and are emptied.
     kept_new: FxHashSet<Ino>,
-    /// Directories that have limits for those in them.
+    /// Directories with quotas.
     limited: FxHashSet<Ino>,
     /// The next sequence numbers of directories that get names back.
     cookies_next: FxHashMap<Ino, u64>,
     done: Reverted,
 }
 
-/// A directory of which names go.
+/// A directory whose names are being removed.
 struct Emptying {
     dir: Ino,
-    /// The sequence number of the next of them.
+    /// The sequence number of its next name to check.
     next: u64,
-    /// It goes, too.
+    /// Whether the directory is removed, too.
     goes: bool,
 }
 
 impl Reverting {
-    /// The hidden folder and those in it: schedules, who may reach LUNs, what is allowed in buckets. Also what the snapshot does
-    /// not have of them: a volume does not go back to a time when it asked for no secrets.
+    /// Finds the hidden folder and the folders in it: schedules, clients that may use LUNs, permissions of buckets.
+    /// Also those that the snapshot does not have: a rollback must not return to a time when the volume asked for no
+    /// secrets.
     async fn find_kept(&mut self) -> Result<(), FsError> {
         self.kept.insert(HIDDEN);
         let (from, to) = Key::cookies_after(HIDDEN, 0);
@@ -210,7 +212,7 @@ impl Reverting {
         Ok(())
     }
 
-    /// Removes what the snapshot does not have.
+    /// Removes the entries that the snapshot does not have.
     async fn remove_new(&mut self) -> Result<(), FsError> {
         self.empty_new_hidden().await?;
         let mut at = None;
@@ -225,10 +227,10 @@ impl Reverting {
                 self.remove_other_name(&version).await?;
             }
         }
-        // What goes must not be found, and given back, once more.
+        // Removed entries must not be found, and freed, a second time.
         self.submit().await?;
         self.remove_other_extents().await?;
-        // Those without a name.
+        // Inodes without a name.
         let (from, to) = Key::orphans();
         for key in self.new_keys(&from, &to).await? {
             let Ok(KeyKind::Orphan(ino)) = key.kind() else {
@@ -237,7 +239,7 @@ impl Reverting {
             match self.shown_inode(ino).await? {
                 Some(_) => {
                     self.delete(key);
-                    // Nobody had got to them yet: it comes back to nobody's use.
+                    // The reaper had not reached it yet: it comes back as an orphan.
                     let (from, to) = Key::xattrs(ino);
                     for (key, _) in self.scan(&from, &to, usize::MAX).await? {
                         if is_access(&key) {
@@ -251,7 +253,7 @@ impl Reverting {
         self.submit().await
     }
 
-    /// A hidden folder, and folders in it, that the snapshot does not have stay, and nothing else is in them.
+    /// Empties the hidden folder, and folders in it, that the snapshot does not have; these folders stay.
     async fn empty_new_hidden(&mut self) -> Result<(), FsError> {
         if self.shown_inode(HIDDEN).await?.is_none() {
             self.empty_kept(HIDDEN).await?;
@@ -280,16 +282,16 @@ impl Reverting {
         Ok(())
     }
 
-    /// How many folders stay in a directory that the snapshot does not have there.
+    /// The number of folders that stay in a directory although the snapshot does not have them.
     fn kept_new_in(&self, dir: Ino) -> u32 {
         match dir == HIDDEN {
-            // As many as there are kinds of services.
+            // Not more than there are kinds of services.
             true => self.kept_new.len() as u32,
             false => 0,
         }
     }
 
-    /// What is new of an inode that the snapshot has otherwise.
+    /// Removes the new parts of an inode that the snapshot has in another state.
     async fn remove_new_of(&mut self, version: &DeadVersion) -> Result<(), FsError> {
         let (Ok(KeyKind::Inode(ino)), Some(value)) = (version.key.kind(), &version.value) else {
             return Ok(());
@@ -319,7 +321,7 @@ impl Reverting {
         }
     }
 
-    /// At the sequence number of a name that changed there is another one now, perhaps of a file that is new.
+    /// The sequence number of a changed name now has another name, perhaps of a new file.
     async fn remove_other_name(&mut self, version: &DeadVersion) -> Result<(), FsError> {
         let Ok(KeyKind::Cookie { dir, .. }) = version.key.kind() else {
             return Ok(());
@@ -337,8 +339,8 @@ impl Reverting {
         self.delete_new(Key::dirent(dir, &entry.name)).await
     }
 
-    /// A file whose own record is as it was may have extents that begin and end elsewhere: whoever moved its bytes into other
-    /// records changed nothing else of it.
+    /// A file with an unchanged record may have extents with other boundaries: a move of its bytes into other records
+    /// changes nothing else of it.
     async fn remove_other_extents(&mut self) -> Result<(), FsError> {
         let (mut at, mut last) = (None, None);
         while let Some(page) = self.gone(Key::all_extents(), &mut at).await? {
@@ -358,7 +360,7 @@ impl Reverting {
         self.submit().await
     }
 
-    /// Removes an inode that is new, with all that is new in it.
+    /// Removes a new inode, with all new inodes in it.
     async fn remove(&mut self, ino: Ino) -> Result<(), FsError> {
         match self.live_inode(ino).await? {
             Some(record) if record.kind == InodeKind::Directory => {
@@ -370,7 +372,7 @@ impl Reverting {
                 .await
             }
             Some(record) => self.remove_inode(ino, &record).await,
-            // By another of its names.
+            // It was removed by another of its names.
             None => Ok(()),
         }
     }
@@ -402,7 +404,7 @@ impl Reverting {
                                 let why = format!("directory {dir} lies too deep to be removed");
                                 return Err(FsError::Io(why));
                             }
-                            // It is empty and gone when its name is looked at again.
+                            // The directory is empty, and is removed when its name is visited again.
                             dirs.push(emptying);
                             dirs.push(Emptying {
                                 dir: entry.ino,
@@ -430,7 +432,7 @@ impl Reverting {
             {
                 self.remove_inode(emptying.dir, &record).await?;
             }
-            // Who looks for it next finds it gone.
+            // The next lookup finds it gone.
             self.submit().await?;
         }
         Ok(())
@@ -458,7 +460,7 @@ impl Reverting {
         self.submit().await
     }
 
-    /// The extents of a file; of one that the snapshot has, those that it has not.
+    /// Removes the extents of a file; of a file in the snapshot, only those that the snapshot does not have.
     async fn remove_extents(&mut self, ino: Ino, is_shown: bool) -> Result<(), FsError> {
         let (mut from, to) = Key::extents_past(ino, 0);
         loop {
@@ -510,9 +512,9 @@ impl Reverting {
         });
     }
 
-    /// Puts back what the snapshot has and the volume has not, or has otherwise.
+    /// Puts back the entries that the volume lost or changed since the snapshot.
     async fn put_back(&mut self) -> Result<(), FsError> {
-        // What was removed is seen by none of the marks, but may be in their way.
+        // Removed entries are in none of the marks, but may be in the way.
         require_applied(&self.meta).await?;
         let mut at = None;
         while let Some(page) = self.gone(Key::all_cookies(), &mut at).await? {
@@ -534,7 +536,7 @@ impl Reverting {
                     Ok(KeyKind::Extent { .. }) => self.put_extent(&version, value).await?,
                     Ok(KeyKind::Xattr { ino, .. })
                         if self.kept.contains(&ino) || is_access(&version.key) => {}
-                    // They are where they get their names.
+                    // Handled where inodes get their names.
                     Ok(KeyKind::Cookie { .. } | KeyKind::Dirent { .. }) => {}
                     _ => {
                         if self.live(&version.key).await?.as_ref() != Some(value) {
@@ -548,8 +550,8 @@ impl Reverting {
         self.submit().await
     }
 
-    /// A name that comes back, or is that of the other file again. A sequence number at which there is nothing is not used
-    /// again: a snapshot may have it so, and what is new since that one is found by its number.
+    /// Puts back a name, or points it at its former file. A free sequence number is not used again: a snapshot may
+    /// have it for another name, and later snapshots find new names by their numbers.
     async fn put_name(&mut self, version: &DeadVersion) -> Result<(), FsError> {
         let (Ok(KeyKind::Cookie { dir, seq }), Some(value)) = (version.key.kind(), &version.value)
         else {
@@ -586,7 +588,7 @@ impl Reverting {
         Ok(next)
     }
 
-    /// Whether bytes or extended attributes of the snapshot are not there any more, or are others.
+    /// Whether bytes or extended attributes differ from those in the snapshot.
     async fn is_other_inside(&self, ino: Ino) -> Result<bool, FsError> {
         let xattrs = (!self.kept.contains(&ino)).then(|| Key::xattrs(ino));
         for range in xattrs.into_iter().chain([Key::extents_past(ino, 0)]) {
@@ -597,7 +599,7 @@ impl Reverting {
         Ok(false)
     }
 
-    /// The sequence number of the entry that an inode of the snapshot has now.
+    /// The present sequence number of the entry of an inode in the snapshot.
     async fn cookie_of(&self, ino: Ino, record: &InodeRecord) -> Result<u64, FsError> {
         let key = Key::cookie(record.parent, record.cookie);
         if let Some(entry) = self.shown(&key).await? {
@@ -646,12 +648,12 @@ impl Reverting {
                 atime: record.atime,
                 ..live.clone()
             };
-            // Whoever sets a file's time back, and changes no time by an attribute, leaves a record that says nothing of it.
+            // A change that restores the file's time, and changes no time by an attribute, does not show in its record.
             if same == record && !self.is_other_inside(ino).await? {
                 return Ok(());
             }
         }
-        // So that clients know what they have cached of it for old.
+        // So that clients know that their caches are outdated.
         record.ctime = live
             .as_ref()
             .map_or(self.now, |live| self.now.max(live.ctime.successor()));
@@ -670,8 +672,8 @@ impl Reverting {
         Ok(())
     }
 
-    /// What the names of the extended attributes take that a file in the hidden folder has when it is restored: those of the
-    /// snapshot, but for who may use it, which is as it is now.
+    /// The size of the names of a restored hidden file's extended attributes: those of the snapshot, but for the
+    /// access rules, which stay as they are now.
     async fn xattr_names_len(&self, ino: Ino) -> Result<u32, FsError> {
         let (from, to) = Key::xattrs(ino);
         let view = View::Snapshot(self.seen);
@@ -691,8 +693,8 @@ impl Reverting {
         Ok(stay.chain(come).map(len).sum())
     }
 
-    /// What the extents of a file take that the snapshot has. Records that a collection moved since may take more or less than
-    /// the file's record then said.
+    /// The stored bytes of the extents that the snapshot has. Records that a collection moved since may take more or
+    /// less than the file's old record says.
     async fn shown_stored_bytes(&self, ino: Ino) -> Result<u64, FsError> {
         let (from, to) = Key::extents_past(ino, 0);
         let view = View::Snapshot(self.seen);
@@ -720,7 +722,7 @@ impl Reverting {
         self.meta.reading(read).await
     }
 
-    /// No sequence number is given twice, whatever of the directory some snapshot has.
+    /// No sequence number is used twice, whichever snapshots have the directory.
     async fn cookie_next(&self, ino: Ino) -> Result<u64, FsError> {
         let key = Key::inode(ino);
         let meta = self.meta.clone();
@@ -752,7 +754,7 @@ impl Reverting {
         }
         let shown = extent(value, version.birth)?;
         let bytes = shown.live_bytes();
-        // The version in the history counts in the segment, so that is not dead.
+        // The version in the history counts in the segment, so the segment is not dead.
         if let Some(segment) = shown.segment() {
             self.batch.segment_delta(segment, bytes, 1);
         }
@@ -765,9 +767,9 @@ impl Reverting {
         Ok(())
     }
 
-    /// Limits stay as they are now. What is there is counted anew below each directory that has some; those of directories
-    /// that are not there any more are gone; and what counts for a directory that has none any more is given to what is around
-    /// it.
+    /// Limits stay as they are now. The contents of each directory with limits are counted again. Limits of
+    /// directories that are gone are deleted. Inodes that count for a directory without limits now count for the tree
+    /// around it.
     async fn settle_quotas(&mut self) -> Result<(), FsError> {
         require_applied(&self.meta).await?;
         let (from, to) = Key::all_quotas();
@@ -854,7 +856,7 @@ impl Reverting {
         Ok(VOLUME_TREE)
     }
 
-    /// Limits on users and groups in a directory go with it.
+    /// Limits on users and groups in a directory are deleted with it.
     async fn delete_quotas_of(&mut self, dir: Ino) -> Result<(), FsError> {
         for (from, to) in [Key::all_quotas(), Key::all_graces()] {
             for (key, _) in self.scan(&from, &to, usize::MAX).await? {
@@ -890,7 +892,7 @@ impl Reverting {
         self.meta.applied(ended).await.map_err(meta_error)
     }
 
-    /// The next versions that the snapshot shows and the volume had not, when this began.
+    /// The next versions that the snapshot shows and the volume lacked when the rollback began.
     async fn gone(
         &self,
         (from, to): (Key, Key),
@@ -992,7 +994,7 @@ impl Reverting {
         }
     }
 
-    /// What is in the batch is visible, and on its way into the log.
+    /// After this, the contents of the batch are visible, and on their way into the log.
     async fn submit(&mut self) -> Result<(), FsError> {
         if self.batch.is_empty() {
             return Ok(());
@@ -1006,7 +1008,7 @@ impl Reverting {
     }
 }
 
-/// Whether it is an extended attribute that says who may use a file.
+/// Whether the key is an extended attribute with access rules of a file.
 fn is_access(key: &Key) -> bool {
     matches!(key.kind(), Ok(KeyKind::Xattr { name, .. }) if name.starts_with(XATTR_ACCESS_PREFIX))
 }

@@ -1,18 +1,19 @@
-//! Copying live records out of segments, so that those can go.
+//! Copies live records out of segments, so that those can be deleted.
 //!
-//! Owns: finding the extents that point into chosen segments, reading, writing and pointing to the copies, and
-//! the pace of it. Must not know: which segments are chosen, when they are deleted (`gc`). Invariant: an
-//! extent is changed only where it still is what was copied.
+//! Owns: finding the extents that point into chosen segments, reading the records, writing copies and pointing to
+//! them, and the pace of that. Must not know: which segments are chosen, when they are deleted (`gc`). Invariant: an
+//! extent is changed only where it still is the one that was copied.
 //!
-//! The summary of a segment says which part of which file each of its records was when it was written. Every
-//! extent that points to a record lies in that part: truncation and overwriting only leave less of it. So the
-//! extents that end there are looked at, and those of files that came to share records of the segment, which have keys
-//! that say so (`share`). The cost follows from what is rewritten, not from the size of the volume. Segments without a summary that can be read, and those whose summary does not account for all
-//! live records that the metadata counts, are left to one pass over all extents.
+//! The summary of a segment names, for each of its records, the part of a file that the record held when it was
+//! written. Every extent that points to a record lies in that part: truncation and overwriting only make it smaller.
+//! So the search visits the extents that end there, and those of files that came to share records of the segment,
+//! which have keys that name them (`share`). The cost follows from the rewritten bytes, and not from the size of the
+//! volume. One pass over all extents handles segments without a readable summary, and those whose summary does not
+//! account for all live records that the metadata counts.
 //!
-//! The parts that the summaries of a group of segments name are looked at in the order of inodes and of offsets. So what a group
-//! has of a file is written together, in the order of the file, whichever of its segments it was in: a reader in order finds
-//! neighbours side by side, and fetches them together.
+//! The parts that the summaries of a group of segments name are visited in the order of inodes and of offsets. So the
+//! bytes that a group has of a file are written together, in the order of the file, whichever of its segments they
+//! were in: a sequential reader finds neighbours side by side, and fetches them together.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -46,9 +47,9 @@ use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Policy, VolumeCore, meta_error, parse_extent, segment_error};
 
-/// While segments are rewritten it looks this often how things stand.
+/// Interval at which a rewrite checks space and urgency again.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
-/// Extents, or parts of files, looked at before others get their turn.
+/// Extents, or parts of files, that are visited before other tasks get their turn.
 const SCAN_EXTENTS_MAX: usize = 4096;
 const SCAN_PARTS_MAX: usize = 256;
 /// Versions of the history that are read at once.
@@ -57,26 +58,26 @@ const SCAN_HISTORY_MAX: usize = 1024;
 const GROUP_ENTRIES_MAX: usize = 1 << 18;
 /// Copies that are remembered.
 const COPIES_MAX: usize = 1 << 18;
-/// Extents and bytes rewritten in one step, and steps at the same time when it is urgent.
+/// Extents and bytes rewritten in one step, and concurrent steps when it is urgent.
 const STEP_EXTENTS_MAX: usize = 4096;
 const STEP_BYTES: u64 = 4 << 20;
 const URGENT_STEPS_MAX: usize = 3;
-/// Extents of a step that are read together, and what is unpacked for them.
+/// Extents of a step that are read together, and the size of their decompressed records.
 const READS_MAX: usize = 512;
 const READS_UNPACKED_BYTES_MAX: u64 = 32 << 20;
-/// While it is not urgent at all, a step is followed by a pause of so many times its duration,
+/// Without urgency, each step is followed by a pause of so many times its duration,
 const PATIENT_PAUSES: f64 = 3.0;
-/// but of no more than this: a step that a hanging disk held up is no reason to wait on.
+/// but of at most so long: a step that an unresponsive disk delayed is no reason for a longer pause.
 const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Segments that one call rewrites.
 pub const REWRITE_SEGMENTS_MAX: usize = 64;
 
-/// An extent to move, and whose it is.
+/// An extent to move, and its file.
 pub(crate) struct Victim {
     ino: Ino,
     extent: RecordExtent,
-    /// Where it is in the history, if only snapshots see it.
+    /// Its version in the history, if only snapshots see it.
     dead: Option<DeadVersion>,
 }
 
@@ -97,7 +98,7 @@ impl Victim {
         self.extent.live_bytes().max(0) as u64
     }
 
-    /// What it has of its record.
+    /// The part of its record that the extent refers to.
     fn wanted(&self) -> WantedPart {
         self.extent.wanted()
     }
@@ -121,11 +122,10 @@ impl Step {
     }
 }
 
-/// What an extent has of a record, and what its file asks of a copy.
+/// The part of a record that an extent refers to, and its file's request for a copy.
 type Bytes = (Location, u32, u64, StorageRequirement);
 
-/// Where the bytes of records that were copied are now: extents that share them go on sharing them, if their files ask for the
-/// same.
+/// The new places of copied bytes: extents that share them go on sharing them, if their files have equal requests.
 #[derive(Default)]
 struct Copies(FxHashMap<Bytes, Arc<RecordPointer>>);
 
@@ -143,12 +143,12 @@ impl Copies {
     }
 }
 
-/// Where copies go.
+/// The target of copies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
-    /// To segments with other copies, which are used from now on.
+    /// Segments with other copies, which count as used from now on.
     Disks,
-    /// To segments of their own, which were used last on this day (since 1970; 0: nobody knows), and go to a tier soon.
+    /// Segments of their own, last used on this day (since 1970; 0: unknown), that soon go to a tier.
     Tier { used_day: u32 },
 }
 
@@ -161,22 +161,23 @@ impl To {
     }
 }
 
-/// How many extents stayed where they are, by segment.
+/// The number of extents that stayed in their places, by segment.
 type Left = FxHashMap<SegmentId, u64>;
 
-/// Extents whose bytes are in new records, in the order of these. With a hash: whoever writes the same bytes finds the copy by it.
+/// Extents whose bytes are in new records, in the order of these. With a hash, the next write of equal bytes finds
+/// the copy.
 struct Encoded {
     moved: Vec<(Victim, StorageRequirement, Option<Hash>)>,
     records: Records,
 }
 
-/// What extents of files are pointed to.
+/// The new places of extents of files.
 struct Pointing<'a> {
-    /// Those that the copies are in.
+    /// The segments of the copies.
     segments: &'a [SegmentInfo],
-    /// Who shares copies with others, by inode.
+    /// Files that share copies with others, by inode.
     sharers: &'a FxHashMap<Ino, Sharers>,
-    /// Of copies of whole records.
+    /// Hashes of copies of whole records.
     hashes: &'a FxHashMap<Location, Hash>,
     to: To,
 }
@@ -184,18 +185,18 @@ struct Pointing<'a> {
 /// A part of a file.
 type Part = (Ino, Range<u64>);
 
-/// A range of extents that is still to be looked at: as they are now, and then those in its history.
+/// A range of extents that is still to be visited: first the present ones, then its history.
 struct Look {
-    /// Where the range began.
+    /// The beginning of the range.
     begin: Key,
     to: Key,
     at: At,
 }
 
-/// Where a look goes on.
+/// The place where a visit continues.
 enum At {
     Now(Key),
-    /// After this version.
+    /// After this version of the history.
     History(Option<(Key, Generation)>),
 }
 
@@ -209,11 +210,11 @@ impl Look {
     }
 }
 
-/// Where extents are still to be looked for.
+/// The places that are still to be searched.
 enum Search {
-    /// In these parts of files, one after the other, after the rest of one.
+    /// These parts of files, one after the other, after the rest of one.
     Parts(VecDeque<Part>, Option<Look>),
-    /// Everywhere.
+    /// All extents.
     Pass(Option<Look>),
 }
 
@@ -223,7 +224,7 @@ impl Search {
         Self::Pass(Some(Look::new(from, to)))
     }
 
-    /// In the parts that summaries name; those that join are looked at together.
+    /// Searches the parts that summaries name; adjacent parts are visited together.
     fn of(mut parts: Vec<Part>) -> Self {
         parts.sort_unstable_by_key(|(ino, range)| (*ino, range.start));
         let mut joined: VecDeque<Part> = VecDeque::new();
@@ -250,7 +251,7 @@ impl Search {
         }
     }
 
-    /// What is left of the range that was taken last.
+    /// Puts back the rest of the range that was taken last.
     fn put_back(&mut self, look: Look) {
         match self {
             Self::Pass(rest) | Self::Parts(_, rest) => *rest = Some(look),
@@ -266,9 +267,9 @@ impl Search {
 }
 
 impl Fs {
-    /// Rewrites the live records of some segments into new ones, which are laid out for the disks that
-    /// stay, and deletes the old ones. A segment stays if some of its records are damaged, or if it is
-    /// being written to; at most [`REWRITE_SEGMENTS_MAX`] at a time.
+    /// Rewrites the live records of some segments into new ones, which are laid out for the disks that stay, and
+    /// deletes the old segments. A segment stays if some of its records are corrupt, or if appends still add to it;
+    /// at most [`REWRITE_SEGMENTS_MAX`] at a time.
     pub async fn rewrite_segments(
         &self,
         segments: &[SegmentId],
@@ -280,14 +281,14 @@ impl Fs {
 }
 
 impl VolumeCore {
-    /// Copies the live records out of segments, whatever they hold, and deletes those that are empty
-    /// then. New segments have the code that the disks allow now.
+    /// Copies the live records out of segments, whatever the share of garbage, and deletes the segments that are
+    /// empty then. New segments have the erasure code that the disks allow now.
     pub(crate) async fn rewrite_segments(
         self: &Arc<Self>,
         chosen: &[SegmentId],
         pace: &Pace,
     ) -> Result<(), FsError> {
-        // One that is just being sealed has its summary in a moment.
+        // A segment that is being sealed has its summary in a moment.
         let is_sealed = |id| {
             let len_bytes = self.segments.settled_len_bytes(self.volume, id);
             len_bytes.is_some()
@@ -305,15 +306,15 @@ impl VolumeCore {
         self.remove_dead(&dead).await
     }
 
-    /// Copies the live records out of the `chosen` segments, at `pace`, or as fast as is needed. Memory for some
-    /// summaries and a few steps is all it takes, however many segments there are. Returns the segments that it was
-    /// about to the end.
+    /// Copies the live records out of the `chosen` segments, at `pace`, or as fast as needed. Needs memory for some
+    /// summaries and a few steps, whatever the number of segments. Returns the segments that it has searched
+    /// completely.
     pub(crate) async fn rewrite(
         self: &Arc<Self>,
         chosen: FxHashSet<SegmentId>,
         pace: Option<&Pace>,
     ) -> Result<FxHashSet<SegmentId>, FsError> {
-        // Before it is looked up who refers to them.
+        // Before the search for the files that refer to them.
         let _emptying = self.dedupe.emptying(&chosen);
         let mut waiting: Vec<SegmentId> = chosen.iter().copied().collect();
         waiting.sort_unstable();
@@ -355,13 +356,13 @@ impl VolumeCore {
         Ok(rewriting.chosen)
     }
 
-    /// Copies what of these parts of files is in the `wanted` segments into new ones. What cannot be read stays.
+    /// Copies the bytes of these parts of files that are in the `wanted` segments into new ones. Unreadable bytes stay.
     pub(crate) async fn rewrite_parts(
         self: &Arc<Self>,
         parts: Vec<(Ino, Range<u64>)>,
         wanted: &FxHashSet<SegmentId>,
     ) -> Result<(), FsError> {
-        // Before it is looked up who refers to them.
+        // Before the search for the files that refer to them.
         let _emptying = self.dedupe.emptying(wanted);
         let copies = Mutex::default();
         let mut search = Search::of(parts);
@@ -379,8 +380,8 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// All extents in a segment, those that snapshots alone have too; `None` if it has no summary, none of them if it counts
-    /// more than its summary leads to, as while somebody else comes to share its records.
+    /// All extents in a segment, with those that only snapshots see. `None` if it has no summary. An empty list if it
+    /// counts more records than its summary leads to, for example while another file begins to share its records.
     pub(crate) async fn all_in(
         self: &Arc<Self>,
         id: SegmentId,
@@ -409,8 +410,8 @@ impl VolumeCore {
         Ok(Some(found))
     }
 
-    /// The extents in a segment that files have, those of clones too; `None` if these have more than so many bytes of it, or
-    /// it cannot be told. What snapshots alone have is not among them.
+    /// The extents in a segment that files have, with those of clones; leaves out those that only snapshots have.
+    /// `None` if they have more than so many bytes of it, or if that is unknown.
     pub(crate) async fn of_files(
         self: &Arc<Self>,
         id: SegmentId,
@@ -445,14 +446,14 @@ impl VolumeCore {
         Ok(Some(found))
     }
 
-    /// Writes these extents of a segment anew, and nothing else of it. What cannot be read stays.
+    /// Rewrites these extents of a segment, and no others. Unreadable bytes stay.
     pub(crate) async fn move_victims(
         self: &Arc<Self>,
         id: SegmentId,
         victims: Vec<Victim>,
         to: To,
     ) -> Result<(), FsError> {
-        // Before it is looked up who refers to them.
+        // Before the search for the files that refer to them.
         let _emptying = self.dedupe.emptying(&FxHashSet::from_iter([id]));
         let copies = Mutex::default();
         let mut step = Step::default();
@@ -470,8 +471,8 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Takes as many of the segments that wait as have summaries for memory at a time, and says which parts of which
-    /// files are, or were, in them.
+    /// Takes as many of the waiting segments as have summaries that fit in memory together. Returns the parts of
+    /// files that are, or were, in them.
     async fn read_summaries(
         self: &Arc<Self>,
         waiting: &mut VecDeque<SegmentId>,
@@ -498,9 +499,9 @@ impl VolumeCore {
                 Ok(None) => {
                     without_summary.insert(id);
                 }
-                // Deleted meanwhile.
+                // The segment was deleted meanwhile.
                 Err(error) if error.kind() == ErrorKind::Gone => {}
-                // Its records cannot be read either. It is emptied when its disks are back, and keeps no other one.
+                // Its records cannot be read either. It is emptied when its disks are back, and delays no other segment.
                 Err(error) if error.kind() == ErrorKind::Unreachable => {
                     tracing::debug!(volume = %self.volume, segment = %id, %error, "a segment is not emptied now");
                 }
@@ -510,7 +511,7 @@ impl VolumeCore {
         Ok((group, parts))
     }
 
-    /// The parts of files that share records of a segment, or did, though others wrote them.
+    /// The parts of files that share, or shared, records of a segment which others wrote.
     async fn sharers_of(&self, segment: SegmentId) -> Result<Vec<Part>, FsError> {
         let keys = self.reading(|| self.sharer_keys(segment)).await?;
         let parts = keys.iter().filter_map(|key| match key.kind() {
@@ -522,7 +523,7 @@ impl VolumeCore {
         Ok(parts.collect())
     }
 
-    /// Adds extents in `wanted` segments to a step until that is full or very many were looked at.
+    /// Adds extents in `wanted` segments to a step until the step is full or very many extents were visited.
     fn find_victims(
         &self,
         search: &mut Search,
@@ -567,7 +568,8 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// The same for what only snapshots see in a range of keys; returns after what to go on.
+    /// As [`Self::find_victims`], for versions that only snapshots see in a range of keys. Returns the version after
+    /// which to continue.
     fn find_victims_in_history(
         &self,
         look: &Look,
@@ -601,7 +603,7 @@ impl VolumeCore {
         Ok(last)
     }
 
-    /// The same for one range of keys; returns where to go on in it.
+    /// Finds victims in one range of keys; returns the key at which to continue.
     fn find_victims_between(
         &self,
         is_pass: bool,
@@ -624,7 +626,7 @@ impl VolumeCore {
                         });
                     }
                 }
-                // What it refers to stays; it is no reason not to collect the rest.
+                // Its record stays; this does not prevent the collection of the rest.
                 Err(error) => {
                     tracing::error!(volume = %self.volume, %error, "an extent makes no sense");
                 }
@@ -638,7 +640,7 @@ impl VolumeCore {
             }
             ControlFlow::Break(())
         };
-        // A pass would push what clients use out of memory; parts are near what was read just before.
+        // A pass would push out of memory the blocks that clients use; parts are near recently read blocks.
         let visited = match is_pass {
             true => self.meta.live().pass_over(from, to, visit),
             false => self.meta.live().scan_with(from, to, visit),
@@ -650,8 +652,8 @@ impl VolumeCore {
         }
     }
 
-    /// In the middle of a rewrite: deletes what is dead by now, leaves out segments that there is no room
-    /// for any more, and says how urgent it is.
+    /// In the middle of a rewrite: deletes segments that are dead by now, drops segments that there is no more room
+    /// for, and returns the urgency.
     async fn look_around(
         self: &Arc<Self>,
         chosen: &mut FxHashSet<SegmentId>,
@@ -659,7 +661,7 @@ impl VolumeCore {
         let totals = self.tend().await?;
         let (limits, room) = self.limits(totals.live_bytes);
         let urgency = limits.urgency(totals.sparse_bytes);
-        // What is shared counts often, and is copied once.
+        // A shared record counts several times, and is copied once.
         let live_bytes = |id| {
             self.meta.segment(id).map_or(0, |record| {
                 let data_bytes = record
@@ -675,8 +677,8 @@ impl VolumeCore {
         Ok(urgency)
     }
 
-    /// Copies the bytes of some extents into new records, and points to those wherever the extents, or
-    /// what overwrites have left of them, are still there. Returns how many could not be moved, for now or for good.
+    /// Copies the bytes of some extents into new records, and points to those wherever the extents, or the parts that
+    /// overwrites left of them, still exist. Returns how many could not be moved, for now or for good.
     async fn rewrite_records(
         self: &Arc<Self>,
         victims: Vec<Victim>,
@@ -684,7 +686,7 @@ impl VolumeCore {
         to: To,
     ) -> Result<Left, FsError> {
         let mut left = Left::default();
-        // Those whose bytes were copied for somebody else before, or are by now.
+        // Extents whose bytes were copied for another file before, or are by now.
         let mut copied = Vec::new();
         let mut others = Vec::new();
         let mut firsts = FxHashSet::default();
@@ -719,7 +721,7 @@ impl VolumeCore {
         } = self.store_records(to.stream(), &records).await?;
         let mut pointed: Vec<(Victim, Arc<RecordPointer>)> = Vec::new();
         let mut sharing: Vec<(Victim, Arc<RecordPointer>)> = copied;
-        // Of whole records: whoever writes these bytes finds them where they are now.
+        // Of whole records: the next write of equal bytes finds the copies.
         let mut hashes: FxHashMap<Location, Hash> = FxHashMap::default();
         for (((victim, asked, hash), record), location) in
             moved.into_iter().zip(&records.all).zip(&locations)
@@ -779,7 +781,7 @@ impl VolumeCore {
         };
         for (ino, extents) in by_ino {
             let inode = match self.own_inode(ino) {
-                // A clone began to take it over, and has what was moved here only in part.
+                // A clone began to take the file over, and has only some of the extents that were moved here.
                 Err(FsError::Stale) if !ino.branch().is_main() => {
                     match self.reading(|| self.inode(ino)).await {
                         Err(FsError::Stale) => continue,
@@ -800,7 +802,7 @@ impl VolumeCore {
         self.durable(ticket).await.map(|()| left)
     }
 
-    /// Reads extents, and encodes their bytes as new records. What cannot be read is counted in `left`.
+    /// Reads extents, and encodes their bytes as new records. Counts unreadable ones in `left`.
     async fn encode_copies(
         &self,
         victims: Vec<(Victim, StorageRequirement)>,
@@ -854,9 +856,9 @@ impl VolumeCore {
                     Err(error @ SegmentError::VolumeClosed { .. }) => {
                         return Err(segment_error(error));
                     }
-                    // It was overwritten.
+                    // The extent was overwritten.
                     Err(error) if error.kind() == ErrorKind::Gone => {}
-                    // It stays where it is, and its readers are told: no reason not to move the rest.
+                    // The record stays, and its readers get the error. The move of the others continues.
                     Err(error) => {
                         let ino = victim.ino;
                         *left.entry(victim.segment()).or_default() += 1;
@@ -876,8 +878,8 @@ impl VolumeCore {
         Ok(Encoded { moved, records })
     }
 
-    /// Points the extents of a file to their copies, where they still are what was copied. Returns the ticket of the change; `None`:
-    /// nothing was changed.
+    /// Points the extents of a file to their copies, where they still are the ones that were copied. Returns the
+    /// ticket of the change; `None`: nothing was changed.
     fn point_file_to_copies(
         &self,
         ino: Ino,
@@ -894,7 +896,7 @@ impl VolumeCore {
         }
         let mut state = inode.lock();
         if state.removed {
-            // They go with the file.
+            // They are deleted with the file.
             for (old, _) in extents {
                 *left.entry(old.segment()).or_default() += 1;
             }
@@ -921,7 +923,7 @@ impl VolumeCore {
         }
         let shared = shared_segments(extents.iter().map(|(_, copy)| copy), pointing.segments);
         let Some(ticket) = self.meta.submit_sharing(batch, &shared) else {
-            // A copy that was made for others is gone: the next time there is another.
+            // A copy that was made for other extents is gone: the next round makes another.
             state.extents.unload();
             state.record.stored_bytes = stored_bytes;
             for (old, _) in extents {
@@ -932,7 +934,7 @@ impl VolumeCore {
         state.ticket = ticket;
         drop(state);
         for (old, copy) in extents {
-            // What is new is not to be cold from its first day.
+            // A new record must not count as cold from its first day.
             if let Some(hash) = pointing.hashes.get(&copy.location)
                 && pointing.to == To::Disks
             {
@@ -948,7 +950,7 @@ impl VolumeCore {
         Ok(Some(ticket))
     }
 
-    /// As [`Self::point_file_to_copies`] for extents that only snapshots see, in one batch.
+    /// As [`Self::point_file_to_copies`], for extents that only snapshots see, in one batch.
     async fn point_history_to_copies(
         &self,
         moved: &[(Ino, DeadVersion, RecordExtent, Arc<RecordPointer>)],
@@ -968,7 +970,7 @@ impl VolumeCore {
             let read = || self.meta.dead_version(version).map_err(meta_error);
             let now = self.reading(read).await?;
             if now.as_ref() != Some(version) {
-                // It was freed with its snapshots, or somebody else moved it.
+                // The version was freed with its snapshots, or another task moved it.
                 if now.is_some() {
                     *left.entry(old.segment()).or_default() += 1;
                 }
@@ -1001,13 +1003,13 @@ impl VolumeCore {
             }
             return Ok(self.meta.last_ticket());
         };
-        // What is read of the history next is this.
+        // The next read of the history must see this change.
         self.durable(ticket).await?;
         self.require_applied().await?;
         Ok(ticket)
     }
 
-    /// Puts the segments of copies into a batch. One of cold copies is as old as what was copied into it last.
+    /// Puts the segments of copies into a batch. A segment of cold copies gets the age of its newest source.
     fn put_copies(&self, segments: &[SegmentInfo], to: To, batch: &mut Batch) {
         self.put_segments(segments, batch);
         let To::Tier { used_day } = to else {
@@ -1026,9 +1028,9 @@ impl VolumeCore {
 struct Rewriting<'a> {
     shared: &'a Arc<VolumeCore>,
     pace: Option<&'a Pace>,
-    /// Those that there is room to copy from.
+    /// Those with room for their copies.
     chosen: FxHashSet<SegmentId>,
-    /// What is gathered for the next step, and the steps that are under way.
+    /// The extents for the next step, and the running steps.
     step: Step,
     steps: FuturesUnordered<BoxFuture<Result<Left, FsError>>>,
     /// Extents that were found and not moved.
@@ -1039,7 +1041,7 @@ struct Rewriting<'a> {
 }
 
 impl Rewriting<'_> {
-    /// Moves what a search finds of the `wanted` segments, as far as they are still chosen.
+    /// Moves the extents that a search finds in the `wanted` segments, as far as these are still chosen.
     async fn run(
         &mut self,
         wanted: &FxHashSet<SegmentId>,
@@ -1079,7 +1081,7 @@ impl Rewriting<'_> {
         is_missed
     }
 
-    /// Looks how things stand now and then, while nobody else decides over the pace. Whether it did.
+    /// Checks space and urgency at intervals, unless a fixed pace applies. Returns whether it did.
     async fn look_if_due(&mut self) -> Result<bool, FsError> {
         let shared = self.shared;
         let now = shared.env.clock.monotonic();
@@ -1088,19 +1090,19 @@ impl Rewriting<'_> {
         if self.pace.is_some() || !is_due {
             return Ok(false);
         }
-        // None is left half done meanwhile: a reader may wait for what a step is reading.
+        // Finishes all steps meanwhile: a client may wait for the bytes that a step is reading.
         self.finish_steps(0).await?;
         self.urgency = shared.look_around(&mut self.chosen).await?;
         self.looked_at = Some(shared.env.clock.monotonic());
         Ok(true)
     }
 
-    /// Sends what was gathered on its way, at the pace that there is to be.
+    /// Starts a step with the gathered extents, at the present pace.
     async fn take_step(&mut self) -> Result<(), FsError> {
         let shared = self.shared;
         let begun = shared.env.clock.monotonic();
         let step = std::mem::take(&mut self.step);
-        // Held until the step is done: at a pace there is one at a time.
+        // Held until the step is done: a fixed pace allows one step at a time.
         let is_wanted = || !shared.tasks.is_stopping();
         let turn = match self.pace {
             Some(pace) => match pace.spend_if(step.len_bytes, is_wanted).await {
@@ -1109,7 +1111,7 @@ impl Rewriting<'_> {
             },
             None => None,
         };
-        // But not while a tier is waited for: other work makes way for clients through the same turns.
+        // But not during a wait for a tier: other work yields to clients through the same turns.
         let is_remote = |victim: &Victim| {
             let segment = victim.segment();
             shared.segments.is_remote(shared.volume, segment)
@@ -1137,7 +1139,7 @@ impl Rewriting<'_> {
         Ok(())
     }
 
-    /// Waits until at most so many steps are under way.
+    /// Waits until at most so many steps are running.
     async fn finish_steps(&mut self, count: usize) -> Result<(), FsError> {
         while self.steps.len() > count {
             let done = self
@@ -1164,7 +1166,7 @@ fn shared_segments<'a>(
     older.into_iter().collect()
 }
 
-/// An extent, if it is in a segment that is wanted.
+/// The extent, if it is in a wanted segment.
 fn wanted_of(extent: &Extent, wanted: &FxHashSet<SegmentId>) -> Option<RecordExtent> {
     let segment = extent.segment()?;
     wanted
@@ -1173,7 +1175,7 @@ fn wanted_of(extent: &Extent, wanted: &FxHashSet<SegmentId>) -> Option<RecordExt
         .flatten()
 }
 
-/// The whole of an extent, in a copy that was made of what it has of its record.
+/// The whole of an extent, in a copy of its part of a record.
 fn pointing_to(copy: &Arc<RecordPointer>, old: &RecordExtent) -> RecordExtent {
     RecordExtent {
         record: copy.clone(),
@@ -1182,8 +1184,8 @@ fn pointing_to(copy: &Arc<RecordPointer>, old: &RecordExtent) -> RecordExtent {
     }
 }
 
-/// Points to `copy`, which holds the bytes of extent `old`, instead of what is left of that extent. False if that is
-/// not in memory, because others needed it.
+/// Points the remaining parts of extent `old` to `copy`, which holds its bytes. False if they are not in memory,
+/// because other tasks needed it.
 fn point_to_copy(
     extents: &mut ExtentMap,
     old: &RecordExtent,

@@ -1,6 +1,6 @@
-//! Whether there is room in the pool, and what a write adds to a file.
+//! Checks whether the pool has room, and how much a write adds to a file.
 //!
-//! Owns: who is refused when disks are full. Must not know: quotas, where data is put.
+//! Owns: which writes are refused when disks are full. Must not know: quotas, where data is put.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,39 +11,39 @@ use crate::inode::Inode;
 use crate::types::FsError;
 use crate::volume::VolumeCore;
 
-/// What a new name is charged when space is checked: it takes metadata, which has no room set aside
-/// beside the reserve that deleting lives on.
+/// The charge of a new name in checks of space: it takes metadata, which has no reserve except the one that deletions
+/// need.
 pub(crate) const METADATA_BYTES: u64 = 4096;
-/// How long a look at the pool's free space is good for.
+/// How long a reading of the pool's free space is valid.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The last look at the pool's space.
+/// The last reading of the pool's space.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct PoolSpace {
     at: Option<Duration>,
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// The same for data of the directories whose protection takes most.
+    /// Free bytes for data of the directories whose protection takes most.
     free_bytes_least: u64,
-    /// What is set aside for files ([`crate::reserve`]), which is not free for others; and what is free with it.
+    /// Reservations for files ([`crate::reserve`]), which are not free for other files; and the free bytes with them.
     pub reserved_bytes: u64,
     pub free_bytes_beside: u64,
 }
 
 impl VolumeCore {
-    /// This file at once, the others as where memory runs high.
+    /// Flushes this file at once, and the others as when memory runs high.
     pub(crate) fn flush_soon(self: &Arc<Self>, inode: &Arc<Inode>) {
         self.start_flights(inode, &mut inode.lock(), true);
         self.queue.wake();
     }
 
-    /// How much of `range` the file does not hold, neither in memory nor in extents.
+    /// The number of bytes of `range` that the file has neither in memory nor in extents.
     pub(crate) fn new_bytes(&self, inode: &Inode, range: &Range<u64>) -> Result<u64, FsError> {
         loop {
             self.load_extents(inode, range, Ahead::None)?;
             let state = inode.lock();
             if !state.extents.is_loaded(range) {
-                // Others needed the memory meanwhile.
+                // Other tasks needed the memory meanwhile.
                 continue;
             }
             let (mut pieces, mut gaps) = (Vec::new(), Vec::new());
@@ -68,7 +68,7 @@ impl VolumeCore {
             if self.segments.has_working_disk() {
                 return Err(FsError::NoSpace);
             }
-            // There is no space on any either; but who deletes files for it gets none.
+            // No disk has space either; but deleting files would not give any.
             let why = "no disk of the pool works".to_owned();
             return Err(match self.segments.has_absent_disk() {
                 true => FsError::Unreachable(why),
@@ -78,7 +78,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// The next question looks at the pool's space anew.
+    /// Makes the next check read the pool's space again.
     pub fn forget_space(&self) {
         self.space.lock().at = None;
     }

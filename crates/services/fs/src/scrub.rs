@@ -1,7 +1,7 @@
-//! Scrub of a volume's records, and the names of the files that have damaged ones.
+//! Scrub of a volume's records, and the names of the files with corrupt ones.
 //!
-//! Owns: the walk over the extents, where it stands, which file a damaged record belongs to.
-//! Must not know: shards and their checksums (`segment` checks those), when a scrub runs.
+//! Owns: the walk over the extents and its position, the file that a corrupt record belongs to. Must not know: shards
+//! and their checksums (`segment` checks those), when a scrub runs.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,38 +18,38 @@ use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, VolumeCore, meta_error, parse_extent, segment_error};
 
-/// Extents that one step looks at.
+/// Extents that one step visits.
 const STEP_EXTENTS_MAX: usize = 256;
 /// Records that are read at a time.
 const CONCURRENCY: usize = 4;
-/// Most folders above a file; deeper ones cannot be made through NFS, whose paths are shorter.
+/// Maximum depth of a file; deeper ones cannot be made through NFS, whose paths are shorter.
 const DEPTH_MAX: usize = 4096;
-/// Names that are looked at before others get their turn.
+/// Names that are visited before other tasks get their turn.
 const VISIT_MAX: usize = 1024;
 /// Paths that one call finds, and names of one inode among them.
 pub const PATHS_MAX: usize = 1024;
 pub const NAMES_MAX: usize = 16;
-/// Paths of folders that are remembered meanwhile.
+/// Paths of folders that a call caches.
 const FOLDERS_MAX: usize = 4096;
 
-/// An extent, named by its file and its end: where a walk stands.
+/// An extent, named by its file and its end: the position of a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExtentAt {
     pub ino: Ino,
     pub end: u64,
 }
 
-/// Bytes of a file that cannot be read any more.
+/// Bytes of a file that are corrupt beyond repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedExtent {
     pub at: ExtentAt,
     pub start: u64,
     pub segment: SegmentId,
-    /// What was found wrong.
+    /// A description of the fault.
     pub detail: String,
 }
 
-/// What one step of a walk found.
+/// The result of one step of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordScrub {
     pub records: u64,
@@ -58,17 +58,17 @@ pub struct RecordScrub {
     pub damaged: Vec<DamagedExtent>,
     /// Extents that could not be checked because too few disks answered.
     pub unreachable: u64,
-    /// Where the next step goes on; `None`: that was the end.
+    /// The position of the next step; `None`: that was the end.
     pub next: Option<ExtentAt>,
 }
 
-/// How the record of an extent is.
+/// The state of an extent's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ExtentHealth {
     Good,
-    /// Too few disks answer now; the text says which do not.
+    /// Too few disks answer now; the text names those that do not.
     Unreachable(String),
-    /// No disk gives what was written; the text says what was found wrong.
+    /// No disk has the written bytes; the text describes the fault.
     Damaged(String),
 }
 
@@ -78,29 +78,29 @@ struct CheckedExtents {
     unreachable: u64,
 }
 
-/// What became of segments whose records had to be written anew.
+/// The result for segments whose records had to be rewritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WrittenAnew {
     pub segments: u64,
-    /// Those of them that are still there.
+    /// The segments that still exist.
     pub left: u64,
-    /// Calls that could not do all they were to: what cannot be had now, or has no room, stays as it is.
+    /// Calls that could not rewrite everything: data that is out of reach now, or has no room, stays.
     pub errors: u64,
 }
 
 /// Names of some inodes, as far as they were found.
 struct Names {
-    /// How many of each.
+    /// The number of names to find for each inode.
     wanted: FxHashMap<Ino, usize>,
     /// The inode, its folder, its name there.
     found: Vec<(Ino, Ino, Vec<u8>)>,
 }
 
 impl Fs {
-    /// Writes the records anew of segments whose shards nothing vouches for: those that a crash left without
-    /// footers, so that nobody can tell whether their parity is right, and those that a scrub `found`: whose shards
-    /// contradict one another, or of which one is gone and cannot be made from the others. After all shards were
-    /// looked at: what can be repaired is no work for this.
+    /// Rewrites the records of segments whose shards are not trustworthy. A crash left some of them without footers,
+    /// so it is unknown whether their parity is right. A scrub `found` others: their shards contradict one another,
+    /// or a missing shard cannot be rebuilt from the others. Called after all shards were checked, so repairable
+    /// segments are not among them.
     ///
     /// Fails only if the volume is closing.
     pub async fn write_anew(
@@ -118,7 +118,7 @@ impl Fs {
         segments.extend(found);
         segments.sort_unstable();
         segments.dedup();
-        // Deleted since, perhaps before a restart.
+        // Some were deleted since, perhaps before a restart.
         let is_there = |id: &SegmentId| shared.meta.segment(*id).is_some();
         segments.retain(is_there);
         let mut written = WrittenAnew {
@@ -128,7 +128,7 @@ impl Fs {
         for some in segments.chunks(REWRITE_SEGMENTS_MAX) {
             match self.rewrite_segments(some, pace).await {
                 Ok(_) => {}
-                // Which are to be written anew must not be forgotten.
+                // The list of segments to rewrite must not be lost.
                 Err(FsError::Fenced) => return Err(FsError::Fenced),
                 Err(error) => {
                     written.errors += 1;
@@ -140,9 +140,9 @@ impl Fs {
         Ok(written)
     }
 
-    /// Checks the records of the extents behind `after` against their pointers, a few hundred of them.
-    /// Wrong bytes are repaired where redundancy allows; what is damaged beyond that is returned. What is on disks that do
-    /// not answer is only counted.
+    /// Checks the records of the extents behind `after` against their pointers, a few hundred of them. Repairs wrong
+    /// bytes where redundancy allows, and returns the extents that are corrupt beyond that. Only counts the extents
+    /// on disks that do not answer.
     ///
     /// Fails only if the metadata cannot be read, or the volume is closing.
     pub async fn scrub_records(
@@ -160,7 +160,7 @@ impl Fs {
         };
         // A record that was partly overwritten has several extents, mostly side by side.
         let mut distinct: Vec<Vec<(ExtentAt, RecordExtent)>> = Vec::new();
-        // What has its bytes itself is in the metadata, which checks what it reads.
+        // Inline bytes are in the metadata, which has its own checksums.
         let in_records = extents.into_iter();
         let in_records = in_records.filter_map(|(at, extent)| Some((at, extent.in_record()?)));
         for (at, extent) in in_records {
@@ -177,7 +177,7 @@ impl Fs {
                 record.map_or(0, |record| u64::from(record.location.len_bytes))
             };
             let total: u64 = groups.iter().map(bytes).sum();
-            // A volume that was opened again lets go of its disks.
+            // A volume that was opened elsewhere must release its disks.
             let is_wanted = || !shared.tasks.is_stopping();
             let Some(_turn) = pace.spend_if(total, is_wanted).await else {
                 return Err(FsError::Fenced);
@@ -197,13 +197,13 @@ impl Fs {
         Ok(scrub)
     }
 
-    /// Whether anything of an extent that was found damaged is still there, in the same segment: it may have been
-    /// overwritten or deleted since, or cut into pieces, of which any may be the damaged one.
+    /// Whether any part of a corrupt extent still exists in the same segment: it may have been overwritten or deleted
+    /// since, or cut into pieces, of which any may be the corrupt one.
     pub fn is_still_there(&self, damaged: &DamagedExtent) -> Result<bool, FsError> {
         Ok(!self.pieces_of(damaged)?.is_empty())
     }
 
-    /// What is there still of an extent that was found damaged.
+    /// The remaining pieces of an extent that was found corrupt.
     fn pieces_of(&self, damaged: &DamagedExtent) -> Result<Vec<(ExtentAt, RecordExtent)>, FsError> {
         let (from, to) = Key::extents_past(damaged.at.ino, damaged.start);
         let mut pieces = Vec::new();
@@ -233,12 +233,12 @@ impl Fs {
         failure.map_or(Ok(pieces), Err)
     }
 
-    /// Whether what was damaged is there still, and cannot be read now either. Fails if the metadata cannot be asked.
+    /// Whether corrupt bytes still exist, and still cannot be read. Fails if the metadata cannot be read.
     pub async fn is_still_damaged(&self, damaged: &DamagedExtent) -> Result<bool, FsError> {
         let mut pieces = self.pieces_of(damaged)?;
         pieces.dedup_by(|(_, one), (_, last)| one.record == last.record);
         for (at, extent) in pieces {
-            // What cannot be read now is not known to be well again.
+            // Bytes that cannot be read now are not known to be good again.
             if self.shared.check_extent(at, &extent).await? != ExtentHealth::Good {
                 return Ok(true);
             }
@@ -247,8 +247,8 @@ impl Fs {
     }
 
     /// The paths of some inodes, from the root of the volume (`/a/b`): up to [`PATHS_MAX`] names in all, and
-    /// [`NAMES_MAX`] of each inode. One pass over all names of the volume, because inodes know no names; in parts, so
-    /// that others get their turn.
+    /// [`NAMES_MAX`] of each inode. Makes one pass over all names of the volume, because inodes know no names; in
+    /// parts, so that other tasks get their turn.
     pub async fn paths_of(&self, inos: &[Ino]) -> Result<BTreeMap<Ino, Vec<Vec<u8>>>, FsError> {
         let shared = &self.shared;
         let mut paths: BTreeMap<Ino, Vec<Vec<u8>>> = BTreeMap::new();
@@ -271,7 +271,7 @@ impl Fs {
         }
         let mut folders: BTreeMap<Ino, Option<Vec<u8>>> = BTreeMap::new();
         for (ino, dir, name) in names.found {
-            // A folder that is gone meanwhile took its names with it.
+            // A folder that was removed meanwhile took its names with it.
             if let Some(mut path) = shared.folder_path(dir, &mut folders).await? {
                 path.push(b'/');
                 path.extend_from_slice(&name);
@@ -325,7 +325,7 @@ impl VolumeCore {
         Ok(Some(extent))
     }
 
-    /// What of some extents of one record cannot be read. Fails if the metadata cannot be asked.
+    /// The unreadable ones among some extents of one record. Fails if the metadata cannot be read.
     async fn check_extents(
         &self,
         extents: &[(ExtentAt, RecordExtent)],
@@ -334,7 +334,7 @@ impl VolumeCore {
         let Some((_, first)) = extents.first() else {
             return Ok(checked);
         };
-        // What is in a tier is checked by whoever asks for that: each read costs, and a tier that is away is no damage.
+        // The verification of tiers checks records in a tier: each read costs, and an unreachable tier is no corruption.
         if self
             .segments
             .is_remote(self.volume, first.record.location.segment)
@@ -349,7 +349,7 @@ impl VolumeCore {
         {
             return Ok(checked);
         }
-        // Some may have been moved or overwritten since they were asked for, and others not.
+        // Some may have been moved or overwritten since they were listed, and others not.
         for (at, extent) in extents {
             match self.check_extent(*at, extent).await? {
                 ExtentHealth::Good => {}
@@ -368,7 +368,7 @@ impl VolumeCore {
         Ok(checked)
     }
 
-    /// How the record of an extent is. Fails if the metadata cannot be asked.
+    /// The state of an extent's record. Fails if the metadata cannot be read.
     async fn check_extent(
         &self,
         at: ExtentAt,
@@ -380,7 +380,7 @@ impl VolumeCore {
                 Ok(()) => return Ok(ExtentHealth::Good),
                 Err(error) => error,
             };
-            // It was moved or overwritten while it was read: what it is now counts.
+            // The record was moved or overwritten during the read: its present state counts.
             let Some(now) = self.extent_at(at)?.and_then(|extent| extent.in_record()) else {
                 return Ok(ExtentHealth::Good);
             };
@@ -393,18 +393,18 @@ impl VolumeCore {
                 ErrorKind::Damaged | ErrorKind::Gone => {
                     Ok(ExtentHealth::Damaged(error.to_string()))
                 }
-                // What it is read through is gone or has no key; that says nothing about the bytes.
+                // The path to the record is gone or has no key; that says nothing about the bytes.
                 ErrorKind::NoSpace | ErrorKind::Io | ErrorKind::Fenced => Err(segment_error(error)),
                 ErrorKind::Refused => match segment_error(error) {
                     FsError::Fenced => Err(FsError::Fenced),
-                    // A pointer that makes no sense.
+                    // An invalid pointer.
                     refused => Ok(ExtentHealth::Damaged(refused.to_string())),
                 },
             };
         }
     }
 
-    /// Looks for names of wanted inodes in a part of the names of the volume; returns where to go on.
+    /// Searches names of wanted inodes in a part of the names of the volume; returns the key at which to continue.
     fn find_names(&self, from: &Key, to: &Key, names: &mut Names) -> Result<Option<Key>, FsError> {
         self.visit_some(from, to, |key, value| {
             let KeyKind::Dirent { dir, name } = key else {
@@ -422,7 +422,7 @@ impl VolumeCore {
         })
     }
 
-    /// The path of a folder without its last slash: nothing for the root.
+    /// The path of a folder without its last slash: empty for the root.
     pub(crate) async fn folder_path(
         &self,
         folder: Ino,
@@ -480,7 +480,7 @@ impl VolumeCore {
         Ok(name)
     }
 
-    /// Visits up to [`VISIT_MAX`] entries; returns where to go on.
+    /// Visits up to [`VISIT_MAX`] entries; returns the key at which to continue.
     fn visit_some(
         &self,
         from: &Key,

@@ -1,10 +1,11 @@
-//! Files that share their bytes with other files, or with what a snapshot shows of them.
+//! Files that share their bytes with other files, or with files in a snapshot.
 //!
-//! Owns: that a file refers to the records of another without a copy, each of which is there. Must not know: who wants that.
+//! Owns: a file refers to records of another without a copy, and each of those records exists. Must not know: the caller.
 //!
-//! An extent that shares counts in its segment as any other does, so a segment goes when nobody refers to it any more, in
-//! whatever order that happens. Only a segment that something refers to at that moment takes one more reference: what is dead
-//! stays dead. A key for each segment says in which part of which file such references are, so that a collection finds them.
+//! A sharing extent counts in its segment as any other does, so a segment is deleted when no extent refers to it any
+//! more, in whatever order the extents go. Only a segment that has a reference at that moment takes one more: a dead
+//! segment stays dead. A key for each segment names the part of a file with such references, so that a collection
+//! finds them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use crate::volume::{Fs, FsView, VolumeCore, meta_error};
 
 /// Extents that one batch takes over.
 const SHARE_EXTENTS_MAX: usize = 1024;
-/// How often extents are read again that were moved just then, or bytes are flushed that somebody goes on writing.
+/// Attempts to read extents again that were just moved, or to flush bytes while a client goes on writing.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// The value of a key that says who shares.
+/// The value of a key that names a sharer.
 const SHARER_VERSION: u8 = 1;
 
-/// The bytes that are to be shared, and who may read them.
+/// The bytes to share, and the user that must be allowed to read them.
 struct Source<'a> {
     view: View,
     inode: Arc<Inode>,
@@ -40,31 +41,32 @@ struct Source<'a> {
     end: u64,
 }
 
-/// Where they are to be.
+/// The target of the bytes.
 struct Destination<'a> {
     inode: &'a Arc<Inode>,
-    /// Of the first byte.
+    /// The offset of the first byte.
     at: u64,
-    /// There is nothing yet, and the file is longer only when all of it is there.
+    /// The target is empty, and its size changes only when all bytes are there.
     is_new: bool,
 }
 
-/// What one step took over.
+/// The result of one step.
 enum Step {
-    /// All up to here.
+    /// All bytes up to here.
     Done(u64, Ticket),
-    /// Nothing: a record was moved elsewhere meanwhile.
+    /// Nothing: a record was moved meanwhile.
     Moved,
-    /// Nothing: bytes are in memory only, and on their way into segments.
+    /// Nothing: some bytes are only in memory, and are being written into segments.
     Wait(Vec<watch::Receiver<FlightResult>>),
 }
 
 impl Unnamed {
-    /// Adds to its end the bytes that a regular file has in `range`, now or in a snapshot, without copying them. Whoever fills
-    /// it must be allowed to read them.
+    /// Appends the bytes that a regular file has in `range`, now or in a snapshot, without copying them. The user
+    /// that fills this file must be allowed to read them.
     ///
-    /// A file that is written to meanwhile may be found at several moments. [`FsError::Invalid`] if the file ends before the
-    /// range does, or has space set aside for it, [`FsError::TryLater`] if it is written to all the time.
+    /// If clients write to the source meanwhile, the shared bytes may be from several moments. [`FsError::Invalid`]
+    /// if the file ends before the range does, or has a reservation, [`FsError::TryLater`] if clients write to it all
+    /// the time.
     pub async fn share(
         &mut self,
         from: &FsView,
@@ -78,7 +80,7 @@ impl Unnamed {
         let who = self.who().clone();
         let inode = shared.reading(|| shared.inode_in(from.view(), ino)).await?;
         let source = Source {
-            // A clone may have it where it began.
+            // For a clone, this may be the snapshot that it began from.
             view: inode.view,
             inode,
             who: &who,
@@ -107,12 +109,13 @@ impl Unnamed {
 }
 
 impl Fs {
-    /// Gives a file, from `at` on, the bytes that a file of the volume has in `range`, without copying them; holes become
-    /// holes. Durable when answered.
+    /// Gives a file, from `at` on, the bytes that a file of the volume has in `range`, without copying them; holes
+    /// become holes. Durable on return.
     ///
-    /// A long range is taken over in steps: after a crash, the first part of it may be there alone. Who writes to either file
-    /// meanwhile may find its bytes taken over or not. [`FsError::Invalid`] if either file ends before its range does, or the
-    /// two ranges are of one file and overlap, or a file has space set aside for it; [`FsError::TryLater`] if one of them is written to all the time.
+    /// A long range is taken over in steps: after a crash, only its first part may be there. A concurrent write to
+    /// either file may or may not be included. [`FsError::Invalid`] if either file ends before its range does, or the
+    /// two ranges are of one file and overlap, or a file has a reservation; [`FsError::TryLater`] if clients write to
+    /// one of them all the time.
     pub async fn share_over(
         &self,
         who: &Credentials,
@@ -147,7 +150,7 @@ impl Fs {
 }
 
 impl Source<'_> {
-    /// Whether its bytes from `at` on are in segments; if not, they are on their way there when this returns.
+    /// Whether its bytes from `at` on are in segments; if not, their flush has begun when this returns.
     fn is_stored(
         &self,
         shared: &Arc<VolumeCore>,
@@ -177,14 +180,14 @@ impl Source<'_> {
 }
 
 impl VolumeCore {
-    /// Takes over all bytes of the source from `start` on. Durable when done.
+    /// Takes over all bytes of the source from `start` on. Durable on return.
     async fn share(
         self: &Arc<Self>,
         source: &Source<'_>,
         start: u64,
         into: &Destination<'_>,
     ) -> Result<(), FsError> {
-        // A record that another file has stays when it is overwritten, for which no space is set aside.
+        // A record that another file shares stays when it is overwritten; no reservation covers that.
         if self.is_reserved(source.inode.ino) || self.is_reserved(into.inode.ino) {
             return Err(FsError::Invalid);
         }
@@ -206,7 +209,7 @@ impl VolumeCore {
                 .await?
             {
                 Step::Done(end, ticket) => {
-                    // Ever more batches must not wait in memory.
+                    // The number of batches that wait in memory must stay bounded.
                     if last != Ticket::NONE {
                         self.outcome(last).await?;
                     }
@@ -215,7 +218,7 @@ impl VolumeCore {
                     continue;
                 }
                 _ if attempts == ATTEMPTS_MAX => return Err(FsError::TryLater),
-                // The snapshot shows where they are as soon as the state has the move.
+                // The snapshot shows the new places as soon as the state has the move.
                 Step::Moved => self.require_applied().await?,
                 Step::Wait(flights) => {
                     for mut done in flights {
@@ -234,7 +237,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Takes over the extents of a file from `at` on, as many as one batch takes, so that they begin at `to`.
+    /// Takes over the extents of a file from `at` on, as many as one batch takes, to the offset `to`.
     fn share_some(
         self: &Arc<Self>,
         source: &Source<'_>,
@@ -242,7 +245,7 @@ impl VolumeCore {
         into: &Destination<'_>,
         to: u64,
     ) -> Result<Step, FsError> {
-        // Nobody else has a file of a snapshot locked for long, and nobody changes it.
+        // A file of a snapshot is never locked for long, and never changed.
         let mut locked = match source.view {
             View::Live => Locked::all(&[&source.inode, into.inode]),
             View::Snapshot(_) => Locked::all(&[into.inode]),
@@ -298,7 +301,7 @@ impl VolumeCore {
         self.require_serving()?;
         let is_dirty = has_bytes_in(state.dirty.runs(), &range);
         if change.is_empty() && !is_dirty && state.journal_last.0 == 0 {
-            // A hole already.
+            // It is a hole already.
             return Ok(Step::Done(end, state.shown()));
         }
         let before = (state.record.clone(), state.stable_size_bytes);
@@ -306,7 +309,7 @@ impl VolumeCore {
         self.change_extents(ino, state, &change, &mut batch);
         if !into.is_new {
             fold_journal(ino, state, &range, &mut batch);
-            // Unstable bytes may have been what made the file so long.
+            // Unstable bytes may have set the end of the file.
             state.stable_size_bytes = state.stable_size_bytes.max(range.end);
             state.touch_mtime(self.now());
             state.sequence += 1;
@@ -320,7 +323,7 @@ impl VolumeCore {
         for record in change.records_gone() {
             self.segments.cache_forget(self.volume, record);
         }
-        // They are read from the metadata when they are needed.
+        // They are loaded from the metadata at the next use.
         state.extents.forget_all();
         let cleared = state.dirty.clear(range.clone());
         state.fresh.remove(range);
@@ -333,7 +336,7 @@ impl VolumeCore {
         Ok(Step::Done(end, ticket))
     }
 
-    /// What the source has from `at` on, as much as one batch takes over, and where that ends.
+    /// The extents that the source has from `at` on, as many as one batch takes over, and their end.
     fn extents_to_share(
         &self,
         source: &Source<'_>,
@@ -357,7 +360,7 @@ impl VolumeCore {
         Ok((extents, end))
     }
 
-    /// The stored extents that touch `range` of a file; if they are too many for one batch, the range is made shorter.
+    /// The stored extents that touch `range` of a file; if they are too many for one batch, the range is shortened.
     pub(crate) fn extents_in(
         &self,
         ino: Ino,
@@ -387,7 +390,7 @@ impl VolumeCore {
 }
 
 impl VolumeCore {
-    /// Who shares records of a segment, or did.
+    /// The files that share, or shared, records of a segment.
     pub fn sharer_keys(&self, segment: SegmentId) -> Result<Vec<Key>, FsError> {
         let (from, to) = Key::sharers(segment);
         let found = self.meta.live().scan(&from, &to, usize::MAX);
@@ -396,12 +399,12 @@ impl VolumeCore {
     }
 }
 
-/// Parts of files that refer to records which were written for others, by the segment that these are in.
+/// Parts of files that refer to records which were written for others, by the segment of these records.
 #[derive(Default)]
 pub(crate) struct Sharers(FxHashMap<(SegmentId, Ino), Range<u64>>);
 
 impl Sharers {
-    /// What has its bytes itself shares with nobody.
+    /// An inline extent shares no record.
     pub fn add(&mut self, ino: Ino, extent: &Extent) {
         let Some(segment) = extent.segment() else {
             return;
@@ -421,7 +424,7 @@ impl Sharers {
             .iter()
             .map(|((segment, ino), part)| Key::sharer(*segment, *ino, part.start, part.end))
             .collect();
-        // The same calls give the same bytes.
+        // Sorted, so that equal calls give equal bytes.
         keys.sort_unstable();
         for key in keys {
             batch.put(key, vec![SHARER_VERSION]);

@@ -1,9 +1,11 @@
-//! Snapshots of a volume: taking them, what they hold, and freeing that.
+//! Snapshots of a volume: taking them, the space they hold, and freeing it.
 //!
-//! Owns: what a snapshot is to its users, and that deleting one frees exactly what only it held.
-//! Must not know: who wants snapshots and when, how several are of one instant (`joint`), how old versions are kept (`meta`).
+//! Owns: the users' view of a snapshot; deleting a snapshot frees exactly the versions that only it held. Must not
+//! know: schedules and other callers, how several snapshots are of one instant (`joint`), how old versions are kept
+//! (`meta`).
 //!
-//! Each step of freeing is one batch. A crash between two of them leaves a deleted snapshot, and the next start goes on.
+//! Each step of freeing is one batch. A crash between two of them leaves a deleted snapshot, and the next start
+//! continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,32 +27,33 @@ use crate::volume::{Fs, FsView, VolumeCore, meta_error, parse_extent};
 
 /// Versions that one batch frees.
 const FREE_VERSIONS_MAX: usize = 1024;
-/// How often files with bytes in the journal are flushed before a snapshot gives up: new bytes do not come meanwhile.
+/// How often files with bytes in the journal are flushed before a snapshot gives up: no new bytes come meanwhile.
 const JOURNAL_FLUSHES_MAX: usize = 8;
-/// After an error, freeing is tried again.
+/// Pause before freeing is tried again after an error.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
-/// A reader waits so long for the state to know where a record was moved to.
+/// How long a reader waits until the state knows the new place of a record.
 const MOVES_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// A snapshot that can be seen.
+/// A visible snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Names its view.
     pub generation: Generation,
     pub name: Bytes,
     pub taken: Timestamp,
-    /// It cannot be deleted.
+    /// A locked snapshot cannot be deleted.
     pub is_locked: bool,
     /// The schedule that took it; empty for one taken by hand.
     pub schedule: Bytes,
-    /// Of the volume when it was taken.
+    /// The counts of the volume when it was taken.
     pub counts: VolumeCounts,
-    /// Volumes that began from it, or from one that is deleted and did. It stays as long as there are any.
+    /// Volumes that began from it, or from a deleted volume that began from it. The snapshot stays as long as there
+    /// are any.
     pub clones: Vec<VolumeId>,
 }
 
 impl Snapshot {
-    /// `all`: those of its store.
+    /// `all`: the snapshots of its store.
     pub(crate) fn new(
         generation: Generation,
         record: SnapshotRecord,
@@ -77,8 +80,8 @@ impl Snapshot {
     }
 }
 
-/// Adds the volumes that keep a snapshot: those that began from it, and for one of these that is deleted those that began from
-/// that.
+/// Adds the volumes that keep a snapshot: those that began from it, and for a deleted one of these, those that began
+/// from that.
 fn add_clones(
     record: &SnapshotRecord,
     all: &[(Generation, SnapshotRecord)],
@@ -90,33 +93,33 @@ fn add_clones(
             continue;
         }
         let own = all.iter().filter(|(_, it)| it.branch == clone.branch);
-        // Each began later than this one, so this ends.
+        // Each began later than this one, so the recursion ends.
         for (_, record) in own {
             add_clones(record, all, clones);
         }
     }
 }
 
-/// What would be freed with a snapshot.
+/// The space that deleting a snapshot would free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotHolds {
     /// Bytes in segments, before parity.
     pub stored_bytes: u64,
-    /// Versions of anything: extents, attributes, names.
+    /// Versions of extents, attributes and names.
     pub versions: u64,
 }
 
-/// What is left of deleted snapshots.
+/// The remains of deleted snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotFreeing {
-    /// Deleted, and not freed to the end.
+    /// Snapshots that are deleted and not completely freed.
     pub snapshots: u64,
     /// Since the volume was opened.
     pub freed_versions: u64,
     pub freed_bytes: u64,
 }
 
-/// Why nothing was done with a snapshot.
+/// The reason why a snapshot was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotFailure {
     #[error(transparent)]
@@ -125,13 +128,13 @@ pub enum SnapshotFailure {
     Fs(#[from] FsError),
 }
 
-/// Taking and freeing: one at a time.
+/// State of taking and freeing snapshots, which happen one at a time.
 pub(crate) struct SnapshotWork {
     pub turn: Arc<tokio::sync::Mutex<()>>,
-    /// Held by who reads the history and writes it anew: what is read must be what is applied, and stay so.
+    /// Held by a task that reads the history and rewrites it: the read versions must be the applied ones, and stay so.
     pub history_turn: tokio::sync::Mutex<()>,
     is_journal_open: RwLock<bool>,
-    /// When the list of snapshots changed last, or was opened.
+    /// The time of the last change of the list of snapshots, or of the opening.
     changed: Mutex<Timestamp>,
     pub(crate) freeing: Notify,
     freed_versions: AtomicU64,
@@ -154,7 +157,7 @@ impl Default for SnapshotWork {
     }
 }
 
-/// Held by who puts bytes into the journal, from the question whether that may be to the end of the submission.
+/// Held by a task that puts bytes into the journal, from the check whether it may until the end of the submission.
 pub(crate) struct JournalGate<'a>(RwLockReadGuard<'a, bool>);
 
 impl JournalGate<'_> {
@@ -163,7 +166,7 @@ impl JournalGate<'_> {
     }
 }
 
-/// Open again at the end.
+/// Keeps the journal closed until it is dropped.
 pub(crate) struct ClosedJournal(Arc<VolumeCore>);
 
 impl ClosedJournal {
@@ -185,7 +188,7 @@ impl SnapshotWork {
         JournalGate(self.is_journal_open.read())
     }
 
-    /// The list of snapshots is another one; the time of that only grows.
+    /// Notes a change of the list of snapshots; the time of the list only grows.
     pub fn note_change(&self, now: Timestamp) {
         let mut changed = self.changed.lock();
         *changed = now.max(changed.successor());
@@ -193,7 +196,7 @@ impl SnapshotWork {
 }
 
 impl FsView {
-    /// The snapshots that can be seen, the oldest first.
+    /// The visible snapshots, the oldest first.
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let all = self.shared.meta.snapshots();
         let own = all
@@ -203,7 +206,7 @@ impl FsView {
             .collect()
     }
 
-    /// Changes whenever the list of snapshots does, so that clients know what they have cached of it for old.
+    /// The time of the last change of the list of snapshots, so that clients know when their caches are outdated.
     pub fn snapshots_changed(&self) -> Timestamp {
         *self.shared.snapshots.changed.lock()
     }
@@ -215,13 +218,13 @@ impl FsView {
 }
 
 impl Fs {
-    /// How many there are that can be seen.
+    /// The number of visible snapshots.
     pub fn snapshot_count(&self) -> u64 {
         self.snapshots().len() as u64
     }
 
-    /// Takes a snapshot: of all that was acknowledged as stable before this call, and of what else is there at one instant
-    /// within it. `schedule` is empty for one that is taken by hand.
+    /// Takes a snapshot of all changes that were acknowledged as stable before this call; later changes are in it as
+    /// of one instant during the call. `schedule` is empty for a snapshot that is taken by hand.
     ///
     /// Fails with [`FsError::Io`] if the bytes of a file cannot be flushed.
     pub async fn take_snapshot(
@@ -238,7 +241,8 @@ impl Fs {
             .ok_or(SnapshotError::NotFound.into())
     }
 
-    /// Deletes a snapshot: nobody sees it any more when this returns, and what only it held is freed in the background.
+    /// Deletes a snapshot: it is invisible when this returns, and the versions that only it held are freed in the
+    /// background.
     pub async fn delete_snapshot(&self, name: &[u8]) -> Result<(), SnapshotFailure> {
         self.change_snapshot(name, |record| record.is_deleted = true)
             .await?;
@@ -251,7 +255,7 @@ impl Fs {
         self.change_snapshot(name, |record| record.name = to).await
     }
 
-    /// Keeps a snapshot from being deleted, or lets it go.
+    /// Locks a snapshot against deletion, or unlocks it.
     pub async fn lock_snapshot(&self, name: &[u8], locked: bool) -> Result<(), SnapshotFailure> {
         self.change_snapshot(name, |record| record.is_locked = locked)
             .await
@@ -280,8 +284,8 @@ impl Fs {
         Ok(())
     }
 
-    /// What would be freed if this snapshot alone were deleted. Costs as much as there is of that, up to `versions_max`
-    /// versions: what is beyond is left out.
+    /// The space that would be freed if this snapshot alone were deleted. Takes time in proportion to that, up to
+    /// `versions_max` versions: the rest is left out.
     pub async fn snapshot_holds(
         &self,
         generation: Generation,
@@ -324,14 +328,14 @@ impl Fs {
         }
     }
 
-    /// Frees what is left of deleted snapshots now, to the end.
+    /// Frees all remains of deleted snapshots now.
     pub async fn free_snapshots(&self) -> Result<(), FsError> {
         self.shared.free_deleted().await?;
         self.shared.free_branches().await
     }
 }
 
-/// The extent that a version is, if it is one.
+/// The extent in a version, if it is one.
 pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError> {
     let (Ok(KeyKind::Extent { .. }), Some(value)) = (version.key.kind(), &version.value) else {
         return Ok(None);
@@ -341,14 +345,14 @@ pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError
 }
 
 impl VolumeCore {
-    /// Waits until a snapshot that was begun is durable and can be seen.
+    /// Waits until a snapshot that was begun is durable and visible.
     pub(crate) async fn await_snapshot(
         self: &Arc<Self>,
         generation: Generation,
         ticket: Ticket,
     ) -> Result<Snapshot, SnapshotFailure> {
         self.outcome(ticket).await?;
-        // Nobody sees it before; where the state has no space it is there all the same.
+        // It is invisible before; if the state has no space, it exists all the same.
         let applied = std::pin::pin!(self.meta.applied(ticket));
         let too_long = self.env.clock.sleep(MOVES_WAIT_MAX);
         select(applied, too_long).await;
@@ -360,19 +364,19 @@ impl VolumeCore {
         found.ok_or(SnapshotError::NotFound.into())
     }
 
-    /// Flushes the files that have bytes in the journal alone.
+    /// Flushes the files with bytes that are only in the journal.
     pub(crate) async fn flush_journal(self: &Arc<Self>) -> Result<(), FsError> {
         self.durable(self.meta.last_ticket()).await?;
         let mut inodes = Vec::new();
         for ino in self.meta.journal_inodes(LogPosition(u64::MAX)) {
             match self.reading(|| self.own_inode(ino)).await {
                 Ok(inode) => inodes.push(inode),
-                // Removed: its bytes are nobody's.
+                // The file was removed, and its bytes are not needed.
                 Err(FsError::Stale) => {}
                 Err(error) => return Err(error),
             }
         }
-        // From here on nothing is waited for before all is sent: a flight that was taken and is not sent never ends.
+        // From here on, all flights start before any wait: a flight that was taken and never starts never ends.
         let mut flying = Vec::new();
         let mut gathered = Gathered::default();
         for inode in inodes {
@@ -390,13 +394,13 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Nothing is in the journal alone after this, as long as nothing more is put there.
+    /// After this nothing is only in the journal, as long as nothing more is put there.
     pub(crate) async fn fold_all_of_journal(self: &Arc<Self>) -> Result<(), FsError> {
         for _ in 0..JOURNAL_FLUSHES_MAX {
             self.flush_journal().await?;
             self.durable(self.meta.last_ticket()).await?;
             let mut left = self.meta.journal_inodes(LogPosition(u64::MAX));
-            // What is left of removed files is nobody's.
+            // The remains of removed files are not needed.
             left.retain(|ino| {
                 self.own_inode(*ino)
                     .is_ok_and(|inode| !inode.lock().removed)
@@ -410,13 +414,13 @@ impl VolumeCore {
         Err(FsError::Io(why.to_owned()))
     }
 
-    /// Waits, not for ever, until the state has what was submitted so far: where records are that were moved.
+    /// Waits, for a limited time, until the state has all submissions so far, with the new places of moved records.
     pub(crate) async fn await_moves(&self) {
         let applied = std::pin::pin!(self.meta.applied(self.meta.last_ticket()));
         select(applied, self.env.clock.sleep(MOVES_WAIT_MAX)).await;
     }
 
-    /// Waits until the state has what was submitted so far; fails when the volume is to be closed.
+    /// Waits until the state has all submissions so far; fails when the volume is to be closed.
     pub(crate) async fn require_applied(&self) -> Result<(), FsError> {
         let applied = std::pin::pin!(self.meta.applied(self.meta.last_ticket()));
         let stopped = std::pin::pin!(self.tasks.stopped());
@@ -426,7 +430,7 @@ impl VolumeCore {
         }
     }
 
-    /// The background task: frees what only deleted snapshots held.
+    /// The background task: frees the versions that only deleted snapshots held.
     pub(crate) async fn run_freeing(self: Arc<Self>) {
         loop {
             let freed = match self.free_deleted().await {
@@ -472,7 +476,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Frees what only this deleted snapshot, and others that are deleted, held. Returns how many versions.
+    /// Frees the versions that only this deleted snapshot, and other deleted ones, held. Returns their number.
     async fn free(&self, generation: Generation) -> Result<u64, FsError> {
         let mut count = 0;
         loop {
@@ -490,7 +494,7 @@ impl VolumeCore {
                 let ticket = match self.meta.remove_snapshot(generation) {
                     Ok(ticket) => ticket,
                     Err(SnapshotError::Closed) => return Err(FsError::Fenced),
-                    // Somebody else did.
+                    // Another task did.
                     Err(_) => return Ok(count),
                 };
                 self.durable(ticket).await?;
@@ -503,11 +507,11 @@ impl VolumeCore {
         }
     }
 
-    /// Frees the first of these versions, as many as one batch has room for; returns how many.
+    /// Frees the first of these versions, as many as one batch has room for; returns their number.
     fn free_some(&self, found: &[DeadVersion]) -> Result<(u64, Ticket), FsError> {
         let mut batch = Batch::new();
         let mut space = SpaceDelta::default();
-        // The counters of segments come to it yet.
+        // The counters of segments are added later.
         let full_bytes = self.meta.batch_bytes_max() / 2;
         let mut versions = 0;
         for version in found {

@@ -1,6 +1,6 @@
-//! Records of files on their way into segments, each as safe, and on the kind of disks, as it is to be.
+//! Writes records of files into segments with the requested protection and device class.
 //!
-//! Owns: which records are appended together. Must not know: what is in them, how segments are laid out.
+//! Owns: which records are appended together. Must not know: the contents of records, how segments are laid out.
 
 use cairn_base::{Media, SegmentId};
 use cairn_segment::{
@@ -11,16 +11,16 @@ use futures_util::future::try_join_all;
 use crate::types::FsError;
 use crate::volume::{VolumeCore, segment_error};
 
-/// What a file asks of the segments that its records are in.
+/// The request of a file for the segments of its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct StorageRequirement {
-    /// The kind of disks.
+    /// The device class.
     pub media: Option<Media>,
-    /// If not that of the volume.
+    /// If it differs from that of the volume.
     pub protection: Option<Protection>,
 }
 
-/// Records to append, each with what its file asks for.
+/// Records to append, each with its file's request.
 #[derive(Default)]
 pub(crate) struct Records {
     pub all: Vec<EncodedRecord>,
@@ -28,7 +28,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Its number among all.
+    /// Adds a record; returns its index among all.
     pub fn add(&mut self, record: EncodedRecord, asked: StorageRequirement) -> usize {
         self.all.push(record);
         self.asked.push(asked);
@@ -39,7 +39,7 @@ impl Records {
         self.asked.get(index).copied().unwrap_or_default()
     }
 
-    /// The numbers of those that go together.
+    /// The indexes of records with equal requests.
     fn groups(&self) -> Vec<(StorageRequirement, Vec<usize>)> {
         let mut groups: Vec<(StorageRequirement, Vec<usize>)> = Vec::new();
         for (index, asked) in self.asked.iter().enumerate() {
@@ -52,7 +52,7 @@ impl Records {
     }
 }
 
-/// Where records are that are durable now.
+/// The places of records that are durable now.
 #[derive(Default)]
 pub(crate) struct Stored {
     /// In the order of the records.
@@ -63,7 +63,7 @@ pub(crate) struct Stored {
 }
 
 impl VolumeCore {
-    /// Makes records durable. After an error those that were written are garbage.
+    /// Makes records durable. After an error, those that were written are garbage.
     pub(crate) async fn store_records(
         &self,
         stream: Stream,
@@ -100,7 +100,8 @@ impl VolumeCore {
         Ok(stored)
     }
 
-    /// What a segment asks for. What it holds goes on asking for that where no file tells: it was removed, and snapshots have it.
+    /// The request that a segment was made for. Its records keep that request if no file has one: their files were
+    /// removed, and snapshots have them.
     pub(crate) fn asked_of(&self, segment: SegmentId) -> StorageRequirement {
         let info = self.segments.segment(self.volume, segment);
         info.map_or_else(StorageRequirement::default, |info| StorageRequirement {
@@ -109,8 +110,8 @@ impl VolumeCore {
         })
     }
 
-    /// Whether a segment is, or is to be, as safe and on the kind of disks as is asked for. What is in a tier comes to be so when
-    /// it is brought back.
+    /// Whether a segment has, or will have, the requested protection and device class. A segment in a tier gets them
+    /// when it is promoted.
     pub(crate) fn is_placed_for(&self, segment: SegmentId, asked: StorageRequirement) -> bool {
         let info = self.segments.segment(self.volume, segment);
         info.is_none_or(|info| {

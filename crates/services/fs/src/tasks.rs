@@ -17,13 +17,13 @@ pub(crate) struct Tasks {
     stop: watch::Sender<bool>,
     /// One receiver lives in each running task.
     running: watch::Sender<()>,
-    /// And one in each of those that are flushes.
+    /// One receiver lives in each running flush.
     flushing: watch::Sender<()>,
-    /// How many of each name there are.
+    /// The number of tasks of each name.
     names: Arc<Mutex<BTreeMap<&'static str, usize>>>,
 }
 
-/// A wait for the end of tasks is told of after so long, again and again.
+/// A wait for the end of tasks is logged after so long, repeatedly.
 const ENDED_LATE: Duration = Duration::from_secs(10);
 
 impl Tasks {
@@ -62,7 +62,7 @@ impl Tasks {
         });
     }
 
-    /// Waits until no flush is under way.
+    /// Waits until no flush is running.
     pub async fn flushes_ended(&self) {
         self.flushing.closed().await;
     }
@@ -71,7 +71,7 @@ impl Tasks {
         *self.stop.borrow()
     }
 
-    /// Ends when it is time to stop.
+    /// Resolves when it is time to stop.
     pub async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
         // Never an error: the sender is here.
@@ -90,7 +90,7 @@ impl Tasks {
         self.stop.send_replace(true);
     }
 
-    /// Waits until every task has ended, and says which ones take long.
+    /// Waits until every task has ended, and logs the slow ones.
     pub async fn ended(self: &Arc<Self>) {
         let mut ended = std::pin::pin!(self.running.closed());
         while let Either::Right(_) = select(ended.as_mut(), self.env.clock.sleep(ENDED_LATE)).await
@@ -105,7 +105,7 @@ impl Tasks {
     }
 }
 
-/// Lets whatever else is ready have its turn.
+/// Yields once to all other ready tasks.
 pub(crate) async fn let_others_run() {
     let mut was_here = false;
     poll_fn(|context| {

@@ -1,16 +1,17 @@
-//! Cold segments in a tier.
+//! Tiering: offloads cold segments to a tier and promotes them again.
 //!
 //! Owns: which segments go to the tier and which come back, and the order of steps on both ways. Must not know: how a
-//! segment is copied and read there (`segment`), what a tier is, how records are moved (`rewrite`).
+//! segment is copied and read there (`segment`), the kind of tier, how records are moved (`rewrite`).
 //!
-//! The order on the way out: it is noted durably that there may be an object; the segment is copied and read back; one
-//! batch says that the segment is that object, and takes the note away; when that is durable, readers go there, and
-//! the local shards are deleted. On the way back records are written anew, as a collection does, and the batch that
-//! removes the empty segment notes its object. So at every moment an object is a segment's or it is noted, and what is
-//! noted is nobody's: the one task of this module, which does all of this, deletes it.
+//! To offload a segment, first a durable note says that there may be an object. Then the segment is copied and read
+//! back. One batch records that the segment is that object, and deletes the note. When that is durable, readers go to
+//! the tier, and the local shards are deleted. To promote, records are rewritten as in garbage collection, and the
+//! batch that removes the empty segment notes its object. So at every moment an object belongs to a segment or has a
+//! note, and an object with a note is unused: the one task of this module, which does all of this, deletes it.
 //!
-//! Segments go as a whole. Where the policy is for certain files, a segment of which others have little is freed of that
-//! before; of another one, what these files have is copied into segments of cold data alone, which go when they are sealed.
+//! Segments are offloaded as a whole. If the policy selects certain files, a segment with little data of other files
+//! is freed of that data first. From other segments, the data of the selected files is copied into segments of cold
+//! data alone, which are offloaded when they are sealed.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -37,74 +38,75 @@ use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, VolumeCore, meta_error};
 
-/// The value of a note of an object that is there whole, or not at all,
+/// The value of a note of an object that is complete, or absent,
 pub(crate) const UNUSED_OBJECT: &[u8] = &[1];
 /// and of one that is being written.
 const COMING_OBJECT: &[u8] = &[2];
-/// A write of which nobody knows how it ended may still do so within this time. Such an object is deleted again then.
+/// A write with an unknown result may still complete within this time. Such an object is then deleted again.
 const LATE_MAX: Duration = Duration::from_secs(180);
-/// Segments looked at before others get their turn.
+/// Segments that are visited before other tasks get their turn.
 const LOOK_SEGMENTS_MAX: usize = 1024;
-/// Segments that one look sends; the next finds more.
+/// Segments that one round offloads; the next round finds more.
 const SEND_MAX: usize = 256;
-/// Segments that are brought back, or whose records are written anew, together.
+/// Segments that are promoted, or rewritten, together.
 const BACK_MAX: usize = 4;
-/// Objects that one look deletes.
+/// Objects that one round deletes.
 const DELETE_MAX: usize = 256;
-/// What could not be sent or brought back is let alone for so long, at most so many of them.
+/// A segment that could not be offloaded or promoted is skipped for so long; so many of them are remembered at most.
 const REST: Duration = Duration::from_secs(300);
 const RESTING_MAX: usize = 4096;
-/// A segment in a tier is written anew when less than this is alive of what was when it was sent. Of its bytes little may be
-/// alive for good, because of how stripes are filled.
+/// A segment in a tier is rewritten when less than this share of its live bytes at the offload is still live. A share
+/// of all its bytes would not do: because of how stripes are filled, it may be low for good.
 const COMPACT_LIVE_PERCENT: u64 = 50;
-/// A segment of whose bytes less than this are alive is left to garbage collection.
+/// A segment with less than this share of live bytes is left to garbage collection.
 const SEND_LIVE_PERCENT: u64 = 25;
-/// Parts of files that wait to be brought back because they are read again and again; what is too much is forgotten.
+/// Frequently read parts of files that wait for promotion; the excess is forgotten.
 const HOT_PARTS_MAX: usize = 1024;
-/// Of a segment that is to go, files of which nothing is to go may have so much: that is written anew.
+/// In a segment to offload, files that stay may have so much data: that data is rewritten.
 const STAYING_PERCENT_MAX: u64 = 25;
-/// Segments of which a look finds out whose they are: each costs a summary.
+/// Segments whose files one round looks up: each lookup reads a summary.
 const WHOSE_LOOKS_MAX: usize = 32;
-/// One that stays is looked at again after so many looks, at most so many of them are remembered.
+/// A segment that stays is looked up again after so many intervals; so many of them are remembered at most.
 const STAYING_INTERVALS: u32 = 360;
 const STAYING_MAX: usize = 1 << 20;
-/// Places of records that were read from the tier lately.
+/// Remembered places of records that were recently read from the tier.
 const READ_PLACES: usize = 1 << 16;
 const DAY_SECONDS: i64 = 24 * 3600;
 
-/// What of a volume goes to a tier.
+/// The part of a volume that goes to a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TierChoice {
-    /// Nothing, and what is there comes back.
+    /// Nothing; data in the tier is promoted.
     None,
-    /// What no file has any more and snapshots have, and nobody used for so many days.
+    /// Data that only snapshots have, and that was unused for so many days.
     SnapshotOnly { cooling_days: u16 },
-    /// What nobody used for so many days.
+    /// Data that was unused for so many days.
     Auto { cooling_days: u16 },
-    /// Everything that takes no more writes.
+    /// All sealed segments.
     All,
 }
 
-/// Where what of a volume goes.
+/// The tier of a volume, and the data that goes there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierPolicy {
     pub tier: TierId,
     pub choice: TierChoice,
-    /// Of which files alone. What only snapshots have counts as its file does now, and stays if that is gone.
+    /// Only files that this selects. Data that only snapshots have follows its file as it is now, and stays if the
+    /// file is gone.
     pub filter: Option<Arc<TierFilter>>,
 }
 
-/// What a volume knows of tiers when it is opened.
+/// The tier settings of a volume when it is opened.
 #[derive(Clone)]
 pub struct TieringSettings {
     /// A part of the keys of objects.
     pub pool: PoolId,
     pub policy: Option<TierPolicy>,
-    /// How fast segments are read on their way out and back; `None`: as fast as possible.
+    /// The pace of reading segments for offload and promotion; `None`: as fast as possible.
     pub pace: Option<Arc<Pace>>,
-    /// It looks this often.
+    /// Interval between two rounds.
     pub interval: Duration,
-    /// A tier that failed is let alone for so long.
+    /// A tier that failed is not used for so long.
     pub trouble_pause: Duration,
 }
 
@@ -120,31 +122,32 @@ impl Default for TieringSettings {
     }
 }
 
-/// What a volume has in its tier, and what is being done about it.
+/// The data that a volume has in its tier, and the progress of tiering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TieringStatus {
     /// Segments in the tier, one object each, and the bytes of data in them.
     pub objects: u64,
     pub remote_bytes: u64,
-    /// What live records take of them.
+    /// Bytes of live records in them.
     pub remote_live_bytes: u64,
-    /// What they would take on disks, parity and copies included.
+    /// The bytes that they would take on disks, with parity and copies.
     pub saved_bytes: u64,
-    /// Objects that nothing refers to and that are not deleted yet, as far as was looked (at most 256).
+    /// Unused objects that are not deleted yet, as far as known (at most 256).
     pub unused_objects: u64,
-    /// Segments and bytes that went out since the volume was opened, and bytes of records that came back.
+    /// Segments and bytes that were offloaded since the volume was opened, and bytes of records that were promoted.
     pub sent_segments: u64,
     pub sent_bytes: u64,
     pub promoted_parts: u64,
-    /// Bytes of records that were copied into segments of cold data, because their files are to go and others are not.
+    /// Bytes of records that were copied into segments of cold data, because the policy selects their files and not
+    /// others.
     pub gathered_bytes: u64,
-    /// Segments that could not be sent or brought back lately.
+    /// Segments that recently could not be offloaded or promoted.
     pub resting_segments: u64,
-    /// Why nothing goes on, if nothing does.
+    /// The reason why tiering makes no progress, if it does not.
     pub trouble: Option<String>,
 }
 
-/// What tiering of a volume has before it.
+/// The state of a volume's tiering.
 pub(crate) struct TierWork {
     pool: PoolId,
     interval: Duration,
@@ -152,21 +155,21 @@ pub(crate) struct TierWork {
     pace: Arc<Pace>,
     policy: Mutex<Option<TierPolicy>>,
     pub wake: Notify,
-    /// Whether records that are read again and again come back.
+    /// Whether frequently read records are promoted.
     is_promoting: AtomicBool,
     read_places: Vec<AtomicU32>,
     hot: Mutex<VecDeque<(SegmentId, Ino, Range<u64>)>>,
-    /// Segments that are let alone, and until when.
+    /// Segments that are skipped, each until a time.
     resting: Mutex<FxHashMap<SegmentId, Duration>>,
-    /// Segments that stay because of whose they are, and until when that is not looked at again.
+    /// Segments that stay because of their files, each with the time of the next lookup.
     staying: Mutex<FxHashMap<SegmentId, Duration>>,
-    /// Whether the last look did not come to all that may go. Until then none of `staying` is looked at again: else those
-    /// at the front would have all looks.
+    /// Whether the last round left candidates unvisited. While it is set, no segment in `staying` is looked up again:
+    /// otherwise the first segments would use up all lookups.
     is_behind: AtomicBool,
     trouble: Mutex<Option<String>>,
-    /// Held over a look with all that it does.
+    /// Held during a round.
     round: tokio::sync::Mutex<()>,
-    /// Objects that were being written, as far as this process knows of them.
+    /// Objects that were being written, as far as this process knows.
     fates: Mutex<FxHashMap<(SegmentId, u128), Fate>>,
     unused_objects: AtomicU64,
     sent_segments: AtomicU64,
@@ -175,12 +178,12 @@ pub(crate) struct TierWork {
     gathered_bytes: AtomicU64,
 }
 
-/// How the writing of an object ended that is nobody's.
+/// The result of the writing of an unused object.
 #[derive(Clone, Copy)]
 enum Fate {
-    /// It is there or not, and that stays so.
+    /// The object exists or not, and that does not change any more.
     Settled,
-    /// It may come late; when it was deleted first.
+    /// The object may appear late; with the time of the first deletion.
     Late(Option<Duration>),
 }
 
@@ -218,7 +221,7 @@ impl TierWork {
         hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^= hash >> 29;
         let at = (hash >> 32) as usize % READ_PLACES;
-        // 0 is nothing.
+        // 0 means an empty slot.
         let tag = (hash as u32).max(1);
         let slot = self.read_places.get(at);
         slot.is_some_and(|slot| slot.swap(tag, Ordering::Relaxed) == tag)
@@ -245,7 +248,7 @@ fn is_promoting(policy: Option<&TierPolicy>) -> bool {
     })
 }
 
-/// The note that an object is nobody's.
+/// The note of an unused object.
 pub(crate) fn unused_object(segment: SegmentId, remote: &RemoteSegment) -> Key {
     Key::unused_object(remote.tier, segment, remote.nonce)
 }
@@ -254,25 +257,26 @@ fn is_of_snapshots(choice: TierChoice) -> bool {
     matches!(choice, TierChoice::SnapshotOnly { .. })
 }
 
-/// What is in a segment, by where it is to be.
+/// The extents in a segment, by their target.
 struct Sorted {
     going: Vec<Victim>,
     staying: Vec<Victim>,
 }
 
-/// How sending a segment ended.
+/// The result of offloading a segment.
 enum Sent {
     Done,
-    /// Not now; others may be sent.
+    /// Not now; others may be offloaded.
     NotNow,
-    /// Not as it is: its records are to be written anew first.
+    /// Not in this form: its records have to be rewritten first.
     Unsealed,
-    /// The tier fails: the others would, too.
+    /// The tier fails, so it would fail for the others, too.
     TierFails(String),
 }
 
 impl Fs {
-    /// What goes to a tier from now on. What is there stays readable; where nothing is to be there it comes back.
+    /// Sets the tier policy from now on. Data in the tier stays readable; it is promoted if the policy is to have
+    /// none there.
     pub fn set_tiering(&self, policy: Option<TierPolicy>) {
         let work = &self.shared.tiering;
         work.is_promoting
@@ -307,15 +311,15 @@ impl Fs {
         }
     }
 
-    /// Whether no segment is in a tier, no object of the volume is left there that it knows of, and its policy is to have nothing
-    /// there: then it is durable, and stays so as long as the policy does. Not so while something is on its way.
+    /// Whether no segment is in a tier, no known object of the volume is left there, and the policy is to have
+    /// nothing there. If so, that is durable, and stays so as long as the policy does. False during an offload.
     pub async fn has_nothing_in_tiers(&self) -> Result<bool, FsError> {
         let shared = &self.shared;
-        // What goes out just now is nowhere to be seen yet.
+        // A segment that is being offloaded right now is not visible yet.
         let Ok(_round) = shared.tiering.round.try_lock() else {
             return Ok(false);
         };
-        // What is listed of the volume may say so already, and here it is not known yet.
+        // The listed policy of the volume may be newer than the one that is known here.
         let policy = shared.tiering.policy.lock().clone();
         if policy.is_some_and(|policy| policy.choice != TierChoice::None) {
             return Ok(false);
@@ -325,8 +329,8 @@ impl Fs {
         Ok(shared.meta.segment_totals().remote_segments == 0 && notes.is_empty())
     }
 
-    /// Reads all of the object of the first segment from number `from` on that is in a tier, and compares it with its
-    /// checksums. Returns how many bytes were read, what is wrong, and where to go on.
+    /// Reads the whole object of the first segment in a tier from number `from` on, and compares it with its
+    /// checksums. Returns the number of bytes read, the fault, and the number to continue at.
     pub async fn verify_tier(
         &self,
         from: SegmentId,
@@ -390,7 +394,7 @@ impl VolumeCore {
         }
     }
 
-    /// One look: what is nobody's goes, and what the policy says is done. Returns why not all of it, if that is so.
+    /// One round: deletes unused objects, and follows the policy. Returns the reason if a part of that was not possible.
     async fn tier_once(self: &Arc<Self>) -> Result<Option<String>, FsError> {
         let _round = self.tiering.round.lock().await;
         let mut trouble = self.delete_unused_objects().await?;
@@ -418,7 +422,7 @@ impl VolumeCore {
         }
         let needs_look = policy.filter.is_some() || is_of_snapshots(choice);
         let mut looks = 0;
-        // Before anything is written anew: where there is no room, this makes it.
+        // Before any rewriting: this makes room where there is none.
         for id in self.cold_segments(&policy).await? {
             if self.tiering.policy.lock().as_ref() != Some(&policy) {
                 break;
@@ -456,14 +460,14 @@ impl VolumeCore {
         Ok(trouble)
     }
 
-    /// Writes what is left of a segment into one that is sealed in its time, and goes then.
+    /// Rewrites the remaining data of a segment into one that is sealed in its time, and is offloaded then.
     async fn write_anew(self: &Arc<Self>, id: SegmentId) -> Result<Option<String>, FsError> {
         let record = self.meta.segment(id);
         let live_bytes = record.map_or(0, |record| record.live_bytes);
         self.bring_some_back(&[(id, live_bytes)]).await
     }
 
-    /// Segments to send now. Notes in the metadata which were used, for that.
+    /// The segments to offload now. Notes in the metadata which segments were used, as a basis for that.
     async fn cold_segments(&self, policy: &TierPolicy) -> Result<Vec<SegmentId>, FsError> {
         let has_history = self.meta.counters().history_bytes > 0;
         let today = (self.now().seconds.max(0) / DAY_SECONDS) as u32;
@@ -495,7 +499,7 @@ impl VolumeCore {
                 }
             }
             if !batch.is_empty() && !self.meta.is_full() {
-                // Nothing waits for it: after a crash it cools a little longer.
+                // No caller waits: after a crash the segment cools a little longer.
                 self.meta.submit(batch);
             }
             match some.last() {
@@ -518,7 +522,8 @@ impl VolumeCore {
             && self.is_idle(usage.id)
     }
 
-    /// Makes a segment one that snapshots alone have, if files have little of it. False if they have more, or nobody can tell.
+    /// Moves the data of files out of a segment that snapshots mostly have, if it is little. False if it is more, or
+    /// unknown.
     async fn leave_to_snapshots(self: &Arc<Self>, id: SegmentId) -> Result<bool, FsError> {
         let Some(record) = self.meta.segment(id) else {
             return Ok(false);
@@ -530,7 +535,7 @@ impl VolumeCore {
         if of_files.is_empty() {
             return Ok(true);
         }
-        // It can stay as it is.
+        // The segment can stay as it is.
         let code = self.code()?;
         if self.usable(code).free_bytes < bytes_max.saturating_mul(4) {
             return Ok(false);
@@ -544,15 +549,16 @@ impl VolumeCore {
         Ok(left.is_some_and(|left| left.is_empty()))
     }
 
-    /// Makes a segment one of which only files have something that the filter takes, if others have little of it; else
-    /// copies what those files have of it to segments of cold data. Says whether it is to go now, and what is in the way.
+    /// Moves the data of files that the filter does not select out of a segment, if it is little; otherwise copies
+    /// the data of the selected files into segments of cold data. Returns whether to offload the segment now, and a
+    /// fault, if any.
     async fn leave_to_chosen(
         self: &Arc<Self>,
         id: SegmentId,
         filter: &TierFilter,
     ) -> Result<(bool, Option<String>), FsError> {
         let Some(Sorted { going, staying }) = self.sorted(id, filter).await? else {
-            // Nothing says whose it is. In segments of collections something does.
+            // The segment has no readable summary. The segments of its copies have one.
             return Ok((false, self.write_anew(id).await?));
         };
         if going.is_empty() || staying.is_empty() {
@@ -567,7 +573,7 @@ impl VolumeCore {
             true => (staying, staying_bytes, To::Disks),
             false => (going, going_bytes, To::Tier { used_day }),
         };
-        // It can stay as it is, and what garbage collection and deletions need is theirs.
+        // The segment can stay as it is; garbage collection and deletions need the rest of the space.
         let code = self.code()?;
         let free_bytes = self.usable(code).free_bytes;
         if free_bytes < moved_bytes.saturating_mul(4) {
@@ -591,8 +597,8 @@ impl VolumeCore {
         Ok((goes, None))
     }
 
-    /// The extents in a segment by whether they are of files that the filter takes; `None`: nobody can tell. A record that
-    /// is of others, too, stays with them.
+    /// The extents in a segment, by whether the filter selects their files; `None`: unknown. A record that other
+    /// files have, too, stays.
     async fn sorted(
         self: &Arc<Self>,
         id: SegmentId,
@@ -618,7 +624,7 @@ impl VolumeCore {
         Ok(Some(Sorted { going, staying }))
     }
 
-    /// Whether a filter takes a file. One that is gone, or has no name where it had one last, stays.
+    /// Whether a filter selects a file. A file that is gone, or lost the name that it records, stays.
     fn is_taken(&self, ino: Ino, filter: &TierFilter, now: Timestamp) -> Result<bool, FsError> {
         let inode = match self.own_inode(ino) {
             Ok(inode) => inode,
@@ -645,7 +651,7 @@ impl VolumeCore {
         })
     }
 
-    /// The entry that an inode notes as its own, if it is still that.
+    /// The entry that an inode records as its own, if it still is.
     fn noted_name(
         &self,
         ino: Ino,
@@ -674,10 +680,10 @@ impl VolumeCore {
         }
     }
 
-    /// Sends one segment to the tier.
+    /// Offloads one segment to the tier.
     async fn send_out(self: &Arc<Self>, id: SegmentId, tier: TierId) -> Result<Sent, FsError> {
         let nonce = self.env.entropy.u128();
-        // Whatever becomes of the rest, somebody knows of the object.
+        // Whatever happens later, there is a note of the object.
         let mut batch = Batch::new();
         let note = Key::unused_object(tier, id, nonce);
         if !planted::is(Bug::TierObjectNotNoted) {
@@ -697,7 +703,7 @@ impl VolumeCore {
         let mut copied = match copied {
             Ok(copied) => copied,
             Err(error) => {
-                // What there is of the object is nobody's, and is deleted by the next look.
+                // Any remains of the object are unused, and the next round deletes them.
                 let fate = match error {
                     CopyOutError::NotNow
                     | CopyOutError::Unsealed
@@ -728,7 +734,7 @@ impl VolumeCore {
         let mut batch = Batch::new();
         batch.remote_segment(id, copied.remote, copied.shard_len_bytes);
         batch.delete(note);
-        // Only if something lives in it: what is dead may be being deleted, and stays as whoever does that found it.
+        // Only if the segment has live records: a dead one may be being deleted, and must stay as that task found it.
         match self.meta.submit_sharing(batch, &[id]) {
             None => {
                 copied.abandon();
@@ -738,12 +744,12 @@ impl VolumeCore {
                 self.tiering.wake.notify_one();
                 return Ok(Sent::NotNow);
             }
-            // The log never sees this.
+            // The log never has this.
             Some(Ticket::REFUSED) => {
                 copied.abandon();
                 return Err(FsError::Fenced);
             }
-            // After an error nobody knows what the log has: the shards stay, and the next opening decides.
+            // After an error the state of the log is unknown: the shards stay, and the next opening decides.
             Some(ticket) => self.durable(ticket).await?,
         }
         let work = &self.tiering;
@@ -754,8 +760,8 @@ impl VolumeCore {
         Ok(Sent::Done)
     }
 
-    /// Writes the records anew of segments in tiers, of all or of those of which less than so many percent are alive of what was
-    /// when they were sent, and so gets rid of their objects. Returns why not, if something is in the way.
+    /// Rewrites the records of segments in tiers, and so gets rid of their objects: of all segments, or of those with
+    /// less than so many percent of their live bytes at the offload. Returns the reason if that was not possible.
     async fn bring_back(
         self: &Arc<Self>,
         below_percent: Option<u64>,
@@ -778,12 +784,12 @@ impl VolumeCore {
                 .map(|(id, record)| (*id, record.live_bytes))
                 .collect();
             for chosen in wanted.chunks(BACK_MAX) {
-                // One that cannot be read keeps no other from coming back.
+                // An unreadable segment does not keep others from being promoted.
                 trouble = trouble.or(self.bring_some_back(chosen).await?);
                 if trouble.is_some() && self.is_tier_away(chosen) {
                     return Ok(trouble);
                 }
-                // Somebody may have thought otherwise meanwhile.
+                // An operator may have changed the policy meanwhile.
                 let is_none = {
                     let policy = self.tiering.policy.lock();
                     let choice = policy.as_ref().map(|policy| policy.choice);
@@ -800,7 +806,7 @@ impl VolumeCore {
         }
     }
 
-    /// Whether a tier does not answer that one of these segments is in.
+    /// Whether a tier with one of these segments does not answer.
     fn is_tier_away(&self, of: &[(SegmentId, u64)]) -> bool {
         of.iter().any(|(id, _)| {
             let remote = self.meta.segment(*id).and_then(|record| record.remote);
@@ -815,7 +821,7 @@ impl VolumeCore {
     ) -> Result<Option<String>, FsError> {
         let needed: u64 = chosen.iter().map(|(_, live_bytes)| live_bytes).sum();
         let code = self.code()?;
-        // Not of what garbage collection and deletions need: the copies are made as theirs are.
+        // Without the reserve of garbage collection and deletions: the copies are made like theirs.
         let free_bytes = self.usable(code).free_bytes;
         if free_bytes < needed.saturating_mul(2) {
             return Ok(Some(format!(
@@ -862,7 +868,7 @@ impl VolumeCore {
         }))
     }
 
-    /// Up to `max` objects that are nobody's, and whether each was being written when that was noted.
+    /// Up to `max` unused objects, and whether each was being written when it was noted.
     pub(crate) fn unused_objects(&self, max: usize) -> Result<Vec<(Key, bool)>, FsError> {
         let (from, to) = Key::unused_objects();
         let mut found = Vec::new();
@@ -880,7 +886,7 @@ impl VolumeCore {
         Ok(found)
     }
 
-    /// Deletes objects that are nobody's. Returns why not, if the tier does not do it.
+    /// Deletes unused objects. Returns the reason if the tier does not delete them.
     async fn delete_unused_objects(&self) -> Result<Option<String>, FsError> {
         let notes = self.reading(|| self.unused_objects(DELETE_MAX)).await?;
         let unused = &self.tiering.unused_objects;
@@ -888,7 +894,7 @@ impl VolumeCore {
         if notes.is_empty() {
             return Ok(None);
         }
-        // What made them nobody's may not be durable: after a crash a segment would refer to what is gone.
+        // The change that made them unused may not be durable: after a crash a segment would refer to a deleted object.
         self.durable(self.meta.last_ticket()).await?;
         for (note, is_coming) in notes {
             let Ok(KeyKind::UnusedObject {
@@ -899,7 +905,7 @@ impl VolumeCore {
             else {
                 continue;
             };
-            // A bug would lose data here, and a look costs nothing.
+            // A bug would lose data here, and a check costs nothing.
             let is_used = self
                 .meta
                 .segment(segment)
@@ -937,7 +943,7 @@ impl VolumeCore {
             self.tiering.fates.lock().remove(&(segment, nonce));
             let mut batch = Batch::new();
             batch.delete(note);
-            // Nothing waits for it: it may be deleted again.
+            // No caller waits: the object may be deleted again.
             self.meta.submit(batch);
             unused.fetch_sub(1, Ordering::Relaxed);
         }
@@ -947,13 +953,13 @@ impl VolumeCore {
         Ok(None)
     }
 
-    /// Whether an object that was noted may still come.
+    /// Whether a noted object may still appear.
     fn fate_of(&self, tier: TierId, object: (SegmentId, u128), is_coming: bool) -> Fate {
         if !is_coming || planted::is(Bug::TierLateObjectForgotten) {
             return Fate::Settled;
         }
         let mut fates = self.tiering.fates.lock();
-        // Of what an earlier process wrote, a store that is far away may have more than that process heard of.
+        // A distant store may have received more of an earlier process's writes than that process was told.
         *fates
             .entry(object)
             .or_insert_with(|| match self.segments.may_be_late(tier) {
@@ -962,7 +968,7 @@ impl VolumeCore {
             })
     }
 
-    /// Notes which parts of a file are read from the tier, and not for the first time.
+    /// Notes the parts of a file that are read from the tier repeatedly.
     pub(crate) fn note_remote_read(&self, inode: &Inode, state: &State, range: &Range<u64>) {
         let work = &self.tiering;
         if !work.is_promoting.load(Ordering::Relaxed) || !inode.view.is_live() {
@@ -973,7 +979,7 @@ impl VolumeCore {
             let segment = extent.segment();
             let from = extent.offset_in_record;
             let to = from.saturating_add(extent.len_bytes() as u32);
-            // What is in memory costs nothing.
+            // Data in memory costs nothing.
             let is_near = || {
                 let cached = self
                     .segments
@@ -993,7 +999,7 @@ impl VolumeCore {
         }
     }
 
-    /// Writes what is read again and again to the disks.
+    /// Writes frequently read data to the disks.
     async fn promote(self: &Arc<Self>) -> Result<(), FsError> {
         let hot: Vec<_> = self.tiering.hot.lock().drain(..).collect();
         if hot.is_empty() {
@@ -1005,7 +1011,7 @@ impl VolumeCore {
             .map(|(_, _, range)| range.end - range.start)
             .sum();
         let code = self.code()?;
-        // There is no need for it: the data can be read where it is.
+        // Promotion is optional: the data can be read from the tier.
         if self.usable(code).free_bytes < bytes.saturating_mul(4) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The words of the file service: plain values that every protocol translates at its edge.
+//! The types of the file service: plain values that every protocol translates at its edge.
 
 use std::sync::Arc;
 
@@ -11,37 +11,38 @@ pub const NAME_LEN_BYTES_MAX: usize = 255;
 pub const SNAPSHOTS_NAME: &[u8] = b".snapshot";
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
-/// Most hard links to a file, and most that a directory shows. A directory with more of them, one for each directory in it,
-/// shows one link, which programs that count on links read as "not counted" (ext4's `dir_nlink`, btrfs).
+/// Maximum number of hard links to a file, and the most that a directory shows. A directory with more links, one for
+/// each directory in it, shows one link, which programs that use the count read as "not counted" (ext4's `dir_nlink`,
+/// btrfs).
 pub const LINK_COUNT_MAX: u32 = 65_000;
 /// One past the last byte a file can hold: 8 EiB - 1, as `off_t` has it.
 pub const FILE_LEN_BYTES_MAX: u64 = i64::MAX as u64;
-/// Most bytes one `read` returns and one `write` takes.
+/// Maximum number of bytes that one `read` returns and one `write` takes.
 pub const TRANSFER_LEN_BYTES_MAX: u32 = 1 << 20;
 
-/// Longest name of an extended attribute, its namespace (`user.`) included, in bytes.
+/// Longest name of an extended attribute with its namespace (`user.`), in bytes.
 pub const XATTR_NAME_LEN_BYTES_MAX: usize = 255;
 /// Longest value of an extended attribute, in bytes.
 pub const XATTR_VALUE_LEN_BYTES_MAX: usize = 64 << 10;
-/// Most bytes that the names of one inode's extended attributes take, each with a NUL.
+/// Maximum size of the names of one inode's extended attributes, each with a NUL, in bytes.
 pub const XATTR_LIST_LEN_BYTES_MAX: usize = 64 << 10;
 
-/// Extended attributes of files in folders of the hidden folder whose names begin so say who may use the file. They are as they
-/// are now after a restore of the volume, whatever the snapshot has; a file that comes back has none.
+/// Prefix of extended attributes that hold access rules of a file in a folder of the hidden folder. A rollback of the
+/// volume leaves them as they are now, whatever the snapshot has; a file that the rollback puts back has none.
 pub const XATTR_ACCESS_PREFIX: &[u8] = b"user.access.";
 
-/// Who asks. Squashing has been applied by the edge.
+/// The user of a request. The edge has applied squashing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// By which request, if it may be sent again and must not be done twice.
+    /// The request, if it may be repeated and must not be done twice.
     pub request: Option<RequestId>,
 }
 
-/// Tells a request from all others that may be under way; what is in it is the edge's.
+/// Distinguishes a request from all others that may be in progress; the edge decides on its contents.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(pub [u8; 32]);
 
@@ -68,7 +69,7 @@ impl Credentials {
     }
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     Regular,
@@ -87,7 +88,7 @@ pub struct Attr {
     pub kind: FileKind,
     /// Permission bits with set-uid, set-gid and sticky: 0..=0o7777.
     pub mode: u32,
-    /// Hard links; 1 of a directory with more than [`LINK_COUNT_MAX`].
+    /// Hard links; 1 for a directory with more than [`LINK_COUNT_MAX`].
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
@@ -146,10 +147,10 @@ pub struct SetAttr {
     pub mtime: SetTime,
 }
 
-/// How CREATE treats a name that is there.
+/// How CREATE treats an existing name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateMode {
-    /// Use the file that is there (and apply a size of 0), else create.
+    /// Use an existing file (and apply a size of 0), otherwise create one.
     Unchecked(SetAttr),
     /// Fail with `Exists`.
     Guarded(SetAttr),
@@ -157,19 +158,19 @@ pub enum CreateMode {
     Exclusive([u8; 8]),
 }
 
-/// How setting an extended attribute treats one of that name.
+/// How setting an extended attribute treats an existing one of that name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
     /// Make it or replace it.
     #[default]
     Any,
-    /// Fail with `Exists` if it is there.
+    /// Fail with `Exists` if it exists.
     Create,
-    /// Fail with `NoAttribute` if it is not.
+    /// Fail with `NoAttribute` if it does not exist.
     Replace,
 }
 
-/// What `mknod` makes.
+/// The types that `mknod` makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     Fifo,
@@ -188,16 +189,16 @@ pub mod access {
     pub const EXECUTE: u32 = 0x20;
 }
 
-/// How durable a write must be before it is answered (Rule 1).
+/// How durable a write must be before it is acknowledged (Rule 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stability {
     /// May live in memory until COMMIT.
     Unstable,
-    /// On stable storage, with what is needed to read it back.
+    /// On stable storage, with all metadata that a read needs.
     Stable,
 }
 
-/// The answer to a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     pub wcc: Wcc,
@@ -206,7 +207,7 @@ pub struct Written {
     pub stable: bool,
 }
 
-/// The answer to a read: `parts`, one after the other, are the bytes.
+/// The result of a read: `parts`, one after the other, are the bytes.
 #[derive(Clone, Debug)]
 pub struct ReadData {
     pub attr: Attr,
@@ -239,7 +240,7 @@ pub struct DirPage {
     pub eof: bool,
 }
 
-/// How much there is in a volume.
+/// The number of inodes and bytes in a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeCounts {
     pub inodes: u64,
@@ -247,7 +248,7 @@ pub struct VolumeCounts {
     pub file_bytes: u64,
 }
 
-/// What statfs reports about a volume.
+/// The space of a volume, as statfs reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeSpace {
     pub total_bytes: u64,
@@ -256,7 +257,7 @@ pub struct VolumeSpace {
     pub free_inodes: u64,
 }
 
-/// Why an operation failed; each edge maps this to its protocol in one `match`.
+/// The reason why an operation failed; each edge maps this to its protocol in one `match`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FsError {
     #[error("no such file or directory")]
@@ -281,7 +282,7 @@ pub enum FsError {
     NoSpace,
     #[error("quota exceeded")]
     QuotaExceeded,
-    /// POSIX EXDEV: it would come to, or be linked from, another directory with a quota.
+    /// POSIX EXDEV: the inode would move to, or be linked from, another directory with a quota.
     #[error("another directory with a quota: copy it there")]
     CrossTree,
     #[error("read-only")]
@@ -308,20 +309,20 @@ pub enum FsError {
     /// POSIX E2BIG: the value of an extended attribute is too long.
     #[error("attribute value too large")]
     AttributeTooLarge,
-    /// Bytes are damaged beyond repair, or a disk failed. The text is for the log.
+    /// Bytes are corrupt beyond repair, or a disk failed. The text is for the log.
     #[error("I/O error: {0}")]
     Io(String),
-    /// Not now: what is needed is on disks, or in a tier, that do not answer. Nothing is lost as far as is known, so the
-    /// client should try again. The text is for the log.
+    /// The needed disks, or the tier, do not answer now. No data is known to be lost, so the client should try again.
+    /// The text is for the log.
     #[error("cannot be reached now: {0}")]
     Unreachable(String),
-    /// Not now: the server is short of a resource; the client should try again.
+    /// The server is short of a resource now; the client should try again.
     #[error("try again later")]
     TryLater,
-    /// The volume is being taken away from this node or is stopping.
+    /// The volume is moving away from this node or is stopping.
     #[error("the volume is not served here any more")]
     Fenced,
-    /// A clone began with this inode and has to take it over first. Nobody but [`crate::Fs`] itself sees it.
+    /// A clone inherited this inode and has to take it over first. Only [`crate::Fs`] itself sees this error.
     #[error("try again later")]
     NotOwn(Ino),
 }

@@ -1,10 +1,10 @@
-//! Files that get their name when all of them is there.
+//! Files that get their name when all their bytes are there.
 //!
-//! Owns: regular files without a name, and the one batch that gives such a file its name, what it replaces, its extended
-//! attributes and, if it is small, its bytes. Must not know: who wants that (S3 does).
+//! Owns: regular files without a name, and the one batch that gives such a file its name, the replacement of another
+//! file, its extended attributes and, if it is small, its bytes. Must not know: the caller (S3).
 //!
-//! Until its bytes are too many for the journal, a file without a name is in memory only. From then on the metadata has it
-//! as an orphan: a crash leaves it to the reaper, which lets it be as long as somebody fills it.
+//! Until its bytes are too many for the journal, a file without a name is in memory only. From then on the metadata
+//! has it as an orphan: after a crash the reaper deletes it; while a task fills it, the reaper leaves it alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,53 +34,53 @@ use crate::types::*;
 use crate::volume::{Fs, VolumeCore};
 use crate::xattr::check_xattr;
 
-/// Only who fills it sees it.
+/// Only the user that fills it sees it.
 const MODE: u32 = 0o600;
 
-/// What must be at a name for a file to come there.
+/// The condition on the name that a file is about to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Anything but a directory; it is replaced.
+    /// Anything but a directory; a file there is replaced.
     Anything,
-    /// Nothing: else [`FsError::Exists`].
+    /// No file: otherwise [`FsError::Exists`].
     Nothing,
-    /// This file, not changed since: else [`FsError::NotSync`].
+    /// This file, not changed since: otherwise [`FsError::NotSync`].
     This { ino: Ino, ctime: Timestamp },
 }
 
-/// Where a file gets its name, and what comes with that.
+/// The name that a file gets, and its attributes.
 #[derive(Clone, Debug)]
 pub struct Placing<'a> {
     pub dir: Ino,
     pub name: &'a [u8],
     pub expected: Expected,
-    /// The size is that of its bytes.
+    /// Attributes. The size is always the number of its bytes.
     pub set: SetAttr,
     /// Extended attributes, each name once.
     pub xattrs: &'a [(&'a [u8], Bytes)],
 }
 
-/// What comes with a name beside what [`Placing`] says.
+/// Further parts of a placing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keeping<'a> {
-    /// The directory and name that a file gets which has the name now. It is a previous version there, which nobody can
-    /// change; so it is replaced also if it is retained.
+    /// The directory and name that a replaced file gets. It becomes a previous version there, which nobody can
+    /// change; so even a retained file can be replaced.
     pub replaced: Option<(Ino, &'a [u8])>,
-    /// Nobody can change or remove the new file until then, in seconds since 1970; 0: anybody who may.
+    /// Nobody may change or remove the new file until this time, in seconds since 1970; 0: no retention.
     pub retained_until_seconds: u64,
 }
 
-/// A regular file without a name. If it is dropped before it has one, it goes.
+/// A regular file without a name. If it is dropped before it has one, it is deleted.
 pub struct Unnamed {
     shared: Arc<VolumeCore>,
     inode: Arc<Inode>,
     who: Credentials,
-    /// What it replaces is kept if somebody wants that.
+    /// Whether a replaced file is kept if its directory asks for that.
     keeps: bool,
     len_bytes: u64,
-    /// All its bytes, as long as they are few: they come with its name.
+    /// All its bytes, as long as they are few: they are stored with its name.
     small: Option<Bytes>,
-    /// The metadata has it.
+    /// Whether the metadata has it.
     is_noted: bool,
     has_name: bool,
 }
@@ -96,7 +96,7 @@ impl Fs {
         self.make_unnamed_in(who, branch, tree, Ino(0))
     }
 
-    /// The same for a file that will come to a directory: its bytes count there from the first on.
+    /// Makes such a file for a directory: its bytes count there from the start.
     pub async fn make_unnamed_near(&self, who: &Credentials, dir: Ino) -> Result<Unnamed, FsError> {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(dir)).await?;
@@ -148,7 +148,7 @@ impl Unnamed {
         self.len_bytes
     }
 
-    /// Adds bytes to its end. They are durable when it has its name.
+    /// Appends bytes. They are durable when the file has its name.
     pub async fn append(&mut self, data: Bytes) -> Result<(), FsError> {
         if data.is_empty() {
             return Ok(());
@@ -169,7 +169,7 @@ impl Unnamed {
         Ok(())
     }
 
-    /// Who fills it.
+    /// The user that fills it.
     pub(crate) fn who(&self) -> &Credentials {
         &self.who
     }
@@ -178,18 +178,18 @@ impl Unnamed {
         &self.shared
     }
 
-    /// Has the metadata know it, so that others may put bytes into it.
+    /// Stores it in the metadata, so that other code may put bytes into it.
     pub(crate) async fn note(&mut self) -> Result<Arc<Inode>, FsError> {
         self.spill().await?;
         Ok(self.inode.clone())
     }
 
-    /// What others put into it ends here.
+    /// The end of the bytes that other code put into it.
     pub(crate) fn set_len(&mut self, len_bytes: u64) {
         self.len_bytes = len_bytes;
     }
 
-    /// Its bytes do not come with its name: they take the way of all others.
+    /// Its bytes are too many to be stored with its name: from now on they are ordinary writes.
     async fn spill(&mut self) -> Result<(), FsError> {
         if !self.is_noted {
             self.shared.require_serving()?;
@@ -223,9 +223,9 @@ impl Unnamed {
         Ok(())
     }
 
-    /// Gives it its name: one batch, durable when this is answered. After an error it has none, and can be placed again.
+    /// Gives it its name: one batch, durable on return. After an error it has no name, and can be placed again.
     ///
-    /// `who` needs no more rights than for a rename to there.
+    /// `who` needs the rights for a rename to that name, and no more.
     pub async fn place(
         &mut self,
         who: &Credentials,
@@ -257,7 +257,7 @@ impl Unnamed {
             };
             let placed = self.place_keeping(who, &placing, &keeping).await;
             match (placed, replaced) {
-                // Somebody changed what is there.
+                // Another client changed the file at this name.
                 (Err(FsError::Exists | FsError::NotSync), _) if is_any => {}
                 (Err(error), Replaced::Kept(prepared)) => {
                     shared.give_up(Some(*prepared)).await;
@@ -269,8 +269,9 @@ impl Unnamed {
         Err(FsError::TryLater)
     }
 
-    /// Gives it a name as a copy of what another file has now, which nobody can change; a change of the other file begins with it.
-    /// [`FsError::NotSync`] if somebody changed it meanwhile. The other's change time.
+    /// Gives it a name as an unchangeable copy of another file's present contents; a change of the other file begins
+    /// with that. [`FsError::NotSync`] if another client changed the other file meanwhile. Returns the other file's
+    /// change time.
     pub(crate) async fn place_beginning(
         &mut self,
         who: &Credentials,
@@ -283,7 +284,7 @@ impl Unnamed {
         Ok(began)
     }
 
-    /// The same, and what it replaces is kept, or the file itself retained, with the same batch.
+    /// Gives it its name as [`Self::place`] does; one batch also keeps the replaced file, or retains the new one.
     pub async fn place_keeping(
         &mut self,
         who: &Credentials,
@@ -371,7 +372,7 @@ impl Drop for Unnamed {
 }
 
 impl VolumeCore {
-    /// `None`, and no change: the journal takes nothing just now.
+    /// `None`, without any change: the journal is closed now.
     fn place(
         self: &Arc<Self>,
         who: &Credentials,
@@ -449,7 +450,7 @@ impl VolumeCore {
         let before = owner_of(&locked.of(ino).record);
         let owner = owner_of(&new);
         if owner != before {
-            // What it replaces goes with the same batch.
+            // The replaced file is removed by the same batch.
             let inodes = u64::from(place.replaced.is_none() || kept.is_some());
             let small = file.small.as_ref().map_or(0, |data| data.len() as u64);
             let bytes = locked.of(ino).record.used_bytes + small;
@@ -468,7 +469,7 @@ impl VolumeCore {
             (Some(there), Some((_, to))) => {
                 self.move_to_kept(there.ino, to, kept_tree, locked, &mut batch);
             }
-            // It may fail, so it comes before anything has changed.
+            // This can fail, so it comes before any change.
             (Some(there), None) => {
                 self.drop_link(there, locked.of(there.ino), now, &mut batch)?;
             }
@@ -587,7 +588,7 @@ impl VolumeCore {
         self.after_write(inode, state);
     }
 
-    /// Whether a file may get the name, and take the place of what has it now.
+    /// Checks whether a file may get the name, and replace the file that has it now.
     fn require_placing(
         &self,
         who: &Credentials,
@@ -630,7 +631,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Whether a file that is replaced can be kept under another name; the tree that it comes to, if that is another one.
+    /// Checks whether a replaced file can be kept under another name; returns its new tree, if it changes trees.
     pub(crate) fn require_keeping(
         &self,
         who: &Credentials,
@@ -655,7 +656,7 @@ impl VolumeCore {
         if record.tree == tree {
             return Ok(None);
         }
-        // It would have names in two trees.
+        // The file would have names in two trees.
         if record.nlink > 1 {
             return Err(FsError::CrossTree);
         }
@@ -665,7 +666,7 @@ impl VolumeCore {
         Ok(Some(tree))
     }
 
-    /// Lets bytes into memory that are to be written to `range` of a file: waits for room, or says that there is none.
+    /// Admits bytes that are to be written to `range` of a file: waits for room, or fails if there is none.
     pub(crate) async fn admit_write(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
@@ -674,7 +675,7 @@ impl VolumeCore {
         let count_bytes = range.end - range.start;
         let more = crate::dirty::Load::of(count_bytes, 1);
         loop {
-            // What came in after the last flush would be lost, and answered with the old verifier.
+            // A write that came in after the last flush would be lost, and acknowledged with the old verifier.
             self.require_serving()?;
             let room = self.require_room(inode, range).await?;
             let reserved = inode.lock().reserved.clone();
@@ -686,7 +687,7 @@ impl VolumeCore {
                 return Ok(room);
             }
             drop(room);
-            // Else it would wait for ever: what is to make room for it finds none.
+            // Otherwise it would wait for ever: the flush that should make room finds no space.
             if self.dirty.is_stuck(more, self.env.clock.monotonic()) {
                 self.gc_wake.notify_one();
                 return Err(FsError::NoSpace);

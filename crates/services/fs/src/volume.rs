@@ -1,4 +1,4 @@
-//! A volume that is open: its parts, its settings, how it starts and stops.
+//! An open volume: its parts, its settings, how it starts and stops.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -45,30 +45,30 @@ use crate::xattr::XattrValues;
 
 /// The root directory of every volume.
 pub const ROOT: Ino = Ino(1);
-/// Inodes that one operation has a clone take over, at most: those that it names, and then those that it meets.
+/// Inodes that a clone takes over for one operation, at most: those that it names, and then those that it meets.
 const TAKE_OVER_MAX: usize = 1 << 10;
 /// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
 const INODES_MAX: u64 = 1 << 40;
 /// Inodes of snapshots in memory.
 const SNAPSHOT_INODES_MAX: usize = 8 << 10;
-/// Extents that a file may always have in memory while it is in use: what a batch of a flush or of
-/// garbage collection needs at once, several times over.
+/// Extents that a file may always have in memory while it is in use: several times the need of one batch of a flush
+/// or of garbage collection.
 const FILE_EXTENTS_MIN: usize = 32 << 10;
 
-/// How files of a volume are mostly used; decides the size of records.
+/// The usual access to files of a volume; decides the size of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessPattern {
-    /// Many clients, all kinds of access: 128 KiB, 1 MiB where files are written in order.
+    /// Many clients, all kinds of access: 128 KiB, 1 MiB for sequentially written files.
     #[default]
     Concurrent,
-    /// Large files in order: 1 MiB.
+    /// Sequential access to large files: 1 MiB.
     Streaming,
     /// Small accesses in large files: 16 KiB.
     Random,
 }
 
 impl AccessPattern {
-    /// Most bytes in one record, and from how many contiguous bytes on records of 1 MiB are cut.
+    /// Maximum number of bytes in one record; and the number of contiguous bytes from which on records of 1 MiB are cut.
     pub(crate) fn record_bytes(self, contiguous_bytes: u64) -> u64 {
         match self {
             Self::Concurrent if contiguous_bytes >= 1 << 20 => 1 << 20,
@@ -79,21 +79,21 @@ impl AccessPattern {
     }
 }
 
-/// What can be changed while the volume is open; new data follows it.
+/// Settings that can be changed while the volume is open; new data follows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What the volume asks for.
+    /// The protection of the volume.
     pub protection: Protection,
-    /// What a directory asks for instead.
+    /// The protection of a directory, which overrides it.
     pub own_protection: Option<Protection>,
     pub access_pattern: AccessPattern,
     pub compression: Compression,
     pub dedupe: Dedupe,
-    /// The kind of disks that data is to live on.
+    /// The device class for the data.
     pub media: Option<Media>,
-    /// Most bytes of files in the volume.
+    /// Maximum number of bytes of files in the volume.
     pub size_limit_bytes: Option<u64>,
-    /// Keep access times (relative: once a day, or after a change), or never.
+    /// Update access times (relatime: once a day, or after a change), or never.
     pub relatime: bool,
 }
 
@@ -105,8 +105,9 @@ impl Policy {
         }
     }
 
-    /// Most bytes in one record of so many contiguous ones. Where records are shared they have one size: the same bytes are
-    /// found again however many were written with them, and a record is shared as a whole, so that a collection copies it once.
+    /// Maximum number of bytes in one record of so many contiguous ones. Shared records have one size: so equal bytes
+    /// are found again, however many were written with them, and a record is shared as a whole, so that a collection
+    /// copies it once.
     pub(crate) fn record_bytes(&self, contiguous_bytes: u64) -> u64 {
         self.access_pattern.record_bytes(match self.dedupe {
             Dedupe::Off => contiguous_bytes,
@@ -130,30 +131,30 @@ impl Default for Policy {
     }
 }
 
-/// What a volume is opened with.
+/// The settings with which a volume is opened.
 #[derive(Clone)]
 pub struct FsSettings {
     pub env: Env,
     pub volume: VolumeId,
     pub name: String,
     pub policy: Policy,
-    /// Memory for data that is not in segments yet; writers wait above it (Rule 6). Volumes of one
-    /// process share one.
+    /// Memory for data that is not in segments yet; writers wait above its limit (Rule 6). Volumes of one process
+    /// share one.
     pub dirty: Arc<DirtyBudget>,
-    /// Inodes kept in memory when nobody uses them.
+    /// Unused inodes that are kept in memory.
     pub inodes_max: usize,
-    /// Extents of files kept in memory, of some 256 bytes each.
+    /// Extents of files that are kept in memory, of some 256 bytes each.
     pub extents_max: usize,
     pub gc: GcSettings,
-    /// Where records are, for volumes that deduplicate; those of one process share one.
+    /// The index of records, for volumes that deduplicate; those of one process share one.
     pub dedupe: Arc<DedupeIndex>,
-    /// What files' bytes are encrypted with, if they are; the metadata store must have the same.
+    /// The key that encrypts bytes of files, if there is one; the metadata store must have the same.
     pub key: Option<Arc<VolumeKey>>,
-    /// What secrets are wrapped with that services keep in the volume, be it encrypted or not.
+    /// The key that wraps secrets which services keep in the volume, encrypted or not.
     pub secrets: Arc<dyn Secrets>,
-    /// How fast data is converted to what policies say, if not as fast as possible.
+    /// The pace of conversions to policies, if not as fast as possible.
     pub pace: Option<Arc<Pace>>,
-    /// How fast segments with garbage are rewritten while there is room, if not as fast as possible.
+    /// The pace of rewriting segments with garbage while there is room, if not as fast as possible.
     pub collection_pace: Option<Arc<Pace>>,
     pub tiering: TieringSettings,
 }
@@ -187,25 +188,25 @@ pub struct FsStats {
     pub extents_in_memory: u64,
     /// Bytes of data that is not in segments yet.
     pub dirty_bytes: u64,
-    /// The memory that it takes.
+    /// The memory that this data takes.
     pub dirty_memory_bytes: u64,
-    /// Limit of that, of all volumes that share the memory.
+    /// The limit of that memory, for all volumes that share it.
     pub dirty_bytes_max: u64,
-    /// What clients wrote.
+    /// Bytes that clients wrote.
     pub written_bytes: u64,
-    /// Into records.
+    /// Bytes that were written into records.
     pub flushed_bytes: u64,
-    /// What was in records already, and not written again.
+    /// Bytes that existing records had, and that were not written again.
     pub deduplicated_bytes: u64,
     pub flush_errors: u64,
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
     pub gc_rewritten_bytes: u64,
-    /// Bytes of files in many small extents that were written anew in few.
+    /// Bytes of files in many small extents that were rewritten in few.
     pub joined_bytes: u64,
-    /// Passes over all extents, for segments without a summary that could be used.
+    /// Passes over all extents, for segments without a usable summary.
     pub rewrite_passes: u64,
-    /// Looks at all segments, for those worth rewriting.
+    /// Surveys of all segments, for those worth rewriting.
     pub gc_surveys: u64,
     pub gc_errors: u64,
     pub orphans_reaped: u64,
@@ -227,16 +228,16 @@ pub(crate) struct Counters {
     pub orphans_reaped: AtomicU64,
 }
 
-/// The file system of one volume as one view of it: everything that only reads. Clones are the same view.
+/// The file system of one volume in one view: all operations that only read. Clones of this value are the same view.
 #[derive(Clone)]
 pub struct FsView {
     pub(crate) shared: Arc<VolumeCore>,
     pub(crate) view: View,
-    /// If it is a clone in the store of another volume.
+    /// Present for a clone in the store of another volume.
     pub(crate) clone: Option<Arc<CloneName>>,
 }
 
-/// What a clone is called.
+/// The names of a clone.
 #[derive(Debug)]
 pub(crate) struct CloneName {
     pub branch: Branch,
@@ -254,7 +255,7 @@ impl FsView {
         clone.map_or(self.shared.volume, |clone| clone.volume)
     }
 
-    /// The volume in whose store this one is: itself, but for a clone.
+    /// The volume whose store this one is in: itself, but for a clone.
     pub fn store(&self) -> VolumeId {
         self.shared.volume
     }
@@ -268,24 +269,24 @@ impl FsView {
         ROOT.in_branch(self.branch())
     }
 
-    /// Whether it is deleted. Its store may be there, for volumes that began from it.
+    /// Whether it is deleted. Its store may still exist, for volumes that began from it.
     pub fn is_deleted(&self) -> bool {
         !self.shared.branches.is_there(self.branch())
     }
 
-    /// Which part of its store it is.
+    /// Its branch of its store.
     pub fn branch(&self) -> Branch {
         let clone = self.clone.as_ref();
         clone.map_or(Branch::MAIN, |clone| clone.branch)
     }
 }
 
-/// The file system of one volume: its live view, and what there is in no other: changes, and the volume's own affairs.
-/// Clones are the same volume.
+/// The file system of one volume: its live view, with changes and the administration of the volume. Clones of this
+/// value are the same volume.
 #[derive(Clone)]
 pub struct Fs {
     live: FsView,
-    /// Whether its changes have the content kept that they take away, where somebody wants that.
+    /// Whether its changes keep the replaced content, where a directory asks for that.
     keeps: bool,
 }
 
@@ -316,18 +317,18 @@ pub(crate) struct VolumeCore {
     pub snapshots: SnapshotWork,
     pub branches: Branches,
     pub extent_count: ExtentCount,
-    /// Changes while the volume is open.
+    /// The limit; it may change while the volume is open.
     extents_max: AtomicUsize,
     pub dirty: DirtyAccount,
-    /// Bytes in memory that come on top of what is stored, of the store's own volume ([`crate::inode::State::fresh`]).
+    /// Bytes in memory that do not replace stored ones, of the store's own volume ([`crate::inode::State::fresh`]).
     pub fresh_bytes: AtomicI64,
     pub(crate) reservations: Reservations,
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
     pub read_ahead_permits: Arc<Semaphore>,
-    /// Since when reads have been held and none of them could be done; `None` once one could.
+    /// The time since when all waiting reads have failed; `None` after a successful one.
     pub unreachable_since: Mutex<Option<Duration>>,
-    /// Of reads that bring very much more into memory than they give out.
+    /// Limits reads that bring much more into memory than they return.
     pub wide_reads: Semaphore,
     pub quotas: Quotas,
     pub policies: Policies,
@@ -346,7 +347,7 @@ pub(crate) struct VolumeCore {
     pub secrets: Arc<dyn Secrets>,
     pub orphans: Mutex<Orphans>,
     pub orphan_wake: Notify,
-    /// Somebody waits until they are gone.
+    /// A task waits until they are gone.
     pub orphan_hurry: Notify,
     pub tasks: Arc<Tasks>,
     pub counters: Counters,
@@ -354,7 +355,7 @@ pub(crate) struct VolumeCore {
 }
 
 impl Fs {
-    /// Makes the root directory of a new volume, and opens it.
+    /// Makes the root directory of a new volume, and opens the volume.
     pub async fn format(
         settings: FsSettings,
         meta: Arc<MetaStore>,
@@ -379,14 +380,15 @@ impl Fs {
         Self::open(settings, meta, Vec::new(), segments).await
     }
 
-    /// Whether there never was a volume in a store: it is to be formatted.
+    /// Whether a store never had a volume: it is to be formatted.
     pub fn is_unmade(meta: &MetaStore) -> bool {
-        // A snapshot is there as long as a volume that began from it is.
+        // A snapshot stays as long as a volume that began from it.
         meta.counters().inodes == 0 && meta.snapshots().is_empty()
     }
 
-    /// Opens a volume. `journal` is what recovery found of small stable writes. One whose metadata was opened to be read alone
-    /// ([`MetaStore::open_to_read`]) does no work of its own, and refuses every change with [`FsError::NoSpace`].
+    /// Opens a volume. `journal` has the small stable writes that recovery found. A volume whose metadata was opened
+    /// read-only ([`MetaStore::open_to_read`]) does no background work, and refuses every change with
+    /// [`FsError::NoSpace`].
     pub async fn open(
         settings: FsSettings,
         meta: Arc<MetaStore>,
@@ -395,7 +397,7 @@ impl Fs {
     ) -> Result<Self, FsError> {
         let is_read_only = meta.read_only().is_some();
         if is_read_only && meta.restoring().is_some() {
-            // Nobody may see it before that is done.
+            // No client may see the volume before that is done.
             return Err(FsError::NoSpace);
         }
         revert::carry_out(&meta, settings.env.clock.now(), &mut journal).await?;
@@ -515,12 +517,12 @@ impl Fs {
         };
         let read = match fs.shared.branches.is_there(Branch::MAIN) {
             true => fs.shared.inode(ROOT).map(drop),
-            // It is deleted, and others are in its store.
+            // This volume is deleted, and others are in its store.
             false => Ok(()),
         };
         let read = read.and_then(|()| fs.shared.replay(journal));
         if let Err(error) = read.and_then(|()| fs.shared.load_reservations()) {
-            // It holds the metadata open, which could not be opened again then.
+            // This value keeps the metadata open, which could not be reopened then.
             fs.shared.segments.close_volume(volume);
             return Err(error);
         }
@@ -580,7 +582,7 @@ impl Fs {
         Self { live, keeps: false }
     }
 
-    /// What it changes keeps nothing: it is the volume's own doing.
+    /// For the volume's own work: its changes keep no previous contents.
     pub(crate) fn of(shared: &Arc<VolumeCore>) -> Self {
         Self {
             live: FsView {
@@ -592,7 +594,7 @@ impl Fs {
         }
     }
 
-    /// The same volume for whoever keeps previous contents itself: what is changed by it has none kept.
+    /// The volume for a caller that keeps previous contents itself: changes through it keep none.
     pub fn without_keeping(&self) -> Self {
         Self {
             live: self.live.clone(),
@@ -600,7 +602,7 @@ impl Fs {
         }
     }
 
-    /// Whether somebody may want the content of files that this changes.
+    /// Whether changes through this value may have to keep the content of files.
     pub(crate) fn is_keeping(&self) -> bool {
         self.keeps && self.shared.keeping.is_active()
     }
@@ -609,8 +611,8 @@ impl Fs {
         self.keeps
     }
 
-    /// Leaves the volume behind without waiting for anything, because some of it waits for a disk that may never
-    /// answer; see [`MetaStore::abandon`]. What was written and is not durable is lost, as in a crash.
+    /// Abandons the volume without waiting for anything, because some tasks wait for a disk that may never answer;
+    /// see [`MetaStore::abandon`]. Writes that are not durable are lost, as in a crash.
     pub fn abandon(&self) {
         self.shared.stop();
         self.shared.meta.abandon();
@@ -618,15 +620,15 @@ impl Fs {
         self.shared.dirty.close();
     }
 
-    /// Stops background work, and has all durable that clients wrote, what is on its way to the disks already included: after that
-    /// [`Fs::abandon`] loses nothing.
+    /// Stops background work, and makes all writes of clients durable, with those that are being written to the
+    /// disks: after that [`Fs::abandon`] loses nothing.
     ///
-    /// It waits for nothing else, so that a disk that hangs under background work does not keep the next owner waiting. The
+    /// It waits for nothing else, so that a takeover need not wait for a disk that hangs under background work. The
     /// caller has stopped sending operations, and calls [`Fs::close`] or [`Fs::abandon`] next.
     pub async fn end_writing(&self) -> Result<(), FsError> {
         self.shared.stop();
         if self.read_only().is_some() {
-            // What is in memory came from the journal, and is in the log.
+            // The data in memory came from the journal, and is in the log.
             return Ok(());
         }
         self.shared.flush_written().await
@@ -634,13 +636,13 @@ impl Fs {
 
     /// Stops background work, flushes everything, seals segments and closes the metadata.
     ///
-    /// The caller has stopped sending operations. On an error the volume is closed all the same;
-    /// what was acknowledged as stable is safe, unstable writes may be lost.
+    /// The caller has stopped sending operations. After an error the volume is closed all the same; data that was
+    /// acknowledged as stable is safe, unstable writes may be lost.
     pub async fn close(&self) -> Result<(), FsError> {
         self.shared.stop();
         self.shared.tasks.ended().await;
         if self.read_only().is_some() {
-            // What is in memory came from the journal, and is in the log.
+            // The data in memory came from the journal, and is in the log.
             self.shared.segments.close_volume(self.shared.volume);
             self.shared.meta.abort().await;
             self.shared.dirty.close();
@@ -648,14 +650,14 @@ impl Fs {
         }
         let flushed = self.shared.flush_everything().await;
         self.shared.segments.seal_all(self.shared.volume).await;
-        // What sealing gave back is known at the next start.
+        // So the next start knows the space that sealing gave back.
         self.shared.note_sealed();
         self.shared.segments.close_volume(self.shared.volume);
         self.shared.meta.close().await.map_err(meta_error)?;
         flushed
     }
 
-    /// The volume in another view; [`FsError::Stale`] if there is none such, or none any more.
+    /// The volume in another view; [`FsError::Stale`] if there is no such view.
     pub fn in_view(&self, view: View) -> Result<FsView, FsError> {
         let shared = self.shared.clone();
         shared.meta.view(view).map_err(meta_error)?;
@@ -681,7 +683,7 @@ impl Fs {
         self.shared.policy.read().clone()
     }
 
-    /// What is written from now on follows `policy`.
+    /// Sets the policy for data that is written from now on.
     pub fn set_policy(&self, policy: Policy) -> Result<(), FsError> {
         self.shared
             .segments
@@ -698,13 +700,13 @@ impl Fs {
         &self.shared.meta
     }
 
-    /// Why nothing of the volume can be changed now, if it was opened to be read alone.
+    /// The reason why the volume is read-only, if it is.
     pub fn read_only(&self) -> Option<&str> {
         self.shared.meta.read_only()
     }
 
-    /// Has the volume keep so many inodes and extents in memory from now on, as in [`FsSettings`]: volumes that are opened beside
-    /// it share the memory. What is too much goes with the next round of garbage collection, and as others come.
+    /// Limits the inodes and extents in memory from now on, as in [`FsSettings`]: volumes that are opened later share
+    /// the memory. The next round of garbage collection, and later insertions, evict the excess.
     pub fn set_memory_max(&self, inodes_max: usize, extents_max: usize) {
         self.shared.inodes.set_inodes_max(inodes_max);
         self.shared
@@ -737,14 +739,15 @@ impl Fs {
         }
     }
 
-    /// Bytes that files of the volume have, with those that are in memory yet: what its size limit is compared with.
+    /// Bytes that files of the volume have, with those that are still in memory: the amount that its size limit is
+    /// compared with.
     pub fn used_bytes(&self) -> u64 {
         let fresh = self.shared.fresh_bytes.load(Ordering::Relaxed);
         let fresh = u64::try_from(fresh).unwrap_or(0);
         self.counts().file_bytes.saturating_add(fresh)
     }
 
-    /// Room in the pool under the volume's protection, whatever limits the volume has: in all, and free.
+    /// Room in the pool under the volume's protection, without the volume's own limits: total, and free.
     pub fn pool_room(&self) -> (u64, u64) {
         let shared = &self.shared;
         shared.forget_space();
@@ -753,13 +756,13 @@ impl Fs {
         (space.total_bytes, space.free_bytes.saturating_sub(pending))
     }
 
-    /// Room in the volume: what the pool can still take under the volume's protection, or what its
-    /// size limit leaves, whichever is less.
+    /// Room in the volume: the room in the pool under the volume's protection, or the rest of its size limit,
+    /// whichever is less.
     pub async fn space(&self) -> Result<VolumeSpace, FsError> {
         let shared = &self.shared;
         let counts = self.counts();
-        // Whoever asks wants to know how it is now. In the pool all that is written takes space, also in place of what is there,
-        // until that is collected; of the limit only what is not there yet.
+        // The caller wants the present state. In the pool every write takes space until garbage is collected, also
+        // where it replaces bytes; of the size limit only new bytes take space.
         shared.forget_space();
         let view = shared.pool_space();
         let fresh = u64::try_from(shared.fresh_bytes.load(Ordering::Relaxed)).unwrap_or(0);
@@ -767,7 +770,7 @@ impl Fs {
         let mut total_bytes = view.total_bytes;
         let mut free_bytes = view.free_bytes.saturating_sub(pending);
         let limit = shared.policy.read().size_limit_bytes;
-        // That of the store's own volume.
+        // The limit of the store's own volume.
         if let Some(limit) = limit.filter(|_| self.branch().is_main()) {
             total_bytes = total_bytes.min(limit);
             let used = counts.file_bytes.saturating_add(fresh);
@@ -783,7 +786,7 @@ impl Fs {
 }
 
 impl FsView {
-    /// Inodes and bytes of files.
+    /// The number of inodes and of bytes of files.
     pub fn counts(&self) -> VolumeCounts {
         let (inodes, file_bytes) = self.shared.meta.counts_of(self.branch());
         VolumeCounts { inodes, file_bytes }
@@ -795,8 +798,8 @@ impl VolumeCore {
         self.env.clock.now()
     }
 
-    /// Before a change. What is changed in memory while the volume closes may be refused afterwards, and others would see it until
-    /// then; so would they what is changed in one that is only read.
+    /// Checked before a change. A change in memory while the volume closes may be refused afterwards, and other
+    /// clients would see it until then. Likewise in a read-only volume.
     pub fn require_serving(&self) -> Result<(), FsError> {
         self.require_open()?;
         match self.meta.read_only() {
@@ -805,7 +808,7 @@ impl VolumeCore {
         }
     }
 
-    /// Whether the volume does not close, which puts an end to reads, too.
+    /// Fails if the volume is closing, which ends reads, too.
     pub fn require_open(&self) -> Result<(), FsError> {
         match self.tasks.is_stopping() {
             true => Err(FsError::Fenced),
@@ -813,8 +816,8 @@ impl VolumeCore {
         }
     }
 
-    /// The inode as it is in a view, for reading; `Stale` if it is not there (any more). That of a clone may be one of what
-    /// the clone began from: it says where its names, attributes and extents are.
+    /// The inode in a view, for reading; `Stale` if it does not exist (any more). In a clone it may be an inherited
+    /// inode: it says where its names, attributes and extents are.
     pub fn inode_in(&self, view: View, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.branches.require(ino.branch())?;
         match self.stored_at(view, ino)? {
@@ -829,7 +832,7 @@ impl VolumeCore {
         ino: Ino,
     ) -> Result<Arc<Inode>, FsError> {
         let view = View::Snapshot(generation);
-        // Also for one in memory: it may be gone.
+        // Also for an inode in memory: the snapshot may be gone.
         let meta = self.meta.view(view).map_err(meta_error)?;
         if let Some(inode) = self.snapshot_inodes.get(&(generation, ino)) {
             return Ok(inode);
@@ -847,8 +850,8 @@ impl VolumeCore {
         Ok(inode)
     }
 
-    /// The inode in the live view, to be changed; `Stale` if it is not there (any more). [`FsError::NotOwn`] if a clone began
-    /// with it and has not changed it yet: [`Self::reading`] sees to that.
+    /// The inode in the live view, for changes; `Stale` if it does not exist (any more). [`FsError::NotOwn`] if a
+    /// clone inherited it and has not changed it yet: [`Self::reading`] handles that.
     pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         loop {
             let branch = ino.branch();
@@ -857,14 +860,14 @@ impl VolumeCore {
                 Err(FsError::Stale) if !branch.is_main() => {}
                 found => return found,
             }
-            // Else somebody took it over just now.
+            // Otherwise another task has just taken it over.
             if self.base_inode(ino)?.is_some() {
                 return Err(FsError::NotOwn(ino));
             }
         }
     }
 
-    /// As [`Self::inode`], also of a volume that is being deleted; `Stale` for what a clone has not taken over.
+    /// As [`Self::inode`], also of a volume that is being deleted; `Stale` for inodes that a clone has not taken over.
     pub fn own_inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         let found = self
             .inodes
@@ -880,7 +883,7 @@ impl VolumeCore {
                     ExtentMap::new(&self.extent_count)
                 };
                 let mut state = State::new(record, extents);
-                // What it rests on was submitted, and may not be durable yet.
+                // The state rests on submissions that may not be durable yet.
                 state.ticket = self.meta.last_ticket();
                 state.changed = changed;
                 Ok(Some(state))
@@ -889,7 +892,7 @@ impl VolumeCore {
         found.ok_or(FsError::Stale)
     }
 
-    /// Ends all work, and has all that was written in the metadata.
+    /// Ends all work, and stores all writes in the metadata.
     pub(crate) async fn end_work(self: &Arc<Self>) -> Result<(), FsError> {
         self.stop();
         self.tasks.ended().await;
@@ -897,24 +900,24 @@ impl VolumeCore {
         self.fold_all_of_journal().await
     }
 
-    /// Ends background work; writers that wait for room go away.
+    /// Stops background work; waiting writers give up.
     fn stop(&self) {
         self.tasks.stop();
         self.dirty.end();
     }
 
-    /// Does something that reads metadata, without blocking the thread for what is not in memory. It may be done again
-    /// from its beginning after a read failed, so it must not have changed anything by then: that holds for whatever
-    /// leaves things as they were when a disk gives an error.
+    /// Runs `op`, which reads metadata, without blocking the thread for data that is not in memory. `op` may run
+    /// again from its beginning after a failed read, so it must not have changed anything by then: that is true of
+    /// every function that changes nothing when a disk returns an error.
     ///
-    /// What a clone has not taken over yet, and `op` is about to change, is taken over first.
+    /// If `op` is about to change an inherited inode of a clone, the clone takes the inode over first.
     pub async fn reading<T>(
         &self,
         mut op: impl FnMut() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         for _ in 0..TAKE_OVER_MAX {
             match self.meta.reading(&mut op).await {
-                // In a box, for few wait: else each operation would carry the room for it along.
+                // Boxed, as few operations wait: otherwise the future of each would have the room for it.
                 Err(FsError::NotOwn(ino)) => Box::pin(self.take_over(ino)).await?,
                 done => return done,
             }
@@ -930,9 +933,9 @@ impl VolumeCore {
         self.meta.durable(ticket).await.map_err(meta_error)
     }
 
-    /// As [`Self::durable`], for what a client is told. If the metadata fails meanwhile, this waits until the volume is
-    /// opened again, and says whether the change took effect: a client that is told "not now" repeats it, and would
-    /// find that its name exists, or is gone. Nothing that the closing of the volume waits for may call this.
+    /// As [`Self::durable`], for a reply to a client. If the metadata fails meanwhile, this waits until the volume is
+    /// opened again, and returns whether the change took effect: a client that is told "not now" repeats it, and
+    /// would find that its name exists, or is gone. No task that the closing of the volume waits for may call this.
     pub async fn outcome(&self, ticket: Ticket) -> Result<(), FsError> {
         if self.meta.is_durable(ticket) {
             return Ok(());
@@ -940,13 +943,14 @@ impl VolumeCore {
         self.meta.outcome(ticket).await.map_err(meta_error)
     }
 
-    /// Ends an operation: a success waits for its own submission, or for the last one that it tells of. A refusal may rest on a change
-    /// that is visible and not yet durable (the name that "exists", say), so it waits for all.
+    /// Ends an operation: a success waits for its own submission, or for the last one that it reports on. A refusal
+    /// may rest on a change that is visible and not yet durable (a name that "exists", for example), so it waits for
+    /// all.
     pub async fn settle<T>(&self, done: Result<(T, Ticket), FsError>) -> Result<T, FsError> {
         match done {
             Ok((value, ticket)) => {
                 if !self.meta.is_durable(ticket) {
-                    // In a box, for few wait: else each operation would carry the room for it along.
+                    // Boxed, as few operations wait: otherwise the future of each would have the room for it.
                     Box::pin(self.outcome(ticket)).await?;
                 }
                 Ok(value)
@@ -958,19 +962,19 @@ impl VolumeCore {
         }
     }
 
-    /// The code that new data gets.
+    /// The erasure code of new data.
     pub fn code(&self) -> Result<Code, FsError> {
         self.code_of(None)
     }
 
-    /// The same of data that asks for its own protection.
+    /// The erasure code of new data with its own protection.
     pub fn code_of(&self, own: Option<Protection>) -> Result<Code, FsError> {
         let of_volume = self.policy.read().protection;
         let code = self.segments.code_wanted(of_volume, own);
         code.map_err(segment_error)
     }
 
-    /// Brings the extents of `range` into memory; returns how many were loaded.
+    /// Loads the extents of `range` into memory; returns how many.
     pub fn load_extents(
         &self,
         inode: &Inode,
@@ -980,8 +984,8 @@ impl VolumeCore {
         self.load_extents_too(inode, range, range, ahead)
     }
 
-    /// As [`Self::load_extents`], and forgets nothing in `needed` meanwhile. Whoever needs several ranges at
-    /// once names all of them: else the last could drive out the first, for ever.
+    /// As [`Self::load_extents`], and forgets nothing in `needed` meanwhile. A caller that needs several ranges at
+    /// once names all of them: otherwise the last could evict the first, for ever.
     pub fn load_extents_too(
         &self,
         inode: &Inode,
@@ -1006,7 +1010,7 @@ impl VolumeCore {
                 }
             };
             let (extents, end) = match self.stored_extents(inode, &missing) {
-                // Only what nobody asked for may be damaged, or out of reach.
+                // Perhaps only the extents beyond the range are corrupt, or out of reach.
                 Err(FsError::Io(_) | FsError::Unreachable(_)) if missing.end > range.end => {
                     ahead = Ahead::None;
                     continue;
@@ -1014,8 +1018,8 @@ impl VolumeCore {
                 stored => stored?,
             };
             let mut state = inode.lock();
-            // Read without the lock: what changed meanwhile may be missing, and somebody else may have
-            // loaded the same, so it is looked at again.
+            // Read without the lock: the result may lack later changes, and another task may have loaded the same
+            // range, so this checks again.
             let is_current = state.extents.version() == version;
             if is_current && next(&state, ahead) == Some(missing.clone()) {
                 self.trim_extents(&mut state, needed);
@@ -1025,7 +1029,7 @@ impl VolumeCore {
         }
     }
 
-    /// The stored extents that touch `range` or the first part of it, and where that part ends.
+    /// The stored extents that touch `range` or the first part of it, and the end of that part.
     fn stored_extents(
         &self,
         inode: &Inode,
@@ -1043,14 +1047,13 @@ impl VolumeCore {
                 end = extents.last().map_or(end, |extent| extent.end.min(end));
                 return false;
             }
-            // One that begins behind the range ends behind it, too; the next may be damaged.
+            // An extent that begins behind the range ends behind it, too; the next one may be corrupt.
             !is_last
         })?;
         Ok((extents, end))
     }
 
-    /// Forgets extents of this file if it, or all files together, have too many in memory, but none of
-    /// those in `needed`.
+    /// Forgets extents of this file if it, or all files together, have too many in memory, but none of those in `needed`.
     pub fn trim_extents(&self, state: &mut State, needed: &Range<u64>) {
         let extents_max = self.extents_max.load(Ordering::Relaxed);
         let keep = if self.extent_count.get() > extents_max {
@@ -1063,12 +1066,12 @@ impl VolumeCore {
         }
     }
 
-    /// Forgets extents of files that nobody reads just now, if all files together have too many in memory.
+    /// Forgets extents of files that are not being read, if all files together have too many in memory.
     pub fn trim_idle_extents(&self) {
         if self.extent_count.get() <= self.extents_max.load(Ordering::Relaxed) {
             return;
         }
-        // They are in no list that could be walked here, and are read again at little cost.
+        // They are in no list that could be walked here, and are cheap to read again.
         self.snapshot_inodes.clear();
         self.inodes.visit(|inode| {
             let mut state = inode.lock();
@@ -1077,7 +1080,7 @@ impl VolumeCore {
         });
     }
 
-    /// Visits extents of one file in key order until `visit` says false.
+    /// Visits extents of one file in key order until `visit` returns false.
     pub fn scan_extents(
         &self,
         view: View,
@@ -1109,13 +1112,12 @@ impl VolumeCore {
         failed.map_or(Ok(()), |error| Err(meta_error(error)))
     }
 
-    /// Puts what the journal holds back into dirty maps.
+    /// Puts journaled bytes back into dirty maps.
     ///
-    /// An inode record stored after an entry has a change time that is not older (change times of
-    /// an inode only grow), and one that is newer knows the entry's size and times already. With the
-    /// same change time either may be the later: a COMMIT moves no time, so the entries that it makes
-    /// have that of a record stored since their bytes came. The larger size is the later then, because
-    /// whatever cuts a file moves its change time.
+    /// An inode record that was stored after an entry has an equal or newer change time (change times of an inode
+    /// only grow), and a newer one includes the entry's size and times. With equal change times either may be the
+    /// later: a COMMIT changes no time, so its entries have the time of a record that may have been stored since
+    /// their bytes came. Then the larger size is the later, because every cut of a file changes its change time.
     fn replay(self: &Arc<Self>, journal: Vec<JournalEntry>) -> Result<(), FsError> {
         for entry in journal {
             let inode = match self.own_inode(entry.ino) {
@@ -1181,7 +1183,7 @@ pub(crate) fn meta_error(error: MetaError) -> FsError {
         return FsError::Stale;
     }
     match error.kind() {
-        // One that failed is opened again on other disks, and by the next start at the latest: callers wait.
+        // A failed one is reopened on other disks, and by the next start at the latest: callers wait.
         MetaErrorKind::Stopped => FsError::Fenced,
         MetaErrorKind::NoSpace => FsError::NoSpace,
         MetaErrorKind::NotFound
@@ -1203,7 +1205,7 @@ pub(crate) fn segment_error(error: SegmentError) -> FsError {
         | cairn_segment::ErrorKind::Damaged
         | cairn_segment::ErrorKind::Refused
         | cairn_segment::ErrorKind::Io => FsError::Io(error.to_string()),
-        // Whoever owns the volume now answers.
+        // The present owner of the volume answers.
         cairn_segment::ErrorKind::Fenced => FsError::Fenced,
     }
 }
@@ -1227,7 +1229,7 @@ mod tests {
 
     fn require_send<T: Send>(_: T) {}
 
-    /// Edges run operations on any thread: no future may hold a lock where it waits.
+    /// Edges run operations on any thread: no future may hold a lock across a wait.
     #[allow(dead_code, reason = "compiling it is the test")]
     fn futures_are_send(fs: &Fs, who: &Credentials) {
         let mode = CreateMode::Exclusive([0; 8]);

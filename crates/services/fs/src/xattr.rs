@@ -1,13 +1,13 @@
 //! Extended attributes: small named values that an inode carries beside its data.
 //!
-//! Owns: who may see and change them, and their limits, both as Linux has them (xattr(7)).
-//! Must not know: any protocol. NFSv3 has none; those that do will come here.
+//! Owns: which users may see and change them, and their limits, both as on Linux (xattr(7)). Must not know: any
+//! protocol. NFSv3 has none; protocols with extended attributes will come here.
 //!
-//! In an encrypted volume their values are encrypted before they get into a batch, and nowhere else: services keep digests of
-//! what files hold in them, and secrets.
+//! An encrypted volume encrypts their values before they get into a batch, and nowhere else: services keep digests of
+//! file contents in them, and secrets.
 //!
-//! Only the namespace `user.` is here: the others are the client's kernel's own business. The inode's
-//! record says how long the list of names is, so that removing a file without any costs nothing.
+//! Only the namespace `user.` is here: the kernel of the client handles the others. The inode's record has the length
+//! of the list of names, so that removing a file without attributes costs nothing.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -28,12 +28,13 @@ use crate::volume::{Fs, FsView, VolumeCore, meta_error};
 const NAMESPACE: &[u8] = b"user.";
 /// First byte of a stored value: the value follows.
 const VALUE_VERSION: u8 = 1;
-/// First byte of one in an encrypted volume: the value follows, encrypted for this inode and this name. There is no other in
-/// such a volume: else who writes to the disks could put what he likes where a secret or a rule is.
+/// First byte of a value in an encrypted volume: the value follows, encrypted for this inode and this name. Such a
+/// volume accepts no other version: otherwise an attacker with write access to the disks could replace a secret or a
+/// rule.
 const VALUE_VERSION_ENCRYPTED: u8 = 2;
 
 impl FsView {
-    /// The value of an extended attribute; `NoAttribute` if it is not there.
+    /// The value of an extended attribute; `NoAttribute` if it does not exist.
     pub async fn xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         check_xattr_name(name)?;
         let found = self
@@ -43,7 +44,7 @@ impl FsView {
         self.shared.settle(found).await
     }
 
-    /// The names of all extended attributes, in order. Anybody may ask.
+    /// The names of all extended attributes, in order. Every user may list them.
     pub async fn xattr_list(&self, _who: &Credentials, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let found = self
             .shared
@@ -54,7 +55,7 @@ impl FsView {
 }
 
 impl Fs {
-    /// Makes or replaces an extended attribute. Durable when answered.
+    /// Makes or replaces an extended attribute. Durable on return.
     pub async fn set_xattr(
         &self,
         who: &Credentials,
@@ -72,7 +73,7 @@ impl Fs {
         shared.settle(done).await
     }
 
-    /// Removes an extended attribute; `NoAttribute` if it is not there. Durable when answered.
+    /// Removes an extended attribute; `NoAttribute` if it does not exist. Durable on return.
     pub async fn remove_xattr(
         &self,
         who: &Credentials,
@@ -88,7 +89,7 @@ impl Fs {
     }
 }
 
-/// Checks a name, its namespace first: that is what Linux does.
+/// Checks a name, its namespace first, as Linux does.
 fn check_xattr_name(name: &[u8]) -> Result<(), FsError> {
     if name.is_empty() || name.contains(&0) {
         return Err(FsError::Invalid);
@@ -103,7 +104,7 @@ fn check_xattr_name(name: &[u8]) -> Result<(), FsError> {
     }
 }
 
-/// Checks an extended attribute that is to be made; returns what its name takes in the list.
+/// Checks a new extended attribute; returns the size of its name in the list.
 pub(crate) fn check_xattr(name: &[u8], value: &[u8]) -> Result<u32, FsError> {
     check_xattr_name(name)?;
     match value.len() > XATTR_VALUE_LEN_BYTES_MAX {
@@ -112,7 +113,7 @@ pub(crate) fn check_xattr(name: &[u8], value: &[u8]) -> Result<u32, FsError> {
     }
 }
 
-/// Values of extended attributes, as they are stored.
+/// Encodes values of extended attributes for storage.
 pub(crate) struct XattrValues {
     key: Option<Arc<VolumeKey>>,
     entropy: Arc<dyn Entropy>,
@@ -123,7 +124,7 @@ impl XattrValues {
         Self { key, entropy }
     }
 
-    /// The value of an attribute of an inode, which is named as in the key that it is stored by.
+    /// The stored form of an attribute's value; inode and name are those of its key.
     pub fn stored(&self, ino: Ino, name: &[u8], value: &[u8]) -> Bytes {
         let (version, value) = match &self.key {
             None => (VALUE_VERSION, Cow::Borrowed(value)),
@@ -140,7 +141,7 @@ impl XattrValues {
         stored.freeze()
     }
 
-    /// What [`Self::stored`] gave out for this inode and this name.
+    /// The value that [`Self::stored`] encoded for this inode and this name.
     pub fn read(&self, ino: Ino, name: &[u8], stored: &Bytes) -> Result<Bytes, FsError> {
         let failed = |why: &str| {
             let name = String::from_utf8_lossy(name);
@@ -167,12 +168,12 @@ impl XattrValues {
     }
 }
 
-/// What a name takes in the list.
+/// The size of a name in the list.
 pub(crate) fn listed_len_bytes(name: &[u8]) -> u32 {
     name.len() as u32 + 1
 }
 
-/// Symlinks and special files have none: their permission bits guard something else.
+/// Symlinks and special files have none: their permission bits control other things.
 fn has_user_attributes(state: &State) -> bool {
     matches!(state.record.kind, InodeKind::Regular | InodeKind::Directory)
 }
@@ -182,7 +183,7 @@ fn require_xattr_write(who: &Credentials, state: &State) -> Result<(), FsError> 
     if !has_user_attributes(state) {
         return Err(FsError::NotOwner);
     }
-    // Else everybody could fill up `/tmp` itself with them.
+    // Otherwise every user could fill `/tmp` itself with them.
     let record = &state.record;
     let is_sticky = record.kind == InodeKind::Directory && record.mode & MODE_STICKY != 0;
     if is_sticky && !who.is_root() && who.uid != record.uid {
@@ -311,8 +312,7 @@ impl VolumeCore {
         (state.attr(ino), state.ticket)
     }
 
-    /// Takes all extended attributes of a removed inode along; their names are few enough for one
-    /// batch.
+    /// Deletes all extended attributes of a removed inode; their names are few enough for one batch.
     pub(crate) fn drop_xattrs(
         &self,
         ino: Ino,

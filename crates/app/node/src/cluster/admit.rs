@@ -1,7 +1,6 @@
-//! Takes nodes into the cluster.
+//! Admits nodes to the cluster.
 //!
-//! Owns: what a token is compared with, and what a node that is taken in is told.
-//! Must not know: how it asked.
+//! Owns: the check of a token, and the reply to an admitted node. Must not know: how the request came.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::etcd::EtcdSide;
 
-/// Of what a node says when it asks: the name of the node whose place it takes, with that node's disks.
+/// A field of the request: the name of the node that the new one replaces, whose disks it has.
 pub const TAKES_OVER: &str = "takes_over";
 
 pub struct Admission {
@@ -30,7 +29,7 @@ impl Admit for Admission {
         let membership = self.membership.lock().clone();
         let side = Arc::clone(&self.etcd);
         Box::pin(async move {
-            // Whatever is wrong with it: a stranger learns nothing more.
+            // One message for every fault: an unauthorized client learns nothing more.
             let bad = |_| {
                 "the token is wrong, expired, or already used; create another with `cairn cluster token`".to_owned()
             };
@@ -71,10 +70,10 @@ impl Admit for Admission {
                     tracing::warn!(token = token.id(), why, "refused a join token");
                     return Err(bad(MapError::Token(why)));
                 }
-                // The token is valid: it may know.
+                // The token is valid, so the node may know the reason.
                 Err(error) => return Err(error.to_string()),
             };
-            // Before it needs that. Should it fail, the node is in the map, and gets it by that in a moment.
+            // Before the node needs that. If it fails, the node is in the map, and becomes a user by that in a moment.
             if let Err(error) = side.admit(node).await {
                 tracing::warn!(%node, %error, "a joining node is not yet a user of etcd");
             }

@@ -1,11 +1,11 @@
 //! Copies of the cluster's map that a node keeps beside etcd.
 //!
-//! Owns: when a copy is made, where copies are, how many are kept.
-//! Must not know: what is in a copy (`cairn_cluster::map::copy`), how a map is made of one (`recover`).
+//! Owns: when a copy is made, where copies are, how many are kept. Must not know: the contents of a copy
+//! (`cairn_cluster::map::copy`), how a map is made of one (`recover`).
 //!
-//! Each node keeps the newest map that it saw, in its cluster folder and on each of its disks: most of etcd may be lost for good
-//! at any time, and a disk may be all that is left of a node. Beside that it keeps one copy of each day, and the last one that
-//! another version of the program made.
+//! Each node keeps the newest map that it saw, in its cluster folder and on each of its disks: most of etcd may be
+//! lost for good at any time, and one disk may be the only remainder of a node. It also keeps one copy of each day,
+//! and the last one that another version of the program made.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -25,32 +25,31 @@ use cairn_owner::ClusterMember;
 use cairn_pool::Pool;
 use parking_lot::Mutex;
 
-/// Below the cluster folder.
+/// In the cluster folder.
 pub const FOLDER: &str = "map-copies";
 /// The newest map that the node saw.
 pub const NEWEST: &str = "newest.json";
 /// The newest map on each of the node's disks.
 pub const ON_DISK: &str = "cluster-map.json";
-/// While it is being written.
+/// Its name while it is being written.
 pub const ON_DISK_NEW: &str = "cluster-map.json.new";
 const KEPT_PREFIX: &str = "kept-";
 const SUFFIX: &str = ".json";
-/// Copies that are kept beside the newest: of two weeks, one a day, and those of versions before.
+/// Copies that are kept beside the newest: one a day for two weeks, and those of earlier versions.
 const KEPT_MAX: usize = 14;
-/// A copy is kept if the last one that was is older than this.
+/// A copy is kept if the last kept one is older than this.
 const KEPT_EVERY_SECONDS: i64 = 24 * 3600;
-/// How often it is looked whether the map changed. A change that is not copied yet is one that a volume's log may have been
-/// moved by.
+/// Interval of the check for changes of the map. A volume's log may have moved with a change that is not copied yet.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often it is looked whether a copy is to be kept.
+/// Interval of the check whether to keep a copy.
 const LOOK_AT_KEPT: Duration = Duration::from_secs(60);
-/// Secrets' hashes are in it.
+/// A copy has hashes of secrets.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Writes a file so that it is the old or the new one after a crash.
+/// Writes a file so that after a crash it is the old or the new one.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("json.new");
     let mut file = File::options()
@@ -90,7 +89,7 @@ impl CopiesFolder {
         self.0.join(NEWEST)
     }
 
-    /// Those that are kept, the oldest first.
+    /// The kept copies, the oldest first.
     pub fn kept(&self) -> Vec<PathBuf> {
         let Ok(listed) = fs::read_dir(&self.0) else {
             return Vec::new();
@@ -101,12 +100,12 @@ impl CopiesFolder {
             name.is_some_and(|name| name.starts_with(KEPT_PREFIX) && name.ends_with(SUFFIX))
         };
         let mut paths: Vec<PathBuf> = paths.filter(is_kept).collect();
-        // Their names begin with their time, in as many digits each.
+        // Their names begin with their time, with a fixed number of digits.
         paths.sort();
         paths
     }
 
-    /// Takes in a copy as the newest. The one before is kept if it is time, or if another version made it.
+    /// Stores a copy as the newest. Keeps the one before if that is due, or if another version made it.
     pub fn take(&self, copy: &MapCopy) -> io::Result<()> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -126,7 +125,7 @@ impl CopiesFolder {
         last.is_none_or(|last| now_seconds.saturating_sub(last) >= KEPT_EVERY_SECONDS)
     }
 
-    /// Keeps a copy beside the newest; the oldest goes when there are too many.
+    /// Keeps a copy beside the newest; deletes the oldest when there are too many.
     pub fn keep(&self, copy: &MapCopy) -> io::Result<PathBuf> {
         let version: String = copy
             .version
@@ -148,14 +147,15 @@ impl CopiesFolder {
     }
 }
 
-/// When a copy that is kept was made, by its name.
+/// The time of a kept copy, from its name.
 fn seconds_of(path: &Path) -> Option<i64> {
     let name = path.file_name()?.to_str()?;
     let (seconds, _) = name.strip_prefix(KEPT_PREFIX)?.split_once('-')?;
     seconds.parse().ok()
 }
 
-/// What of a map a copy must not miss: all but what owners tell of the space that is used, and of what disks have left.
+/// A hash of the parts of a map that a copy must have: all but the owners' reports of used space, and of disks that
+/// have been emptied.
 fn mark_of(view: &MapView) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (id, node) in &view.nodes {
@@ -185,19 +185,19 @@ fn mark_of(view: &MapView) -> u64 {
     hasher.finish()
 }
 
-/// What a disk has of the map.
+/// The state of the map on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnDisk {
-    /// A copy is on its way there. Another one would come no sooner where the disk hangs.
+    /// A copy is being written. On an unresponsive disk another one would not be faster.
     Writing,
-    /// The map with this mark, or the disk did not take it.
+    /// The disk has the map with this mark, or refused it.
     Done(u64),
 }
 
-/// What the disks have, by their folders.
+/// The state of each disk, by its folder.
 type OnDisks = Mutex<BTreeMap<PathBuf, OnDisk>>;
 
-/// The disks that are to get the map with this mark now.
+/// The disks that need the map with this mark now.
 fn lacking(places: Vec<PathBuf>, has: &BTreeMap<PathBuf, OnDisk>, mark: u64) -> Vec<PathBuf> {
     let lacks = |place: &PathBuf| match has.get(place) {
         None => true,
@@ -207,14 +207,14 @@ fn lacking(places: Vec<PathBuf>, has: &BTreeMap<PathBuf, OnDisk>, mark: u64) -> 
     places.into_iter().filter(lacks).collect()
 }
 
-/// Writes a copy to each of these disks, each in its own time: one that hangs keeps it from no other.
+/// Writes a copy to each of these disks, each on its own: an unresponsive disk delays no other.
 fn copy_to_disks(places: Vec<PathBuf>, copy: &MapCopy, mark: u64, on_disks: &Arc<OnDisks>) {
     let bytes: Arc<[u8]> = copy.encode().into();
     for folder in places {
         on_disks.lock().insert(folder.clone(), OnDisk::Writing);
         let (bytes, on_disks) = (Arc::clone(&bytes), Arc::clone(on_disks));
         tokio::task::spawn_blocking(move || {
-            // A disk that was removed meanwhile and emptied gets none.
+            // A disk that was removed and emptied meanwhile gets no copy.
             let is_disk = fs::symlink_metadata(folder.join(cairn_shard::IDENTITY_NAME)).is_ok();
             let place = folder.join(ON_DISK);
             if is_disk && let Err(error) = write_file(&place, &bytes) {
@@ -225,7 +225,7 @@ fn copy_to_disks(places: Vec<PathBuf>, copy: &MapCopy, mark: u64, on_disks: &Arc
     }
 }
 
-/// Copies the map whenever it changed, until the node stops.
+/// Copies the map after each change, until the node stops.
 pub async fn tend(
     member: Arc<ClusterMember>,
     pool: Weak<Pool>,
@@ -275,7 +275,7 @@ pub async fn tend(
             Err(_) => Err("the copy was interrupted".to_owned()),
         };
         if let Err(why) = failure {
-            // Tried again with the next look, told once.
+            // Tried again at the next check, logged once.
             copied = None;
             if told.as_ref() != Some(&why) {
                 tracing::error!(
@@ -288,7 +288,7 @@ pub async fn tend(
     }
 }
 
-/// The folders of the disks that take something now.
+/// The folders of the disks that accept writes now.
 fn answering_places(pool: &Pool) -> Vec<PathBuf> {
     let disks = pool.disks();
     let answering = disks
@@ -343,7 +343,7 @@ mod tests {
         folder.take(&copy).unwrap();
         folder.take(&copy).unwrap();
         assert_eq!(folder.kept().len(), 1);
-        // Before a newer version writes over it.
+        // Before a newer version overwrites it.
         copy = map.copy("1.1").await.unwrap();
         folder.take(&copy).unwrap();
         let kept = folder.kept();

@@ -1,20 +1,22 @@
 //! The members of etcd that nodes of the cluster run.
 //!
-//! Owns: whether this node runs a member, the start of it, which members are asked, and who may do what in etcd.
-//! Must not know: what is kept in etcd.
+//! Owns: whether this node runs a member, the start of it, which members are asked, the rights of nodes in etcd. Must
+//! not know: the contents of etcd.
 //!
-//! One node runs one, three nodes three, five and more five, so that any two may go. Which nodes these are follows from
-//! the order in which they joined; each adds its own member, one after the other, since etcd refuses another one while
-//! one of those that it has is not well. A node that drains removes its own once the nodes that stay have enough. One that
-//! drains and is lost cannot, and keeps others from being added: one of those that stay removes it. Where nodes have left
-//! and there are more members than are wanted, the last of the nodes that have one removes its own.
+//! One node runs one member, three nodes run three, five and more run five, so that any two may fail. The order in
+//! which nodes joined decides which nodes run one. Each adds its own member, one after the other, since etcd refuses
+//! another one while one of its members is not healthy. A draining node removes its own member once the remaining
+//! nodes have enough. A draining node that is lost cannot, and keeps others from being added: one of the remaining
+//! nodes removes its member. If nodes have left and there are more members than wanted, the last of the nodes with a
+//! member removes its own.
 //!
-//! Each node is a user of etcd, by its id. Those that run a member, and the next one that is to, may do all there; the others read the
-//! cluster's keys, and change those by which volumes are kept and served, and what they say of themselves ([`Keys::of_all_nodes`],
-//! [`Keys::of_node`]). Who is a node, who leaves, who has a user or a token: what follows for members and for the key of the CA comes
-//! from what nodes with a member wrote. So it is these that take nodes in and remove them. A node that was removed is no user any
-//! more, and its certificates are revoked: each member gets their list, and starts again, so that no connection of before is left. etcd
-//! compares numbers alone, whichever CA signed the list, and the numbers of a node are the same whichever CA its certificates are of.
+//! Each node is a user of etcd, by its id. Nodes with a member, and the next one that is to get one, have all rights.
+//! The other nodes read the cluster's keys, and change those by which volumes are kept and served, and their own
+//! reports ([`Keys::of_all_nodes`], [`Keys::of_node`]). Only nodes with a member write which nodes exist, which
+//! leave, and which have a user or a token; members and the key of the CA follow from that. So these nodes admit and
+//! remove others. A removed node is no user any more, and its certificates are revoked: each member gets the list of
+//! revoked certificates, and starts again, so that no earlier connection is left. etcd compares only serial numbers,
+//! whichever CA signed the list, and the serial numbers of a node are equal whichever CA issued its certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -42,31 +44,31 @@ use super::rotation;
 use crate::error::NodeError;
 
 const PROGRAM: &str = "etcd";
-/// Below the cluster folder.
+/// In the cluster folder.
 pub const FOLDER: &str = "etcd";
-/// How long a start waits for etcd.
+/// Maximum time that a start waits for etcd.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is tried meanwhile.
+/// Pause between attempts meanwhile.
 const START_PAUSE: Duration = Duration::from_millis(500);
-/// How often it is looked which members there are.
+/// Interval of the check of the members.
 const LOOK: Duration = Duration::from_secs(3);
-/// A cluster folder with less free space is nearly full, and so is one of a small file system with less than a tenth free: four
-/// files of etcd's log have 64 MB each, and a snapshot is as large as its data.
+/// A cluster folder with less free space is nearly full, and so is one of a small file system with less than a tenth
+/// free: four files of etcd's log have 64 MB each, and a snapshot is as large as its data.
 const FOLDER_FREE_BYTES_MIN: u64 = 512 << 20;
-/// Users of etcd are looked at again after so long, whatever changed.
+/// Users of etcd are checked again after so long, without any change.
 const USERS_LOOK: Duration = Duration::from_secs(60);
-/// How often it is looked whether a member that starts again is well.
+/// Interval of the check whether a restarting member is healthy.
 const RESTART_LOOK: Duration = Duration::from_millis(200);
-/// How often a start that waits for etcd asks other nodes whether this one is of the cluster still.
+/// Interval at which a start that waits for etcd asks other nodes whether this one still belongs to the cluster.
 const REMOVED_LOOK: Duration = Duration::from_secs(5);
-/// A node that could not look at etcd so often in a row asks them, too.
+/// A node whose checks of etcd failed so often in a row asks them, too.
 const FAILED_MAX: u32 = 3;
-/// So many nodes have the key of the CA at least, if there are so many.
+/// At least so many nodes have the key of the CA, if there are so many.
 const HOLDERS_MIN: usize = 3;
-/// etcd 3.4 tells of members what one of them knows: this node's is gone if it was missed so often in a row.
+/// etcd 3.4 reports the members that one of them knows: this node's member is gone if it was missing so often in a row.
 const MISSED_MAX: u32 = 3;
 
-/// What this node has to do with etcd.
+/// This node's relation to etcd.
 pub struct EtcdSide {
     pub etcd: Etcd,
     folder: Arc<ClusterFolder>,
@@ -75,26 +77,26 @@ pub struct EtcdSide {
     membership: Arc<Mutex<Membership>>,
     /// How often in a row etcd did not know this node's member.
     missed: AtomicU32,
-    /// Whether this node takes nodes in and removes them: where nodes run etcd, one that runs a member.
+    /// Whether this node admits and removes nodes: where nodes run etcd, a node with a member.
     keeps: watch::Sender<bool>,
     /// The users that were made last, and when.
     users: Mutex<Option<(Users, Duration)>>,
-    /// What the list of revoked certificates has that this process wrote last, and which CA signed it.
+    /// The contents of the list of revoked certificates that this process wrote last, and the CA that signed it.
     revoked: Mutex<Option<(Fingerprint, Vec<Revoked>)>>,
-    /// Whether this node's member has to start again: so that no connection is left of who was revoked, or because the CAs that are
-    /// trusted are others, which it reads when it starts.
+    /// Whether this node's member has to start again: to end connections of revoked nodes, or because the trusted CAs
+    /// changed, which it reads at its start.
     is_open: AtomicBool,
-    /// What keeps this node from its next step where a CA takes the place of another.
+    /// The fault that keeps this node from its next step of a CA rotation.
     rotation_problem: Mutex<Option<String>>,
-    /// How the members were when they were asked last.
+    /// The state of the members at the last check.
     health: Mutex<EtcdHealth>,
 }
 
-/// How the members of etcd are.
+/// The state of the members of etcd.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdHealth {
     pub members: Vec<EtcdMemberHealth>,
-    /// Why nobody says who is a member. `members` are those that this node knew last then.
+    /// The reason why no member reports the list of members. Then `members` are the ones that this node knew last.
     pub problem: Option<String>,
 }
 
@@ -102,11 +104,11 @@ pub struct EtcdHealth {
 pub struct EtcdMemberHealth {
     pub name: String,
     pub url: String,
-    /// Why it does not count.
+    /// The reason why it does not count.
     pub problem: Option<String>,
 }
 
-/// So many members run with so many nodes.
+/// The number of members for so many nodes.
 fn members_wanted(nodes: usize) -> usize {
     match nodes {
         0..=2 => 1,
@@ -123,7 +125,7 @@ fn told(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Whether a node takes others in: it can give them a certificate, and make them users of etcd.
+/// Whether a node admits others: it can issue a certificate, and make them users of etcd.
 fn keeps(etcd: &EtcdSource, has_key: bool) -> bool {
     match etcd {
         EtcdSource::Given { .. } => has_key,
@@ -131,8 +133,8 @@ fn keeps(etcd: &EtcdSource, has_key: bool) -> bool {
     }
 }
 
-/// The nodes that have the key of the CA: those with a member of etcd, and the one that is next to get one; and so many more that
-/// stay, in the order in which they came, that the loss of two takes it from nobody.
+/// The nodes that have the key of the CA: those with a member of etcd, the one that is next to get one, and as many
+/// others that stay, in the order in which they joined, that the loss of two leaves a holder.
 fn holders(
     view: &MapView,
     has_member: impl Fn(&NodeRecord) -> bool,
@@ -161,7 +163,8 @@ fn holders(
     holders
 }
 
-/// The nodes that stay and are there, in the order in which they came into the map. One that is away does not hold up the others.
+/// The nodes that stay and are alive, in the order in which they joined the map. A node that is away does not delay
+/// the others.
 fn line(view: &MapView) -> Vec<&NodeRecord> {
     let records = view.nodes.values().map(|node| &node.value);
     let mut line: Vec<&NodeRecord> = records
@@ -183,8 +186,8 @@ fn next_member(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Opti
         .map(|node| node.id)
 }
 
-/// The node that changes members and users for others, among those that are there and may: one that stays rather than one that
-/// leaves, since at times only such a one has a member.
+/// The node that changes members and users for others, among those that are alive and have the right: preferably one
+/// that stays, since at times only a leaving node has a member.
 fn leader(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Option<NodeId> {
     let nodes = view.nodes.values().map(|node| &node.value);
     let may = nodes.filter(|node| has_member(node) && view.alive.contains_key(&node.id));
@@ -192,7 +195,7 @@ fn leader(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Option<No
         .map(|node| node.id)
 }
 
-/// What each node of the map may do in etcd, and whether it drains.
+/// The rights of each node of the map in etcd, and whether it drains.
 type Users = BTreeMap<NodeId, (UserRights, bool)>;
 
 fn users_of(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Users {
@@ -208,8 +211,8 @@ fn users_of(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Users {
     users.collect()
 }
 
-/// Whether other nodes say that this one is none of the cluster any more: who was removed does not read the map. One whose map is
-/// old may not know a node that is new, so that all that answer have to say it.
+/// Whether other nodes say that this one no longer belongs to the cluster: a removed node cannot read the map. A node
+/// with an outdated map may not know a new node, so all nodes that answer have to say it.
 async fn is_removed(trust: &Trust, nodes: Vec<NodeRecord>) -> bool {
     let others = nodes.into_iter().filter(|node| node.id != trust.node());
     let asked =
@@ -224,7 +227,7 @@ fn nodes_known(folder: &ClusterFolder) -> Vec<NodeRecord> {
     copy.map_or_else(|_| Vec::new(), |copy| copy.nodes())
 }
 
-/// Why a member does not count, in few words: its address is told beside.
+/// The reason why a member does not count, in few words; its address is shown beside it.
 fn problem_of(error: &CoordinatorError) -> String {
     match error {
         CoordinatorError::TimedOut { after, .. } => {
@@ -238,11 +241,11 @@ fn problem_of(error: &CoordinatorError) -> String {
     }
 }
 
-/// Whether the file system with a node's cluster folder is nearly full. etcd keeps its log and snapshots there, and ends when a
-/// write fails.
+/// Whether the file system with a node's cluster folder is nearly full. etcd keeps its log and snapshots there, and
+/// ends when a write fails.
 fn folder_is_low(folder: &std::path::Path) -> bool {
     let Ok(seen) = rustix::fs::statvfs(folder) else {
-        // Who cannot be asked is told of by what fails next.
+        // If the check fails, the next failing operation reports it.
         return false;
     };
     is_low(
@@ -255,7 +258,7 @@ fn is_low(free_bytes: u64, total_bytes: u64) -> bool {
     free_bytes < FOLDER_FREE_BYTES_MIN.min(total_bytes / 10)
 }
 
-/// This node's certificate as etcd's client shows it.
+/// This node's certificate as a client of etcd.
 fn client_tls(trust: &Trust) -> EtcdTls {
     let certificate = trust.certificate();
     EtcdTls {
@@ -279,7 +282,7 @@ impl EtcdSide {
         let settings = match &current.etcd {
             EtcdSource::Given { endpoints, .. } => {
                 let mut settings = EtcdSettings::new(endpoints.clone());
-                // etcd of its own may be without TLS; where it has it, it is that of the cluster's CA.
+                // An etcd of the cluster may have no TLS; if it has, its CA is the cluster's.
                 let is_tls = endpoints.iter().any(|url| url.starts_with("https://"));
                 settings.tls = is_tls.then(|| client_tls(&trust));
                 settings
@@ -342,8 +345,8 @@ impl EtcdSide {
         Ok(side)
     }
 
-    /// Has etcd ask for users, before there is anything else in it. After each step that a kill comes after, etcd takes everybody, or
-    /// asks for users and this node may do all: the next start does the rest.
+    /// Makes etcd require users, before it has other contents. After a kill at any step, either etcd accepts every
+    /// client, or it requires users and this node has all rights: the next start does the rest.
     async fn ask_for_users(&self, current: &Membership) -> Result<(), CoordinatorError> {
         let keys = Keys::new(&current.cluster_name);
         let writes = keys.of_all_nodes();
@@ -353,13 +356,13 @@ impl EtcdSide {
         self.etcd.ask_for_users().await
     }
 
-    /// Whether other nodes say that this one, which was a member, is none of the cluster any more.
+    /// Whether other nodes say that this node, a former member, no longer belongs to the cluster.
     pub async fn is_gone(&self, own: &Membership) -> bool {
         let is_known = own.stage == Stage::Member && self.is_own();
         is_known && is_removed(&self.trust, nodes_known(&self.folder)).await
     }
 
-    /// The node that this is.
+    /// This node.
     pub fn node(&self) -> NodeId {
         self.trust.node()
     }
@@ -368,7 +371,7 @@ impl EtcdSide {
         &self.trust
     }
 
-    /// Whether this node's member of etcd, if it runs one, has read which CAs are trusted.
+    /// Whether this node's member of etcd, if it runs one, has read the trusted CAs.
     pub fn is_member_current(&self) -> bool {
         let runs_member = match self.membership.lock().etcd {
             EtcdSource::Given { .. } => false,
@@ -377,7 +380,7 @@ impl EtcdSide {
         !runs_member || !self.is_open.load(Ordering::Acquire)
     }
 
-    /// A member that was not well when they were asked last, if there is one, with why.
+    /// A member that was not healthy at the last check, if there is one, with the reason.
     pub fn unwell_member(&self) -> Option<String> {
         let health = self.health.lock();
         let unwell = health.members.iter().find_map(|member| {
@@ -387,20 +390,20 @@ impl EtcdSide {
         unwell.or_else(|| health.problem.clone())
     }
 
-    /// After the CAs that are trusted have changed: clients of etcd go by them at once, and the member when it has started again.
+    /// Called after the trusted CAs changed: clients of etcd use them at once, and the member after its next start.
     pub fn trust_changed(&self) {
         self.is_open.store(true, Ordering::Release);
         self.show_certificate();
     }
 
-    /// Shows etcd the certificate that this node has now, where it is asked over TLS.
+    /// Presents this node's present certificate to etcd, if etcd uses TLS.
     pub fn show_certificate(&self) {
         if self.is_own() || self.given_with_tls().is_some() {
             self.etcd.set_tls(client_tls(&self.trust));
         }
     }
 
-    /// The address of an etcd that somebody else runs with TLS, if it is one.
+    /// The address of an etcd that others run with TLS, if the cluster uses one.
     pub fn given_with_tls(&self) -> Option<String> {
         match &self.membership.lock().etcd {
             EtcdSource::Given { endpoints, .. } => {
@@ -411,7 +414,7 @@ impl EtcdSide {
         }
     }
 
-    /// What keeps this node from its next step where a CA takes the place of another.
+    /// The fault that keeps this node from its next step of a CA rotation.
     pub fn rotation_problem(&self) -> Option<String> {
         self.rotation_problem.lock().clone()
     }
@@ -430,7 +433,7 @@ impl EtcdSide {
         *before = problem;
     }
 
-    /// Says whether this node takes others in now.
+    /// Updates whether this node admits others now.
     pub fn look_at_keeping(&self) {
         let has_key = self.trust.authority().has_key();
         let keeps = keeps(&self.membership.lock().etcd, has_key);
@@ -438,13 +441,13 @@ impl EtcdSide {
             .send_if_modified(|before| std::mem::replace(before, keeps) != keeps);
     }
 
-    /// The nodes that are to have the key of the CA.
+    /// The nodes that should have the key of the CA.
     pub fn holders(&self, view: &MapView) -> BTreeSet<NodeId> {
         let with_member = self.with_member();
         holders(view, |node| with_member.contains(&node.name), self.is_own())
     }
 
-    /// The nodes that make CAs, and say in the map that they did.
+    /// The nodes that make CAs, and record that in the map.
     pub fn makers(&self, view: &MapView) -> BTreeSet<NodeId> {
         let mut makers = self.holders(view);
         if self.is_own() {
@@ -457,8 +460,8 @@ impl EtcdSide {
         makers
     }
 
-    /// Whether this node may write what lets somebody in, and what says who has rights: see [`Keys::is_guarded`]. Who has rights in
-    /// an etcd that others run they say.
+    /// Whether this node may write the keys that admit clients and that give rights: see [`Keys::is_guarded`]. In an
+    /// etcd that others run, its operators decide on rights.
     pub fn writes_guarded(&self) -> bool {
         match self.membership.lock().etcd {
             EtcdSource::Given { .. } => true,
@@ -466,17 +469,17 @@ impl EtcdSide {
         }
     }
 
-    /// Gets the key of the CA, or lets it go, as the map says.
+    /// Fetches or deletes the key of the CA, as the map says.
     async fn tend_key(&self, cluster: &ClusterMember) -> Result<(), String> {
         let view = cluster.view();
         let own = cluster.node();
-        // What is not seen yet, or cannot be read, may be that there are fewer nodes.
+        // The list of nodes may be incomplete or unreadable, and then show too few of them.
         if !view.nodes.contains_key(&own) || view.is_unsure_of_nodes(cluster.map().keys()) {
             return Ok(());
         }
         let is_holder = self.holders(&view).contains(&own);
         let authorities = self.trust.authorities();
-        // That of a second CA is fetched where that takes the place of the first.
+        // During a rotation, the key of the second CA is fetched.
         let leaves = authorities.all().find(|it| it.has_key() && !is_holder);
         let issuing = authorities.issuing();
         let done = match leaves {
@@ -496,12 +499,12 @@ impl EtcdSide {
         matches!(self.membership.lock().etcd, EtcdSource::Own { .. })
     }
 
-    /// Whether this node takes nodes in and removes them, now and from now on.
+    /// Whether this node admits and removes nodes, now and later.
     pub fn keeps(&self) -> watch::Receiver<bool> {
         self.keeps.subscribe()
     }
 
-    /// The nodes with a member, as far as they are known; none where others run etcd.
+    /// The nodes with a member, as far as known; none where others run etcd.
     pub fn with_member(&self) -> Vec<String> {
         match &self.membership.lock().etcd {
             EtcdSource::Given { .. } => Vec::new(),
@@ -512,7 +515,7 @@ impl EtcdSide {
         }
     }
 
-    /// The node that removes those that others take the place of.
+    /// The node that removes replaced nodes.
     pub fn keeper(&self, view: &MapView) -> Option<NodeId> {
         let with_member = self.with_member();
         leader(view, |node| {
@@ -520,7 +523,7 @@ impl EtcdSide {
         })
     }
 
-    /// Makes a node that is new in the map a user. Where others run etcd they say who is one.
+    /// Makes a node that is new in the map a user. Where others run etcd, its operators do that.
     pub async fn admit(&self, node: NodeId) -> Result<(), CoordinatorError> {
         match self.is_own() {
             true => {
@@ -533,7 +536,7 @@ impl EtcdSide {
         }
     }
 
-    /// Takes all rights in etcd of a node that drains. It gets them back by itself should it stay.
+    /// Revokes all rights of a draining node in etcd. If it stays, it gets them back automatically.
     pub async fn revoke(&self, node: NodeId) -> Result<(), CoordinatorError> {
         match self.is_own() {
             true => self.etcd.remove_user(&node.to_string()).await,
@@ -541,18 +544,18 @@ impl EtcdSide {
         }
     }
 
-    /// How the members were when they were asked last.
+    /// The state of the members at the last check.
     pub fn health(&self) -> EtcdHealth {
         self.health.lock().clone()
     }
 
-    /// Asks all members how they are. One that hangs costs the time of one attempt.
+    /// Asks all members for their state. An unresponsive one takes the time of one attempt.
     pub async fn look_at_members(&self) -> EtcdHealth {
         let health = match self.etcd.member_states().await {
             Ok(states) => {
                 let members = states.into_iter().map(|(info, problem)| EtcdMemberHealth {
                     url: info.client_urls.first().cloned().unwrap_or_default(),
-                    // It has none before its first start.
+                    // A member has no name before its first start.
                     name: match info.name.is_empty() {
                         true => info.peer_urls.first().cloned().unwrap_or_default(),
                         false => info.name,
@@ -565,7 +568,7 @@ impl EtcdSide {
                 }
             }
             Err(error) => {
-                // Without a majority members do not say who is one. Those that were known are asked one by one.
+                // Without a majority the members do not report the list. Asks the known ones individually.
                 let known = match &self.membership.lock().etcd {
                     EtcdSource::Own { members, .. } => members.clone(),
                     EtcdSource::Given { .. } => Vec::new(),
@@ -677,7 +680,7 @@ impl EtcdSide {
                 return self.missed().await;
             };
             self.missed.store(0, Ordering::Release);
-            // With one more than is wanted etcd survives no more, and with two it survives less.
+            // With one more member than wanted etcd survives no more losses, and with two it survives fewer.
             let all_are_well = records().all(|node| is_alive(&node)) && members.len() == on_staying;
             let mut with_member: Vec<&NodeRecord> =
                 staying().filter(|node| of_node(node).is_some()).collect();
@@ -708,7 +711,8 @@ impl EtcdSide {
         if runs_member || own.draining {
             return Ok(());
         }
-        // Of the machine that was this node before: it cannot come back, and keeps others from being added.
+        // The member of an earlier machine with this node's identity: it cannot come back, and keeps others from
+        // being added.
         if let Some(stale) = of_node(own) {
             tracing::info!("removing the etcd member of this node's earlier machine");
             let removed = self.etcd.remove_member(stale.id).await;
@@ -717,7 +721,7 @@ impl EtcdSide {
         let all_started = members.iter().all(|member| !member.name.is_empty());
         let has_key = self.trust.authority().has_key();
         if all_started && has_key && next_member(&view, has_member) == Some(own.id) {
-            // The others would not hear it.
+            // The other members would not accept it.
             if !self.trust.has_member_name() {
                 self.trust.renew_soon();
                 return Ok(());
@@ -728,7 +732,7 @@ impl EtcdSide {
         Ok(())
     }
 
-    /// Makes who may use etcd what the map says. `leads`: of the nodes with a member this one changes users.
+    /// Makes the users and rights in etcd match the map. `leads`: among the nodes with a member, this one changes users.
     async fn tend_rights(
         &self,
         cluster: &ClusterMember,
@@ -744,9 +748,9 @@ impl EtcdSide {
         self.close_connections(cluster).await
     }
 
-    /// Keeps the list of certificates that members take no more.
+    /// Updates the list of certificates that members refuse.
     fn keep_revoked(&self, cluster: &ClusterMember, view: &MapView) -> Result<(), String> {
-        // What cannot be read may be that a node was removed.
+        // An unreadable part of the map may be the removal of a node.
         if view.is_unsure_of_nodes(cluster.map().keys()) {
             return Ok(());
         }
@@ -781,17 +785,18 @@ impl EtcdSide {
         if self.users.lock().as_ref().is_some_and(is_done) {
             return Ok(());
         }
-        // A program that is older or newer may have given other rights.
+        // An older or newer program may have given other rights.
         let keys = cluster.map().keys();
         let writes = keys.of_all_nodes();
         let set = self.etcd.set_shared_rights(keys.prefix(), &writes);
         set.await.map_err(told)?;
         let users = self.etcd.users().await.map_err(told)?;
-        // After the users: a node is in the map before it is made a user, so that none loses here what it got meanwhile.
+        // After the users: a node is in the map before it is made a user, so none loses here the rights that it got
+        // meanwhile.
         let (nodes, _) = cluster.map().nodes().await.map_err(told)?;
         for node in nodes.iter().map(|node| &node.value) {
             let name = node.id.to_string();
-            // One that is being removed is no user any more, while it is in the map.
+            // A node that is being removed is no user any more, while it is still in the map.
             if node.draining && !users.contains(&name) {
                 continue;
             }
@@ -812,7 +817,7 @@ impl EtcdSide {
         Ok(())
     }
 
-    /// Forgets removed nodes of which no certificate can be valid any more.
+    /// Forgets removed nodes whose certificates have all expired.
     async fn forget_expired(&self, cluster: &ClusterMember, view: &MapView) -> Result<(), String> {
         let now = self.trust.env().clock.now().seconds;
         let is_over = |at: i64| now.saturating_sub(at) > REVOKED_FOR.as_secs() as i64;
@@ -824,9 +829,9 @@ impl EtcdSide {
         Ok(())
     }
 
-    /// Starts this node's member again if connections may be left of a node that was removed since it started, or of a CA that is not
-    /// trusted any more: etcd looks at certificates and rights when a connection or a watch begins, and at CAs when it starts. One
-    /// member at a time, while all are well.
+    /// Restarts this node's member if it may have connections of a node that was removed since its start, or of a CA
+    /// that is not trusted any more: etcd checks certificates and rights at the start of a connection or a watch, and
+    /// reads CAs at its own start. One member at a time, while all are healthy.
     async fn close_connections(&self, cluster: &ClusterMember) -> Result<(), String> {
         let health = self.health();
         let is_well =
@@ -867,7 +872,7 @@ impl EtcdSide {
         ended.map_err(told)
     }
 
-    /// This node runs a member that etcd does not know: somebody removed it, or an earlier process of this node did.
+    /// This node runs a member that etcd does not know: another node removed it, or an earlier process of this node did.
     async fn missed(&self) -> Result<(), String> {
         if self.missed.fetch_add(1, Ordering::AcqRel) + 1 < MISSED_MAX {
             return Ok(());
@@ -876,7 +881,7 @@ impl EtcdSide {
         self.end_member().await
     }
 
-    /// Ends this node's member, which was removed. Nothing of it is left, so that another one can be added later.
+    /// Ends this node's member, which was removed. Deletes all its data, so that another one can be added later.
     async fn end_member(&self) -> Result<(), String> {
         self.stop().await;
         let folder = self.folder.path().join(FOLDER);
@@ -897,7 +902,7 @@ impl EtcdSide {
         })
     }
 
-    /// Whether a node has a member still.
+    /// Whether a node still has a member.
     pub async fn has_member(&self, node: &NodeRecord) -> Result<bool, String> {
         if let EtcdSource::Given { .. } = self.membership.lock().etcd {
             return Ok(false);
@@ -907,7 +912,7 @@ impl EtcdSide {
         Ok(members.iter().any(|member| member.name == node.name))
     }
 
-    /// Remembers the members that there are.
+    /// Stores the present members.
     fn note(&self, members: &[EtcdMemberInfo]) -> Result<(), String> {
         let started = members
             .iter()
@@ -936,7 +941,7 @@ impl EtcdSide {
         })
     }
 
-    /// Changes what the folder says of etcd, if that is not what it says already.
+    /// Changes the folder's record of etcd, if it differs.
     fn change(&self, change: impl FnOnce(&mut EtcdSource)) -> Result<(), String> {
         let mut membership = self.membership.lock();
         let mut changed = membership.clone();
@@ -963,7 +968,7 @@ impl EtcdSide {
         let known = self.etcd.members().await.map_err(told)?;
         let is_added = |member: &EtcdMemberInfo| member.peer_urls.contains(&peer_url);
         let all = match known.iter().any(is_added) {
-            // An earlier try came so far.
+            // An earlier attempt came so far.
             true => known,
             false => {
                 let added = self.etcd.add_member(&peer_url).await;
@@ -1001,7 +1006,7 @@ impl EtcdSide {
         })?;
         let current = self.membership.lock().clone();
         let settings = member_settings(&self.folder, &self.trust, &current).map_err(told)?;
-        // Nothing is connected to it yet.
+        // It has no connections yet.
         self.is_open.store(false, Ordering::Release);
         let started = EtcdMember::start(settings).await.map_err(told)?;
         *self.member.lock().await = Some(started);
@@ -1092,7 +1097,7 @@ pub async fn others(trust: &Trust, membership: &Membership) -> Option<Etcd> {
     Etcd::connect(settings).await.ok()
 }
 
-/// Waits until etcd answers; `None` if this node is not of the cluster any more, and is not answered for that.
+/// Waits until etcd answers; `None` if this node no longer belongs to the cluster, and gets no answer for that reason.
 async fn connect<F: Future<Output = bool>>(
     settings: EtcdSettings,
     member: Option<&EtcdMember>,
@@ -1165,7 +1170,7 @@ mod tests {
         assert_eq!(leader(&[], &[], &[2, 3]), Some(2));
         assert_eq!(leader(&[2], &[], &[2, 3]), Some(3));
         assert_eq!(leader(&[], &[2], &[2, 3]), Some(3));
-        // Nobody else makes the one a user that is to have its member.
+        // No other node makes the next holder of a member a user.
         assert_eq!(leader(&[], &[2], &[2]), Some(2));
         assert_eq!(leader(&[2], &[], &[2]), None);
     }
@@ -1179,12 +1184,12 @@ mod tests {
             holders.into_iter().map(|node| node.0).collect::<Vec<_>>()
         };
         assert_eq!(holders(1, &[], Some(&[1])), [1]);
-        // It must not be lost with the one that has etcd.
+        // The loss of the node with etcd must not lose the key.
         assert_eq!(holders(2, &[], Some(&[1])), [1, 2]);
         assert_eq!(holders(4, &[], Some(&[1, 2, 3])), [1, 2, 3]);
         assert_eq!(holders(7, &[], Some(&[1, 2, 3, 5, 7])), [1, 2, 3, 5, 7]);
         assert_eq!(holders(7, &[], Some(&[1, 2, 3, 5])), [1, 2, 3, 4, 5]);
-        // One that leaves has it for as long as it has a member.
+        // A leaving node has the key as long as it has a member.
         assert_eq!(holders(4, &[2], Some(&[1, 2, 3])), [1, 2, 3, 4]);
         assert_eq!(holders(4, &[2], Some(&[1, 3, 4])), [1, 3, 4]);
         // Where others run etcd.
@@ -1208,7 +1213,7 @@ mod tests {
         assert_eq!(all(3, &[], &[], &[1, 2]), [1, 2, 3]);
         assert_eq!(all(3, &[2], &[], &[1]), [1, 3]);
         assert_eq!(all(6, &[], &[], &[1, 2, 3, 4, 5]), [1, 2, 3, 4, 5]);
-        // One that leaves has to remove its own member.
+        // A leaving node has to remove its own member.
         assert_eq!(all(6, &[], &[2], &[1, 2, 3, 4, 5]), [1, 2, 3, 4, 5, 6]);
         assert_eq!(all(6, &[], &[2], &[1, 3, 4, 5, 6]), [1, 3, 4, 5, 6]);
     }

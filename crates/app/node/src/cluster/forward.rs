@@ -1,7 +1,7 @@
-//! This node as one that asks owners of volumes for its clients, and is asked as an owner.
+//! Forwarding: this node sends requests of its clients to owners of volumes, and serves those of other nodes as an owner.
 //!
-//! Owns: how other nodes are reached for that, which terms the map shows, what serves each service.
-//! Must not know: what is asked, when something is too late (`cairn_forward`).
+//! Owns: how other nodes are reached for that, which terms the map shows, which server gets each service. Must not
+//! know: the requests, when one is too late (`cairn_forward`).
 
 use std::io;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Nodes for MapNodes {
     }
 }
 
-/// What this node begins for its clients, and what others pass on to it.
+/// Requests that this node forwards for its clients, and those that other nodes forward to it.
 pub(super) fn new(
     env: &Env,
     trust: &Arc<Trust>,
@@ -115,7 +115,7 @@ struct ForwardHandler(Arc<Forward>);
 impl Handler for ForwardHandler {
     fn serve(self: Arc<Self>, peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
-            // Only who joins has no certificate, and does not come here.
+            // Only a joining node has no certificate, and it does not come here.
             if let Some(node) = peer.node {
                 self.0.serve(node, Box::new(stream)).await;
             }
@@ -123,7 +123,7 @@ impl Handler for ForwardHandler {
     }
 }
 
-/// A service whose streams are dealt to a server of its own.
+/// A service that distributes its streams to a server of its own.
 struct Dealt<T>(T, fn(T, Incoming) -> BoxFuture<()>);
 
 impl<T: Clone + Send + Sync + 'static> Serve for Dealt<T> {
@@ -133,7 +133,7 @@ impl<T: Clone + Send + Sync + 'static> Serve for Dealt<T> {
 }
 
 impl ClusterNode {
-    /// Follows the map for the terms of nodes, and serves what these pass on.
+    /// Follows the map for the terms of nodes, and serves the requests that other nodes forward.
     pub(super) fn start_forward(&self, env: &Env) {
         let handler = Arc::new(ForwardHandler(Arc::clone(&self.forward)));
         self.listener.handle(Protocol::Forward, handler);
@@ -142,7 +142,7 @@ impl ClusterNode {
         env.spawner.spawn("terms of nodes", Box::pin(learning));
     }
 
-    /// Serves calls that other nodes pass on, with this node's server.
+    /// Serves calls that other nodes forward, with this node's server.
     pub fn serve_rpc(&self, calls: ForwardedCalls) {
         let serve = Dealt(calls, |calls: ForwardedCalls, incoming| {
             calls.serve(incoming);

@@ -1,15 +1,16 @@
-//! Ends this node's lease as soon as its process is gone, and takes its addresses off this machine before.
+//! Ends this node's lease as soon as its process is gone, and first removes its addresses from this machine.
 //!
-//! Owns: the guardian, a process beside that of the node, and what it is told. Must not know: what rests on a lease.
+//! Owns: the guardian, a process beside that of the node, and the messages to it. Must not know: the use of a lease.
 //!
-//! A process that is killed renews its lease no more, and no other node takes its volumes before the lease has ended by
-//! itself. The guardian holds the reading end of a pipe whose writing end only the node's process has. The kernel closes that
-//! end when the last thread of the process has ended. From then on nothing of it answers a client, so the guardian may
-//! revoke the lease, and reads rest on leases as before (design/architecture, section 8, rule 9). A process that stands
-//! still keeps its end open: its lease ends by itself. So does that of a machine that is lost, with its guardian.
+//! A killed process no longer renews its lease, and no other node takes over its volumes before the lease has
+//! expired. The guardian holds the reading end of a pipe whose writing end only the node's process has. The kernel
+//! closes that end when the last thread of the process has ended. From then on no thread of it answers a client, so
+//! the guardian may revoke the lease, and reads rest on leases as before (design/architecture, section 8, rule 9). A
+//! process that stands still keeps its end open: its lease expires. So does that of a lost machine, with its
+//! guardian.
 //!
-//! Addresses that clients came to are still this machine's then, until the kernel removes them after some seconds. The guardian
-//! takes them away first, so that no two machines have one when the next node takes it.
+//! At that time the addresses that clients use are still on this machine; the kernel removes them after some seconds.
+//! The guardian removes them first, so that no two machines have one when the next node takes it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,20 +32,20 @@ use tokio::time::timeout;
 
 use crate::error::NodeError;
 
-/// What the program is asked to do to be a guardian.
+/// The argument that makes the program a guardian.
 pub const COMMAND: &str = "guard-lease";
-/// etcd may have another address or want another certificate; nothing tells of that.
+/// Interval of a full message: nothing reports that etcd has another address or needs another certificate.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
-/// A lease has ended by itself after less.
+/// A lease has expired after less time.
 const REVOKE_MAX: Duration = Duration::from_secs(5);
 const REVOKE_AGAIN: Duration = Duration::from_millis(100);
 const START_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// What the guardian knows, one line of JSON for each change.
+/// The guardian's state, one line of JSON for each change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GuardianState {
-    /// None: this process has none.
+    /// `None`: this process has no lease.
     lease: Option<i64>,
     endpoints: Vec<String>,
     tls: Option<ToldTls>,
@@ -71,7 +72,7 @@ impl From<PlacedAddress> for ToldAddress {
 }
 
 impl ToldAddress {
-    /// The kernel removes by itself what is left.
+    /// The kernel removes the rest.
     fn remove(&self) {
         let placed = PlacedAddress {
             address: self.address,
@@ -79,7 +80,7 @@ impl ToldAddress {
             interface: self.interface.clone(),
         };
         if let Err(error) = placed.remove() {
-            // Standard error is that of the process that was killed.
+            // Standard error is that of the killed process.
             let why = error.to_string();
             let why = cairn_base::printable::one_line(&why);
             eprintln!(
@@ -113,7 +114,7 @@ impl GuardianState {
     }
 }
 
-/// Keeps a guardian until the runtime ends. `program`: this program, which [`run`] runs in.
+/// Keeps a guardian running until the runtime ends. `program`: this program, which runs [`run`].
 pub(super) async fn keep(
     program: &Path,
     member: Arc<ClusterMember>,
@@ -130,7 +131,7 @@ pub(super) async fn keep(
                     }
                     error = tell(&mut stdin, &member, &etcd, &mut addresses) => {
                         tracing::warn!(%error, "the guardian of this node's lease does not respond");
-                        // Nobody else waits for it.
+                        // No other task waits for it.
                         let _ = child.kill().await;
                     }
                 }
@@ -148,7 +149,7 @@ fn start(program: &Path) -> std::io::Result<(Child, ChildStdin)> {
         .arg(COMMAND)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // What ends this process from a terminal should not end the guardian first.
+        // A signal from a terminal that ends this process should not end the guardian first.
         .process_group(0)
         .spawn()?;
     let stdin = child.stdin.take();
@@ -156,7 +157,7 @@ fn start(program: &Path) -> std::io::Result<(Child, ChildStdin)> {
     Ok((child, stdin))
 }
 
-/// Tells the guardian what has changed, until it does not listen.
+/// Sends changes to the guardian, until it stops reading.
 async fn tell(
     stdin: &mut ChildStdin,
     member: &ClusterMember,
@@ -205,14 +206,14 @@ async fn tell(
     }
 }
 
-/// The guardian: reads what it is told on standard input, and revokes the lease that it was told of last when that ends.
+/// The guardian: reads messages from standard input, and revokes the last lease in them when the input ends.
 pub fn run() -> Result<(), NodeError> {
     let runtime = super::offline::runtime()?;
     runtime.block_on(guard()).map_err(NodeError::Runtime)
 }
 
 async fn guard() -> std::io::Result<()> {
-    // What ends the node may be sent to its guardian as well, and earlier.
+    // A signal that ends the node may also reach its guardian, and earlier.
     let ignored = [
         SignalKind::terminate(),
         SignalKind::interrupt(),
@@ -235,7 +236,7 @@ async fn guard() -> std::io::Result<()> {
         let now: GuardianState = serde_json::from_str(&line)?;
         let is_same = (&now.endpoints, &now.tls) == (&told.endpoints, &told.tls);
         if !is_same || etcd.is_none() {
-            // Now, so that it takes no time then.
+            // Connects now, so that it takes no time later.
             etcd = Etcd::connect(now.settings()).await.ok();
         }
         told = now;
@@ -257,7 +258,7 @@ async fn guard() -> std::io::Result<()> {
             tokio::time::sleep(REVOKE_AGAIN).await;
         }
     };
-    // After that it has ended by itself.
+    // After that time it has expired.
     let _ = timeout(REVOKE_MAX, revoking).await;
     Ok(())
 }

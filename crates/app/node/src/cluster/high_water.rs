@@ -1,6 +1,6 @@
 //! The highest state of the cluster's map that this node saw, in a file of its cluster folder.
 //!
-//! Owns: the file, and that it is the old one or the new one after a crash. Must not know: what the state means.
+//! Owns: the file, which after a crash is the old one or the new one. Must not know: the meaning of the state.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! This node as a portal of the targets of all nodes.
 //!
-//! Owns: which portals the map shows, that it says where this node serves iSCSI.
-//! Must not know: what is asked about targets (`cairn_iscsi`).
+//! Owns: which portals the map shows, the entry of this node's iSCSI addresses. Must not know: requests for targets
+//! (`cairn_iscsi`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use cairn_iscsi::{Cluster, NodePortals};
 
 use super::ClusterNode;
 
-/// Between attempts to write into the map where this node serves.
+/// Pause between attempts to write this node's addresses into the map.
 const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
 
 impl ClusterNode {
@@ -39,8 +39,8 @@ impl ClusterNode {
         Cluster::new(Arc::clone(&self.forward), portals)
     }
 
-    /// Writes into the map where this node serves iSCSI, sooner or later. An address for all of the machine's stands for the
-    /// one that clients know this node by.
+    /// Writes this node's iSCSI addresses into the map, sooner or later. A wildcard address is replaced by the
+    /// address that clients know this node by.
     pub fn announce_iscsi(&self, env: &Env, addresses: Vec<SocketAddr>) {
         let external = self.membership.lock().external_address.clone();
         let known = known_ip(&external);
@@ -93,7 +93,7 @@ async fn announce(map: &ClusterMap, own: NodeId, addresses: &[SocketAddr]) -> Re
         None => {
             let all = map.all_iscsi().await?;
             let taken = |group: &u16| all.iter().any(|iscsi| iscsi.value.group == *group);
-            // As many nodes as there are numbers there cannot be. Two that choose the same are told apart by the map.
+            // There cannot be as many nodes as numbers. If two choose one number, the map refuses the second.
             (1..=u16::MAX)
                 .find(|group| !taken(group))
                 .unwrap_or(u16::MAX)

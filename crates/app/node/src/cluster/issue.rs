@@ -1,6 +1,6 @@
-//! Who has the key of the cluster's CA, by the map.
+//! The nodes that have the key of the cluster's CA, by the map.
 //!
-//! Owns: which nodes those are, whom a node without it asks. Must not know: what is asked (`cairn_trust`).
+//! Owns: which nodes those are, which of them a node without it asks. Must not know: the requests (`cairn_trust`).
 
 use std::sync::Weak;
 
@@ -10,7 +10,8 @@ use cairn_trust::{Grants, Issuers, host_of};
 
 use super::etcd::EtcdSide;
 
-/// The map as this node has it, as who gives certificates and who asks for them sees it. Both that it looks at hold what asks here.
+/// This node's view of the map for the issuers of certificates and for the nodes that request them. Weak references,
+/// as the two that it reads hold this value.
 pub struct MapOfIssuers {
     pub member: Weak<ClusterMember>,
     pub etcd: Weak<EtcdSide>,
@@ -41,7 +42,7 @@ impl Issuers for MapOfIssuers {
         let holders = etcd.holders(&view);
         let nodes = view.nodes.values().map(|node| &node.value);
         let mut nodes: Vec<_> = nodes.filter(|node| node.id != member.node()).collect();
-        // The others are asked last: one that was to have it a moment ago has it still.
+        // The others are asked last: a node that should have had the key a moment ago still has it.
         nodes.sort_by_key(|node| {
             let is_away = !view.alive.contains_key(&node.id);
             (!holders.contains(&node.id), is_away, node.joined, node.id)

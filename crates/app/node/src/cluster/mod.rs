@@ -1,8 +1,8 @@
 //! This process as a node of a cluster.
 //!
-//! Owns: the order in which a node takes its place: its folder, etcd, the map, its disks there; the internal listener and
-//! what is served on it.
-//! Must not know: who owns what (`cairn_owner`), certificates (`cairn_trust`), how the map is kept (`cairn_cluster`).
+//! Owns: the order in which a node takes its place (its folder, etcd, the map, its disks in the map); the internal
+//! listener and its services. Must not know: which node owns what (`cairn_owner`), certificates (`cairn_trust`), how
+//! the map is kept (`cairn_cluster`).
 
 mod admit;
 mod copies;
@@ -61,21 +61,21 @@ use self::rotation::{AuthorityProgress, BeginError};
 use self::twins::{host_record, require_alone};
 use crate::error::NodeError;
 
-/// Where a node keeps its cluster folder, unless told otherwise.
+/// The default cluster folder.
 pub const FOLDER_DEFAULT: &str = "/var/lib/cairn/cluster";
-/// Those of etcd, unless told otherwise.
+/// The default ports of etcd.
 pub const ETCD_CLIENT_PORT: u16 = 2379;
 pub const ETCD_PEER_PORT: u16 = 2380;
-/// For other nodes, unless told otherwise.
+/// The default port for other nodes.
 pub const INTERNAL_PORT: u16 = 7400;
 /// Versions of the internal protocol that this program speaks.
 pub const PROTOCOL_OLDEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
 pub const PROTOCOL_NEWEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
-/// Most addresses that a ticket names.
+/// Maximum number of addresses in a ticket.
 const TICKET_ADDRESSES_MAX: usize = 5;
-/// How often it is looked whether a node that another one takes the place of can be removed.
+/// Interval of the check whether a replaced node can be removed.
 const REPLACED_LOOK: Duration = Duration::from_secs(2);
-/// A start waits so long for its place in the map, should etcd be between two leaders.
+/// Maximum time that a start waits for its place in the map, in case etcd is between two leaders.
 const PLACE_PATIENCE: Duration = Duration::from_secs(30);
 const PLACE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -97,7 +97,7 @@ fn removed(membership: &Membership, folder: &Path) -> NodeError {
     }
 }
 
-/// The cluster folder that a configuration means, if the node is in a cluster.
+/// The cluster folder of a configuration, if the node is in a cluster.
 pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
     let is_one = |path: &Path| {
         ClusterFolder::is_one(path).map_err(|error| {
@@ -123,7 +123,7 @@ pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
 
 /// A node that has its place in etcd, and no pool yet.
 pub struct Begun {
-    /// Where this process runs.
+    /// The host of this process.
     host: HostRecord,
     trust: Arc<Trust>,
     membership: Arc<Mutex<Membership>>,
@@ -160,7 +160,7 @@ impl Begun {
         };
         let trust = Trust::open(env.clone(), Arc::clone(&folder), settings);
         let trust = trust.map_err(failed)?;
-        // Before anything is started: a port that is taken should not cost more.
+        // Before anything is started: a used port should not cost more.
         let listener = Listener::bind(
             Arc::clone(&trust),
             &membership.internal_address,
@@ -176,7 +176,7 @@ impl Begun {
             let opened = ClusterMap::open(Arc::new(others), env.clone(), name, high_water).await;
             match opened {
                 Ok(map) => require_alone(env, &map, &membership, &host).await?,
-                // What keeps it from being read is told by what follows.
+                // If the map cannot be read, a later step reports that.
                 Err(error) => tracing::debug!(%error, "the map is not read yet"),
             }
         }
@@ -191,7 +191,7 @@ impl Begun {
         let map = match open_map(env, &etcd, &folder, &membership, is_first).await {
             Ok(map) => map,
             Err(error) => {
-                // etcd lets a node look at nothing that was removed.
+                // etcd lets a removed node read nothing.
                 return Err(match etcd.is_gone(&own).await {
                     true => removed(&own, folder.path()),
                     false => error,
@@ -213,8 +213,8 @@ impl Begun {
         self.membership.lock().node
     }
 
-    /// The places of disks of this node in the map, but for those that are to leave: a start that finds none of them must not make
-    /// new ones.
+    /// The paths of this node's disks in the map, without those that are to leave: a start that finds none of them
+    /// must not make new ones.
     pub async fn known_disks(&self, env: &Env) -> Result<Vec<String>, NodeError> {
         let own = self.node();
         let (disks, _) = in_time(env, || self.map.disks()).await?;
@@ -223,7 +223,7 @@ impl Begun {
         Ok(known.map(|disk| disk.label).collect())
     }
 
-    /// Puts the node's disks into the map, and makes of them and of the map the pool's state.
+    /// Adds the node's disks to the map, and builds the pool's state from them and the map.
     pub async fn join(
         self,
         env: &Env,
@@ -254,7 +254,7 @@ impl Begun {
             disk.node = membership.node;
         }
         if is_first {
-            // Handles that clients have go on to be good, and secrets that volumes have.
+            // Handles of clients stay valid, and so do secrets of volumes.
             let handle_key = handle_key_of(&opened.state, keys);
             let handle_key = handle_key.map_err(|error| secrets_stay(&error))?;
             if let Some(handle_key) = handle_key.filter(|_| !opened.created)
@@ -269,10 +269,10 @@ impl Begun {
             in_time(env, || ClusterMember::import_volumes(&self.map, volumes)).await?;
         }
         if is_new && !is_first {
-            // It has no volumes, so that nothing is wrapped with it. The cluster has one, or makes one.
+            // It has no volumes, so the key wraps nothing. The cluster has a key, or makes one.
             opened.state.secrets_key = None;
         }
-        // The cluster folder has it, and data disks need not.
+        // The key is in the cluster folder, and data disks do not need it.
         opened.state.handle_key = None;
         let adds = is_new || opened.created;
         in_time(env, || self.add_disks(&opened.state, adds)).await?;
@@ -317,7 +317,7 @@ impl Begun {
         })
     }
 
-    /// A node that was removed while it was away has no place any more.
+    /// A node that was removed while it was away no longer has a place.
     async fn require_listed(&self, env: &Env, membership: &Membership) -> Result<(), NodeError> {
         let found = in_time(env, || async {
             match self.map.node(membership.node).await {
@@ -367,7 +367,7 @@ impl Begun {
         self.map.add_node(&record).await
     }
 
-    /// `adds`: disks that the map does not know are new; else they were removed while this node was away.
+    /// `adds`: disks that the map does not know are new; otherwise they were removed while this node was away.
     async fn add_disks(&self, state: &PoolState, adds: bool) -> Result<(), MapError> {
         for disk in &state.disks {
             match self.map.disk(disk.id).await {
@@ -410,8 +410,8 @@ fn record_of(disk: &PoolDisk) -> DiskRecord {
     }
 }
 
-/// Takes the cluster's state as that of the pool. Disks of this node that are no members any more are let go; members
-/// that it did not find are missing.
+/// Uses the cluster's state as that of the pool. Releases this node's disks that are no longer members; members that
+/// it did not find count as missing.
 fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
     let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
     opened.disks.retain(|disk| is_member(disk.id()));
@@ -430,7 +430,7 @@ fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
         });
     }
     opened.state = state;
-    // The map says which volumes there are, however many disks this node found.
+    // The map lists the volumes, however many disks this node found.
     opened.is_whole = true;
 }
 
@@ -480,7 +480,7 @@ fn check_has_no_volumes(state: &PoolState, config: &Config) -> Result<(), NodeEr
     }
 }
 
-/// Tries again while etcd cannot be asked.
+/// Tries again while etcd does not answer.
 async fn in_time<T, F>(env: &Env, mut call: impl FnMut() -> F) -> Result<T, NodeError>
 where
     F: Future<Output = Result<T, MapError>>,
@@ -516,7 +516,7 @@ async fn open_map(
             ClusterMap::create_cluster(coordinator(), env.clone(), id, &name, high_water()).await;
         match made {
             Ok(map) => return Ok(map),
-            // An earlier start came so far, or it is somebody else's: that is seen below.
+            // An earlier start came so far, or another node has it: the check below tells.
             Err(MapError::Exists { .. }) => {}
             Err(error) => return Err(failed(error)),
         }
@@ -573,7 +573,7 @@ impl Handler for ShardHandler {
     }
 }
 
-/// Addresses from which nodes are to connect. One that is a name is learnt when its node does.
+/// Addresses from which nodes may connect. The address behind a name is learnt when its node connects.
 fn addresses_of(view: &MapView) -> BTreeSet<IpAddr> {
     let nodes = view.nodes.values().map(|node| &node.value);
     let addresses =
@@ -586,7 +586,7 @@ async fn remove_node(
     etcd: &EtcdSide,
     node: &NodeRecord,
 ) -> Result<(), String> {
-    // First: what would be left of it could not be removed by its name.
+    // First: its member could not be removed by its name later.
     if node.draining && etcd.has_member(node).await? {
         return Err(format!(
             "node {} still has an etcd member, which the cluster removes by itself; try again in a moment",
@@ -595,7 +595,7 @@ async fn remove_node(
     }
     let emptied = member.map().empty_drained_node(node.id).await;
     emptied.map_err(|error| error.to_string())?;
-    // While it is in the map: what is cut short here can be asked for again by its name.
+    // While the node is in the map: after an interruption the removal can be requested again by its name.
     let revoked = etcd.revoke(node.id).await;
     revoked.map_err(|error| {
         format!(
@@ -682,7 +682,8 @@ impl ClusterNode {
         let mut keeps = self.etcd.keeps();
         let admitting = async move {
             if is_first {
-                // The volumes that this server had are its alone until the cluster has their logs: no other node may take them.
+                // Until the cluster has the logs of this server's volumes, only this server has them: no other node
+                // may take the volumes over.
                 member.all_have_logs().await;
                 if let Err(error) = become_member(&trust, &membership) {
                     tracing::error!(%error, "other nodes cannot join");
@@ -696,7 +697,7 @@ impl ClusterNode {
                 };
                 match keeps_now {
                     true => listener.handle(Protocol::Join, Arc::clone(&join) as _),
-                    // Who joins asks the next node of its ticket.
+                    // A joining node asks the next node of its ticket.
                     false => listener.unhandle(Protocol::Join),
                 }
                 drop(listener);
@@ -722,8 +723,8 @@ impl ClusterNode {
         env.spawner.spawn("copies of the map", Box::pin(copying));
     }
 
-    /// Removes nodes that others take the place of, once nothing is on them any more; until the node stops. One of those that may
-    /// remove nodes does it.
+    /// Removes replaced nodes once nothing is on them any more; until the node stops. One of the nodes with that
+    /// right does it.
     fn remove_replaced(&self, env: &Env) -> impl Future<Output = ()> + Send + use<> {
         let (member, etcd) = (Arc::clone(&self.member), Arc::clone(&self.etcd));
         let is_stopping = Arc::clone(&self.is_stopping);
@@ -751,7 +752,7 @@ impl ClusterNode {
         }
     }
 
-    /// The node that takes nodes in and removes them, and writes what lets somebody in, if this one does not.
+    /// The node that admits and removes nodes, and writes the keys that admit clients, if this one does not.
     pub fn keeper_elsewhere(&self) -> Result<Option<NodeId>, String> {
         if self.etcd.writes_guarded() {
             return Ok(None);
@@ -763,12 +764,13 @@ impl ClusterNode {
         keeper.map(Some).ok_or_else(none)
     }
 
-    /// Takes a drained node out of the cluster, with all that it may do in etcd. For a node that runs a member of etcd, where nodes do.
+    /// Removes a drained node from the cluster, with all its rights in etcd. Only on a node with a member of etcd,
+    /// where nodes run etcd.
     pub async fn remove_node(&self, node: &NodeRecord) -> Result<(), String> {
         remove_node(&self.member, &self.etcd, node).await
     }
 
-    /// A copy of the map as it is now, which this node keeps, too.
+    /// A copy of the present map, which this node also keeps.
     pub async fn backup(&self) -> Result<MapCopy, String> {
         let copy = self.map.copy(copies::VERSION).await;
         let copy = copy.map_err(|error| error.to_string())?;
@@ -783,19 +785,19 @@ impl ClusterNode {
         Ok(copy)
     }
 
-    /// Whether a node has a member of etcd that the cluster's nodes run.
+    /// Whether a node has a member of the etcd that the cluster's nodes run.
     pub async fn has_etcd_member(&self, node: &NodeRecord) -> Result<bool, String> {
         self.etcd.has_member(node).await
     }
 
-    /// Gives up what this node owns and ends its connections. The pool closes its volumes with that.
+    /// Releases everything that this node owns and ends its connections. The pool closes its volumes with that.
     pub async fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         self.member.stop().await;
         self.listener.close().await;
     }
 
-    /// Ends this node's member of etcd: last, for the node gives up its lease through it.
+    /// Ends this node's member of etcd: last, because the node releases its lease through it.
     pub async fn stop_etcd(&self, patience: Duration) {
         self.etcd.stop_within(patience).await;
     }
@@ -811,33 +813,33 @@ impl ClusterNode {
         let own = self.member.node();
         let (with_member, holders) = (self.etcd.with_member(), self.etcd.holders(&view));
         let nodes = view.nodes.values().map(|node| &node.value);
-        // Only those take nodes in.
+        // Only those admit nodes.
         let mut nodes: Vec<&NodeRecord> = nodes
             .filter(|node| match with_member.is_empty() {
                 true => holders.contains(&node.id),
                 false => with_member.contains(&node.name),
             })
             .collect();
-        // This one first: it is there.
+        // This node first: it is running.
         nodes.sort_by_key(|node| (node.id != own, !view.alive.contains_key(&node.id)));
         let addresses = nodes.iter().map(|node| node.internal_address.clone());
         let addresses = addresses.take(TICKET_ADDRESSES_MAX).collect();
-        // What this node shows: others may not have begun with the next CA.
+        // The CA of this node's certificate: other nodes may not use the next CA yet.
         let fingerprint = self.trust.issuer();
         Ticket::new(addresses, fingerprint, token.to_string()).map_err(|error| error.to_string())
     }
 
-    /// Which CA nodes have, and how far another one has taken its place.
+    /// The CAs of nodes, and the progress of a rotation.
     pub async fn authority(&self) -> Result<AuthorityProgress, String> {
         rotation::progress(&self.etcd, &self.member).await
     }
 
-    /// Has another CA take the place of the present one, which nodes do by themselves from then on.
+    /// Starts a rotation of the CA, which nodes then carry out by themselves.
     pub async fn rotate_authority(&self) -> Result<(), BeginError> {
         rotation::begin(&self.etcd, &self.member).await
     }
 
-    /// The node of a name.
+    /// The node with this name.
     pub fn record_named(&self, name: &str) -> Result<NodeRecord, String> {
         let view = self.member.view();
         let named = view.nodes.values().find(|node| node.value.name == name);
@@ -849,12 +851,12 @@ impl ClusterNode {
         self.record_named(name).map(|node| node.id)
     }
 
-    /// How the members of etcd were when they were asked last.
+    /// The state of the members of etcd at the last check.
     pub fn etcd_health(&self) -> EtcdHealth {
         self.etcd.health()
     }
 
-    /// Asks all members of etcd how they are.
+    /// Asks all members of etcd for their state.
     pub async fn look_at_etcd(&self) {
         self.etcd.look_at_members().await;
     }

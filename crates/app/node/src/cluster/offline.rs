@@ -1,6 +1,6 @@
 //! Makes a node's cluster folder before it serves: as the first node, or with a ticket.
 //!
-//! Owns: what the folder of a first node says. Must not know: the command line.
+//! Owns: the contents of a first node's folder. Must not know: the command line.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::admit::TAKES_OVER;
 use super::{PROTOCOL_NEWEST, PROTOCOL_OLDEST};
 use crate::error::NodeError;
 
-/// How a node is to be known.
+/// The name and addresses of a new node.
 #[derive(Clone, Debug)]
 pub struct NodeAddresses {
     pub node_name: String,
@@ -33,11 +33,11 @@ fn failed(error: impl std::fmt::Display) -> NodeError {
 #[derive(Clone, Debug)]
 pub struct GivenEtcd {
     pub endpoints: Vec<String>,
-    /// Whether addresses without TLS are taken that are not of this machine.
+    /// Whether addresses without TLS are accepted that are not of this machine.
     pub insecure: bool,
 }
 
-/// What a command without a server runs on: this thread.
+/// The runtime of a command without a server: this thread.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, NodeError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -45,7 +45,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, NodeError> {
         .map_err(NodeError::Runtime)
 }
 
-/// Makes the folder of a cluster's first node. Without `etcd` nodes of the cluster run their own.
+/// Makes the folder of a cluster's first node. Without `etcd`, nodes of the cluster run their own.
 pub fn init(
     folder: &Path,
     cluster_name: &str,
@@ -95,8 +95,8 @@ pub fn init(
     Ok(membership)
 }
 
-/// Asks a cluster to take this node in, and makes its folder. `takes_over`: as the node `place` names, which is away, and whose disks
-/// this machine has.
+/// Asks a cluster to admit this node, and makes its folder. `takes_over`: as the node that `place` names, which is
+/// away, and whose disks this machine has.
 pub fn join_with(
     folder: &Path,
     ticket: &Ticket,

@@ -1,11 +1,12 @@
-//! Brings a cluster back whose etcd has lost its majority for good. Offline: on one node, while no server runs.
+//! Recovers a cluster whose etcd has lost its majority for good. Offline: on one node, while no server runs.
 //!
-//! Owns: which copies of the map there are and which is taken, what the disks of this node know beyond it, making etcd anew with one
-//! member, and how the other nodes follow.
-//! Must not know: what is in a copy (`cairn_cluster::map::copy`), the command line.
+//! Owns: which copies of the map exist and which is used, what the disks of this node know beyond it, a new etcd with
+//! one member, and how the other nodes follow. Must not know: the contents of a copy (`cairn_cluster::map::copy`),
+//! the command line.
 //!
-//! A copy that is older than the logs on the disks would hide what was acknowledged since: a takeover reads only the files that the
-//! map names. So log files that the copy does not know are looked for, and told.
+//! A copy that is older than the logs on the disks would hide changes that were acknowledged since: a takeover reads
+//! only the files that the map names. So this module looks for log files that the copy does not know, and reports
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,26 +32,26 @@ use crate::error::NodeError;
 /// (docs/reference/formats/shard.md).
 const SHARDS: &str = "shards";
 const LOG_BIT: u64 = 1 << 63;
-/// Of a log file's number: the epoch is above these.
+/// The counter in a log file's number: the epoch is in the bits above.
 const COUNTER_BITS: u32 = 32;
 
 fn failed(error: impl std::fmt::Display) -> NodeError {
     NodeError::Cluster(error.to_string())
 }
 
-/// A copy of the map, and where it is.
+/// A copy of the map, and its path.
 #[derive(Clone, Debug)]
 pub struct FoundMapCopy {
     pub place: PathBuf,
     pub copy: MapCopy,
 }
 
-/// What the disks of this node know of a volume.
+/// Facts about a volume from the disks of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnDisks {
     /// The highest number of a file of its log.
     pub log_number: Option<u64>,
-    /// The highest epoch that a disk promised to obey, or that a file is of.
+    /// The highest epoch that a disk promised to obey, or that a file has.
     pub epoch: Epoch,
 }
 
@@ -62,20 +63,20 @@ pub struct Newer {
     pub in_copy: Option<u64>,
 }
 
-/// What would be done.
+/// The plan of a recovery.
 #[derive(Debug)]
 pub struct RecoveryPlan {
     pub membership: Membership,
     pub chosen: FoundMapCopy,
     /// All copies of the cluster, the newest first.
     pub found: Vec<FoundMapCopy>,
-    /// Files that should be copies and cannot be used, each with why.
+    /// Files that should be copies and are unusable, each with the reason.
     pub unusable: Vec<String>,
     pub on_disks: BTreeMap<VolumeId, OnDisks>,
     pub newer: Vec<Newer>,
 }
 
-/// Where copies may be: in the cluster folder, on the disks, and where an operator says.
+/// Paths of possible copies: in the cluster folder, on the disks, and where an operator says.
 fn places(folder: &Path, disks: &[PathBuf], given: &[PathBuf]) -> Vec<PathBuf> {
     if !given.is_empty() {
         return given.to_vec();
@@ -97,7 +98,7 @@ fn read_if_there(place: &Path, wanted: bool) -> Result<Option<MapCopy>, String> 
     }
 }
 
-/// Finds the copies and what the disks know. Changes nothing.
+/// Finds the copies, and reads the disks. Changes nothing.
 pub fn plan(
     folder: &Path,
     disks: &[PathBuf],
@@ -120,7 +121,7 @@ pub fn plan(
             Err(why) => unusable.push(why),
         }
     }
-    // Of several copies of one state the first place.
+    // Of several copies of one state, the first path.
     found.sort_by_key(|found| std::cmp::Reverse(found.copy.order()));
     let Some(chosen) = found.first().cloned() else {
         let why = match unusable.is_empty() {
@@ -145,7 +146,7 @@ pub fn plan(
     })
 }
 
-/// Volumes whose log has files on these disks that are newer than all that the copy names.
+/// Volumes whose log has files on these disks that are newer than all files that the copy names.
 fn newer_logs(volumes: &[CopiedVolume], on_disks: &BTreeMap<VolumeId, OnDisks>) -> Vec<Newer> {
     let known = volumes
         .iter()
@@ -184,7 +185,7 @@ fn look_at_disks(disks: &[PathBuf]) -> Result<BTreeMap<VolumeId, OnDisks>, NodeE
                 )));
             }
         };
-        // What cannot be read may be the newest.
+        // An unreadable file may be the newest.
         let unreadable = |place: &Path, error: std::io::Error| {
             failed(format!(
                 "{}: {error}; repair the disk, or leave it out",
@@ -222,24 +223,24 @@ fn look_at_disks(disks: &[PathBuf]) -> Result<BTreeMap<VolumeId, OnDisks>, NodeE
     Ok(all)
 }
 
-/// The number of a log's file, by the name of its shard.
+/// The number of a log's file, from the name of its shard.
 fn log_number(name: &str) -> Option<u64> {
     let (segment, _) = name.split_once('.')?;
     let segment = u64::from_str_radix(segment, 16).ok()?;
     (segment & LOG_BIT != 0).then_some(segment & !LOG_BIT)
 }
 
-/// What was done.
+/// The result of a recovery.
 #[derive(Clone, Debug)]
 pub struct Recovered {
     pub generation: MapGeneration,
-    /// The member of etcd that has the map now, by which other nodes follow; none where somebody else runs etcd.
+    /// The member of etcd that has the map now, by which other nodes follow; none where others run etcd.
     pub member: Option<EtcdMemberEntry>,
-    /// Where the data of this node's earlier member of etcd went.
+    /// The new path of the data of this node's earlier member of etcd.
     pub moved_to: Option<PathBuf>,
 }
 
-/// Remembers nothing: the map is about to be another one.
+/// Remembers nothing: the map is about to be replaced.
 pub(super) struct Forgetful;
 
 impl HighWaterStore for Forgetful {
@@ -260,7 +261,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, NodeError> {
         .map_err(NodeError::Runtime)
 }
 
-/// Moves the data of this node's member of etcd aside, once nothing runs on it any more.
+/// Moves the data of this node's member of etcd aside, once no process uses it any more.
 async fn put_member_aside(folder: &Path, env: &Env) -> Result<Option<PathBuf>, NodeError> {
     let data = folder.join(etcd::FOLDER);
     let is_there = |path: &Path| {
@@ -287,7 +288,7 @@ async fn put_member_aside(folder: &Path, env: &Env) -> Result<Option<PathBuf>, N
     Ok(Some(aside))
 }
 
-/// Does what a plan says.
+/// Carries out a plan.
 pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError> {
     let runtime = runtime()?;
     let env: Env = cairn_base::real::env(runtime.handle().clone());
@@ -357,7 +358,7 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
                 )));
             }
         }
-        // Whatever came of it: the next server starts its own.
+        // Whatever the result: the next server starts its own member.
         side.stop().await;
         Ok(Recovered {
             generation: written.map_err(failed)?,
@@ -367,10 +368,10 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
     })
 }
 
-/// Has this node follow a map that was recovered on another node, or restored in an etcd that others run.
+/// Makes this node follow a map that was recovered on another node, or restored in an etcd that others run.
 ///
-/// `member`: the member of etcd that has it. Without one the etcd that this node knows is asked, and an older state than this
-/// node has seen is accepted there.
+/// `member`: the member of etcd that has it. Without one, asks the etcd that this node knows, and accepts an older
+/// state there than this node has seen.
 pub fn accept_restored(
     folder: &Path,
     member: Option<EtcdMemberEntry>,
@@ -449,7 +450,7 @@ pub fn accept_restored(
 #[derive(Clone, Debug)]
 pub enum Accepted {
     Follows {
-        /// The generation that was made the map's, if it was older than what this node had seen.
+        /// The new generation of the map, if it was older than the one that this node had seen.
         raised_to: Option<MapGeneration>,
         moved_to: Option<PathBuf>,
     },
@@ -457,7 +458,7 @@ pub enum Accepted {
     Newer(Vec<Newer>),
 }
 
-/// The newest files of logs that the map was made anew of, if it was.
+/// The newest files of logs in the copy that the map was recovered from, if it was.
 async fn recovered_logs(
     coordinator: Arc<dyn Coordinator>,
     env: &Env,
@@ -490,7 +491,7 @@ async fn accept(
             let raised =
                 ClusterMap::accept_restored(Arc::clone(&coordinator), env.clone(), name, above);
             let raised = raised.await.map_err(failed)?;
-            // It is readable, whatever was seen before.
+            // It is readable, whatever state was seen before.
             let opened = ClusterMap::open(coordinator, env.clone(), name, Arc::new(Forgetful));
             opened.await.map_err(failed)?;
             Ok(Some(raised))
@@ -506,7 +507,7 @@ mod tests {
 
     use super::*;
 
-    /// Else an older copy would be taken, or a member's data be left where the next member writes.
+    /// Otherwise an older copy would be used, or a member's data would stay where the next member writes.
     #[tokio::test]
     async fn what_cannot_be_read_is_not_taken_for_absent() {
         let root = tempfile::tempdir().unwrap();
@@ -576,7 +577,7 @@ mod tests {
             epoch: Epoch(number >> 32),
         };
         let found = BTreeMap::from([
-            // The same as the copy's, a newer one, and one of a volume that it does not know.
+            // A number equal to the copy's, a newer one, and one of a volume that the copy does not know.
             (VolumeId(1), on_disk(3 << 32)),
             (VolumeId(2), on_disk((3 << 32) | 1)),
             (VolumeId(3), on_disk(1 << 32)),

@@ -1,9 +1,9 @@
-//! This node's part in it when a CA of the cluster takes the place of another.
+//! This node's part in a rotation of the cluster's CA.
 //!
-//! Owns: doing the step that is next for this node, and noting that it is done. Must not know: which step that is
-//! (`cairn_cluster::map::RotationRecord`), what a certificate is (`cairn_trust`).
+//! Owns: this node's next step, and the note that it is done. Must not know: which step is next
+//! (`cairn_cluster::map::RotationRecord`), certificates (`cairn_trust`).
 //!
-//! A step that a kill comes after is done again, or is found to be done: what this node has is read from what it trusts, and not
+//! After a kill, a step is repeated, or found to be done: this node's progress is read from its trusted CAs, and not
 //! remembered.
 
 use std::collections::BTreeSet;
@@ -19,22 +19,22 @@ use cairn_trust::{Authorities, Authority, Fingerprint};
 
 use super::etcd::EtcdSide;
 
-/// A note that those of other nodes came in between of is tried so often, and again a moment later.
+/// Attempts to write a note when notes of other nodes come in between; then again a moment later.
 const NOTE_TRIES_MAX: usize = 8;
 
-/// Why none is begun.
+/// The reason why no rotation was begun.
 #[derive(Debug)]
 pub enum BeginError {
     Refused(String),
     Failed(String),
 }
 
-/// Which CA nodes have, and how far another one has taken its place.
+/// The CAs of nodes, and the progress of a rotation.
 #[derive(Clone, Debug)]
 pub struct AuthorityProgress {
-    /// The CA that this node's certificates are of.
+    /// The CA that issued this node's certificates.
     pub issuing: Fingerprint,
-    /// The rotation that runs, or the last one.
+    /// The running rotation, or the last one.
     pub rotation: Option<RotationProgress>,
 }
 
@@ -45,7 +45,7 @@ pub struct RotationProgress {
     pub new: Option<Fingerprint>,
     /// Nodes that the phase waits for.
     pub awaited: Vec<Awaited>,
-    /// What keeps this node from its next step.
+    /// The fault that keeps this node from its next step.
     pub problem: Option<String>,
 }
 
@@ -82,14 +82,14 @@ impl Pair {
         self.old.fingerprint() == fingerprint || self.new_print() == Some(fingerprint)
     }
 
-    /// Whether a node is one that goes from the old one to the new one, or has done so. Before the map tells which the new one is, it may
-    /// have come further: a map that was made of a copy tells of before.
+    /// Whether a node is moving from the old CA to the new one, or has done so. Before the map names the new one, a
+    /// node may have come further: a map that was recovered from a copy is older.
     fn is_of(&self, authorities: &Authorities) -> bool {
         let has_old = authorities.of(self.old.fingerprint()).is_some();
         self.has(authorities.issuing().fingerprint()) || self.new.is_none() && has_old
     }
 
-    /// What a node has of them. `issuer`: the CA of its certificate.
+    /// This node's progress with the two CAs. `issuer`: the CA of its certificate.
     fn own(
         &self,
         authorities: &Authorities,
@@ -117,17 +117,17 @@ fn nodes_of(view: &MapView) -> BTreeSet<NodeId> {
     view.nodes.keys().copied().collect()
 }
 
-/// The node that makes CAs: of those that may the first that is there.
+/// The node that makes CAs: the first live one with that right.
 fn maker(view: &MapView, makers: &BTreeSet<NodeId>) -> Option<NodeId> {
     let mut there = makers.iter().filter(|id| view.alive.contains_key(*id));
     there.next().copied()
 }
 
-/// Does what is next for this node, if anything is.
+/// Does the next step of this node, if there is one.
 pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String> {
     let view = cluster.view();
     let node = cluster.node();
-    // What is not seen yet, or cannot be read, may be a node that has to be waited for.
+    // An unseen or unreadable part of the map may be a node that has to be waited for.
     if !view.nodes.contains_key(&node) || view.is_unsure_of_nodes(cluster.map().keys()) {
         return Ok(());
     }
@@ -172,7 +172,7 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
             side.look_at_keeping();
         }
         (Some(RotationStep::Renew), _) => {
-            // Told before this try ends: the one before it.
+            // The problem from before this attempt, reported before the attempt ends.
             let problem = trust.problem();
             trust.renew_soon();
             if let Some(problem) = problem {
@@ -191,7 +191,7 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
             }
         }
         (Some(RotationStep::Note), _) => {
-            // Others may drop the old one as soon as this is noted.
+            // Other nodes may drop the old CA as soon as this is noted.
             side.show_certificate();
             note = Some((node, own.has_new_key));
         }
@@ -213,14 +213,14 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
     }
 }
 
-/// Notes for nodes with a member of etcd that this one, which has none, has done what a record asks.
+/// Leaves a note for nodes with a member of etcd that this node, which has none, has done the step of a record.
 async fn leave_note(
     cluster: &ClusterMember,
     view: &MapView,
     record: &RotationRecord,
     has_key: bool,
 ) -> Result<(), String> {
-    // Another machine may have become this node since its lease ended: what this one noted went with that.
+    // Another machine may have become this node since its lease ended: this node's notes went with the lease.
     let process = cluster.process().filter(|_| cluster.lease_is_valid());
     let Some(process) = process else {
         return Ok(());
@@ -236,8 +236,8 @@ async fn leave_note(
     }
 }
 
-/// The CA that an earlier try to replace this one has made, if there was one. An error: this node's certificates are of another CA
-/// already, whose key it does not have, and a third one must not take the place of either.
+/// The CA that an earlier attempt to replace this one made, if there was one. An error: another CA, whose key this
+/// node does not have, issued its certificates already, and a third one must not replace either.
 fn already_made(
     authorities: &Authorities,
     old: Fingerprint,
@@ -252,7 +252,7 @@ fn already_made(
     }
 }
 
-/// Makes the new CA; its key is in this node's folder before the map tells of it.
+/// Makes the new CA; its key is in this node's folder before the map names it.
 async fn make(
     side: &EtcdSide,
     cluster: &ClusterMember,
@@ -261,7 +261,7 @@ async fn make(
 ) -> Result<(), String> {
     let trust = side.trust();
     let authorities = trust.authorities();
-    // An earlier try may have come so far.
+    // An earlier attempt may have come so far.
     let made = match already_made(&authorities, pair.old.fingerprint())? {
         Some(made) => Arc::clone(made),
         None => trust.make_another().map_err(told)?,
@@ -270,7 +270,7 @@ async fn make(
     let pem = made.certificate_pem().to_owned();
     let next = found.value.made(pem, cluster.node());
     match cluster.map().set_rotation(Some(found), &next).await {
-        // Another node was faster: this one comes to trust what that one made.
+        // Another node was faster: this one will trust that node's CA.
         Err(MapError::Changed { .. }) => Ok(()),
         Err(error) => Err(told(error)),
         Ok(()) => {
@@ -281,7 +281,7 @@ async fn make(
     }
 }
 
-/// The two CAs that a node trusts, the older one first; whichever certificates are asked of. None if it is one alone.
+/// The two CAs that a node trusts, the older one first; whichever issues certificates. `None` if it trusts only one.
 fn by_age(authorities: &Authorities) -> Result<Option<(&Authority, &Authority)>, String> {
     let Some(other) = authorities.other() else {
         return Ok(None);
@@ -294,8 +294,8 @@ fn by_age(authorities: &Authorities) -> Result<Option<(&Authority, &Authority)>,
     }))
 }
 
-/// Goes on with a rotation that the map does not tell of, if this node trusts two CAs and has the key of the younger one: the map was
-/// made of a copy of before.
+/// Continues a rotation that the map does not have, if this node trusts two CAs and has the key of the younger one:
+/// the map was recovered from an earlier copy.
 async fn resume(
     side: &EtcdSide,
     cluster: &ClusterMember,
@@ -324,7 +324,8 @@ async fn resume(
     }
 }
 
-/// Notes that this node, and those that left notes, have done what a record asks, and goes on to the next phase if that was all.
+/// Notes that this node, and those that left notes, have done the step of a record; starts the next phase if those
+/// were all.
 async fn write_note(
     side: &EtcdSide,
     cluster: &ClusterMember,
@@ -332,7 +333,8 @@ async fn write_note(
     note: Option<(NodeId, bool)>,
     holders: &BTreeSet<NodeId>,
 ) -> Result<(), String> {
-    // Another machine may have become this node since its lease ended, and has nothing of what this one would note.
+    // Another machine may have become this node since its lease ended, and does not have the CAs that this node would
+    // note.
     if !cluster.lease_is_valid() {
         return Ok(());
     }
@@ -341,11 +343,12 @@ async fn write_note(
         let Some(current) = map.rotation().await.map_err(told)? else {
             return Ok(());
         };
-        // After the record: a node that comes from now on changes that.
+        // After the record: a node that joins from now on changes the record.
         let (nodes, _) = map.nodes().await.map_err(told)?;
         let nodes: BTreeSet<NodeId> = nodes.iter().map(|node| node.value.id).collect();
         let now = side.trust().env().clock.now();
-        // After the record, too: another machine that becomes a node takes the note of the one of before away, and changes that.
+        // Also after the record: another machine that becomes a node removes the note of the former one, and changes
+        // the record.
         let left = map.rotation_notes().await.map_err(told)?.into_iter();
         let left = left.filter(|left| nodes.contains(&left.node) && left.is_missed_by(seen));
         let left = left.map(|left| Some((left.node, left.has_key)));
@@ -372,7 +375,7 @@ async fn write_note(
     Ok(())
 }
 
-/// Has another CA take the place of the present one. Nothing if that is under way.
+/// Starts a rotation of the CA. Does nothing during one.
 pub async fn begin(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), BeginError> {
     if let Some(url) = side.given_with_tls() {
         return Err(BeginError::Refused(format!(
@@ -400,13 +403,13 @@ pub async fn begin(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), Begin
     let pem = issuing.certificate_pem().to_owned();
     let record = RotationRecord::begin(pem, side.trust().env().clock.now());
     match map.set_rotation(found.as_ref(), &record).await {
-        // Somebody else began it at the same moment.
+        // Another caller began it at the same moment.
         Ok(()) | Err(MapError::Changed { .. }) => Ok(()),
         Err(error) => Err(failed(error)),
     }
 }
 
-/// How far it is, by the map as it is now.
+/// The progress, by the present map.
 pub async fn progress(
     side: &EtcdSide,
     cluster: &ClusterMember,
@@ -432,7 +435,7 @@ pub async fn progress(
     })
 }
 
-/// The nodes that a phase waits for, and what each has to do.
+/// The nodes that a phase waits for, and the next step of each.
 fn awaited(
     view: &MapView,
     record: &RotationRecord,
@@ -530,10 +533,10 @@ mod tests {
             Authorities::new(first.without_key(), second).unwrap()
         };
         assert_eq!(made(&pair(&old, None)), Ok(None));
-        // Its key is lost: nobody has a certificate of it.
+        // Its key is lost: no node has a certificate of it.
         assert_eq!(made(&pair(&old, Some(new.without_key()))), Ok(None));
         assert_eq!(made(&pair(&old, Some(with_key()))), Ok(Some(second)));
-        // This node came further than the map tells.
+        // This node came further than the map says.
         let further = Authorities::new(with_key(), Some(old.without_key())).unwrap();
         assert_eq!(made(&further), Ok(Some(second)));
         assert!(made(&pair(&new, Some(old.without_key()))).is_err());
@@ -546,7 +549,7 @@ mod tests {
         assert!(!begun.is_of(&pair(&new, None)));
     }
 
-    /// As after a recovery, by which the map does not tell any more which one takes whose place.
+    /// As after a recovery, after which the map no longer says which CA replaces which.
     #[test]
     fn the_younger_of_two_authorities_is_the_new_one_however_far_it_was() {
         let later = Timestamp::new(NOW.seconds + 60, 0);

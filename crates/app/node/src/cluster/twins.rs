@@ -1,11 +1,11 @@
-//! Two processes with one identity: a cluster folder that was copied, or a machine that was cloned.
+//! Two processes with one identity: of a copied cluster folder, or a cloned machine.
 //!
-//! Owns: that a start beside a running process of the same node is refused, and names both.
-//! Must not know: what a node does with its place.
+//! Owns: a start beside a running process of the same node is refused, and the refusal names both. Must not know: the
+//! work of a node.
 //!
-//! A sign of life outlives its process by the time of its lease. So a start waits until the sign is gone or the process that made
-//! it is known to be. One that renews its sign for longer runs. A running process notices by itself when another one
-//! takes its place in the map (`cairn_owner::Ended`).
+//! A sign of life outlives its process by the duration of its lease. So a start waits until the sign is gone or its
+//! process is known to be gone. A process that renews its sign for longer is running. A running process notices by
+//! itself when another one takes its place in the map (`cairn_owner::Ended`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use cairn_trust::Membership;
 use super::in_time;
 use crate::error::NodeError;
 
-/// A sign of life that is there for longer than this is renewed. Three times the lease, which etcd prolongs after a change of its
-/// leader.
+/// A sign of life that exists for longer than this is being renewed. Three times the lease, which etcd prolongs after
+/// a change of its leader.
 const SIGN_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Where this process runs.
+/// The host of this process.
 pub fn host_record(env: &Env, folder: &Path) -> HostRecord {
     let name = rustix::system::uname();
     let boot = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn host_record(env: &Env, folder: &Path) -> HostRecord {
     }
 }
 
-/// What is known of the process that made a sign of life.
+/// The known state of the process that made a sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Other {
     /// It does not run any more.
@@ -47,8 +47,8 @@ enum Other {
     Unknown,
 }
 
-/// The folder is locked by its process, so that on one machine a process with the same folder that is not this one has ended. A
-/// process of an earlier start of a kernel with this name is gone as well.
+/// Its process locks the folder, so on one machine another process with the same folder has ended. A process from
+/// before the last boot of a host with this name is gone as well.
 fn other(own: &HostRecord, host: Option<&HostRecord>) -> Other {
     match host {
         Some(host)
@@ -60,7 +60,7 @@ fn other(own: &HostRecord, host: Option<&HostRecord>) -> Other {
     }
 }
 
-/// Waits until no other process is this node, and refuses to start if one goes on to be.
+/// Waits until no other process is this node, and refuses to start if one stays.
 pub async fn require_alone(
     env: &Env,
     map: &ClusterMap,

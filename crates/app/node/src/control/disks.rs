@@ -1,6 +1,6 @@
-//! Disks: how they are shown, and which come and go.
+//! Disks: their views, and which are added and removed.
 //!
-//! Owns: the views, and what is refused before a disk is added or replaced. Must not know: how that is done.
+//! Owns: the views, and the checks before a disk is added or replaced. Must not know: how that is done.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,8 @@ impl Controller {
         views
     }
 
-    /// The disk that words mean, if another node has it that does not run: nobody else can say that it is lost for good.
+    /// The disk that the operator's words name, if it belongs to another node that does not run: only an operator can
+    /// then say that the disk is lost for good.
     pub(super) fn lost_elsewhere(&self, words: &str) -> Result<Option<DiskId>, ControlError> {
         let Some(cluster) = &self.inner.cluster else {
             return Ok(None);
@@ -95,7 +96,7 @@ impl Controller {
             .hint("ask that node: `cairn disk replace` with its --server"))
     }
 
-    /// Refuses what only the node of a disk can do, at any other node: it is passed on to that one, if that runs.
+    /// Refuses an operation of a disk at any node but the disk's own: the request is forwarded to that node, if it runs.
     pub(super) fn require_own_disk(&self, words: &str) -> Result<(), ControlError> {
         let Some(cluster) = &self.inner.cluster else {
             return Ok(());
@@ -133,7 +134,7 @@ impl Controller {
         let is_draining = member.is_some_and(|member| member.draining);
         let table = self.inner.pool.table();
         let watched = || self.inner.pool.watch.problem(table.disk(disk.id)?.disk());
-        // What lets it be removed.
+        // The condition of a removal.
         let is_let_go = || match &self.inner.cluster {
             Some(cluster) => cluster.member.view().is_left(disk.id),
             None => shards == 0 && self.inner.pool.is_let_go(disk.id),

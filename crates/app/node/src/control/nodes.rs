@@ -1,6 +1,6 @@
-//! The cluster and its nodes: tickets, the CA, nodes that leave, rest or are replaced.
+//! The cluster and its nodes: tickets, the CA, nodes that drain, are in maintenance or are replaced.
 //!
-//! Owns: what is refused before such a change, and that its answer shows it. Must not know: how the map is kept.
+//! Owns: the checks before such a change, and that its reply shows it. Must not know: how the map is kept.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::cluster::ClusterNode;
 use crate::cluster::rotation::BeginError;
 use crate::cluster_view;
 
-/// A change of the map is seen by the node that made it in milliseconds.
+/// The node that made a change of the map sees it within milliseconds.
 pub(crate) const MAP_SEEN_MAX: Duration = Duration::from_secs(3);
 
-/// A node is in maintenance for a week at most: data that is not rebuilt for longer is better moved.
+/// Maximum time in maintenance, a week: data that is not rebuilt for longer should be moved.
 const MAINTENANCE_SECONDS_MAX: u64 = 7 * 24 * 3600;
 
 impl Controller {
@@ -75,7 +75,7 @@ impl Controller {
             let can = self.inner.pool.require_without_node(record.id, bytes);
             can.map_err(refusal)?;
         }
-        // One that another node takes the place of goes on being replaced.
+        // A node that is being replaced stays so.
         let replaced_by = record.replaced_by.filter(|_| draining);
         self.set_draining(cluster, &record, draining, replaced_by)
             .await
@@ -154,7 +154,7 @@ impl Controller {
             let why = format!("node {by} has no disk that stays: add a disk first");
             return Err(conflict(why));
         }
-        // Of one that is lost, as much as possible is better than nothing: what is missing is told while that goes on.
+        // For a lost node, as much as possible is better than nothing: the progress reports the missing data.
         if !old.draining && view.alive.contains_key(&old.id) {
             let bytes = cluster_view::bytes_on(&view, old.id);
             let can = self.inner.pool.require_without_node(old.id, bytes);
@@ -174,8 +174,8 @@ impl Controller {
         })
     }
 
-    /// What lets somebody in, and who is a node, nodes with a member of etcd alone write: such a one is asked for that, and looks
-    /// itself at what the administrator shows.
+    /// Only nodes with a member of etcd write the keys that admit clients and that define nodes: the request goes to
+    /// such a node, which itself checks the administrator's credentials.
     pub(crate) fn require_guarded(&self) -> Result<(), ControlError> {
         let Some(cluster) = &self.inner.cluster else {
             return Ok(());
@@ -191,7 +191,7 @@ impl Controller {
         }
     }
 
-    /// A node that leaves takes no new disks.
+    /// A leaving node takes no new disks.
     pub(super) fn require_node_stays(&self) -> Result<(), ControlError> {
         let Some(cluster) = &self.inner.cluster else {
             return Ok(());
@@ -209,7 +209,7 @@ impl Controller {
         }
     }
 
-    /// Has a node drain, or not, and waits until this node knows it.
+    /// Starts or ends the draining of a node, and waits until this node sees it.
     pub(super) async fn set_draining(
         &self,
         cluster: &ClusterNode,
@@ -226,7 +226,7 @@ impl Controller {
         self.cluster_after(cluster).await
     }
 
-    /// The cluster as it is after a change that this node made.
+    /// The cluster after a change by this node.
     pub(super) async fn cluster_after(
         &self,
         cluster: &ClusterNode,
@@ -242,7 +242,7 @@ impl Controller {
     }
 }
 
-/// Waits until this node sees what it changed in the map. What is shown may be a moment old: that is no reason to fail.
+/// Waits until this node sees its change of the map. The shown state may be a moment old: that is no reason to fail.
 pub(crate) async fn map_seen(cluster: &ClusterNode) {
     let written = cluster.member.map().written();
     let mut views = cluster.member.views();

@@ -1,6 +1,6 @@
-//! How everything is: health, warnings, memory, and how each volume is served.
+//! The state of everything: health, warnings, memory, and the service of each volume.
 //!
-//! Owns: what the verdict is made of. Must not know: the verdict itself (`cairn_pool::health`).
+//! Owns: the inputs of the verdict. Must not know: the verdict itself (`cairn_pool::health`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::cluster_view;
 use crate::convert;
 use crate::node::VolumeService;
 
-/// How a volume is, without what it has.
+/// The state of a volume, without its contents.
 pub struct VolumeState {
     pub id: VolumeId,
     pub name: VolumeName,
@@ -31,7 +31,7 @@ pub struct VolumeState {
     pub problem: Option<String>,
 }
 
-/// Names, each with what is wrong.
+/// Names, each with its fault.
 type Troubles = Vec<(String, String)>;
 
 impl Controller {
@@ -92,7 +92,7 @@ impl Controller {
         }
     }
 
-    /// How all volumes are, in the order of their names.
+    /// The states of all volumes, in the order of their names.
     pub fn volume_states(&self, pool: &PoolState) -> Vec<VolumeState> {
         let volumes = pool.all_volumes();
         let mut states: Vec<_> = volumes
@@ -102,7 +102,7 @@ impl Controller {
         states
     }
 
-    /// How a volume is: what a look at all of them takes.
+    /// The state of a volume, with the facts that an overview of all volumes needs.
     pub(super) fn volume_state(&self, pool: &PoolState, volume: &PoolVolume) -> VolumeState {
         let inner = &self.inner;
         let mut state = VolumeState {
@@ -141,7 +141,7 @@ impl Controller {
                 Some(Err(why)) => {
                     state.problem = Some(match inner.pool.key_trouble(volume) {
                         None => why,
-                        // One of several nodes that could serve it, and this may be what is in the way on all.
+                        // Several nodes could serve it; the trouble of this one may be that of all.
                         Some(trouble) => format!("{why}; on this node {trouble}"),
                     });
                 }
@@ -176,7 +176,7 @@ impl Controller {
             pool.volumes
                 .iter()
                 .filter_map(|volume| match inner.pool.service(volume.id) {
-                    // Of one that is only read it is said why nothing is written.
+                    // For a read-only volume, the reason is shown.
                     Some(VolumeService::Serving(fs))
                         if fs.read_only().is_none() && fs.meta().stats().is_degraded() =>
                     {
@@ -241,14 +241,15 @@ impl Controller {
         }
     }
 
-    /// Volumes that are not served and have an owner, each with why: those that wait for their keys, and all others.
+    /// Volumes that are not served and have an owner, each with the reason: those that wait for their keys, and all
+    /// others.
     fn not_served(
         &self,
         pool: &PoolState,
         volumes: &[VolumeState],
         cluster: Option<&ObservedCluster>,
     ) -> (Troubles, Troubles) {
-        // That nobody owns a volume is a warning of its own, which says why.
+        // A volume without an owner has a warning of its own, with the reason.
         let without_owner = |name: &VolumeName| {
             cluster.is_some_and(|cluster| {
                 let mut free = cluster.without_owner.iter();
@@ -258,7 +259,7 @@ impl Controller {
         let failed = volumes
             .iter()
             .filter(|volume| !volume.serving && !without_owner(&volume.name));
-        // One that was erased has no key for ever, and does not wait for one.
+        // An erased volume never has a key, and does not wait for one.
         let waits_for_key = |volume: &&VolumeState| {
             let mut all = pool.all_volumes();
             let found = all.find(|other| other.id == volume.id);
@@ -279,7 +280,7 @@ impl Controller {
         (told(keys_away), told(failed))
     }
 
-    /// Volumes with little left to their size limits.
+    /// Volumes near their size limits.
     fn volumes_low(&self, pool: &PoolState) -> Vec<LowVolume> {
         let low = |volume: &PoolVolume| {
             let limit_bytes = volume.settings.size_limit.bytes()?;
@@ -297,7 +298,7 @@ impl Controller {
         pool.volumes.iter().filter_map(low).collect()
     }
 
-    /// How many data disks that work each drive bears; of a cluster that is not known.
+    /// The number of working data disks on each drive; in a cluster it is unknown.
     fn disks_by_drive(&self) -> Vec<usize> {
         let inner = &self.inner;
         let mut by_drive: BTreeMap<String, usize> = BTreeMap::new();
@@ -313,7 +314,7 @@ impl Controller {
         by_drive.into_values().collect()
     }
 
-    /// How many disks that work the configuration names; `None` if it names all.
+    /// The number of working disks that the configuration names; `None` if it names all.
     fn disks_named(&self, disks: &[DiskView]) -> Option<usize> {
         let inner = &self.inner;
         let working = disks
@@ -324,7 +325,7 @@ impl Controller {
             inner.named.iter().any(|place| place == label)
         };
         let named = working.clone().filter(is_named).count();
-        // In a cluster the map says which disks there are, and a start that finds none of its own makes no pool.
+        // In a cluster the map lists the disks, and a start that finds none of its own makes no pool.
         (named < working.count() && inner.cluster.is_none()).then_some(named)
     }
 
@@ -355,9 +356,9 @@ impl Controller {
 /// Disks that do not serve.
 struct LostDisks {
     lost: Vec<LostDisk>,
-    /// Those of them that hold nothing that anybody needs.
+    /// The number of them without any needed data.
     empty_count: usize,
-    /// Nodes that have any of the others.
+    /// The number of nodes with any of the others.
     node_count: usize,
 }
 
@@ -400,7 +401,7 @@ fn lost_disks(pool: &PoolState, disks: &[DiskView]) -> LostDisks {
     }
 }
 
-/// Disks that serve in spite of what is wrong with them, each with what that is.
+/// Disks that serve in spite of a fault, each with the fault.
 fn troubled_disks(disks: &[DiskView]) -> Troubles {
     let troubled = disks.iter().filter_map(|disk| match disk.state {
         DiskState::Ok | DiskState::Draining | DiskState::Drained => {

@@ -106,7 +106,7 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
     }
 }
 
-/// Disks had no room for a change of the pool.
+/// The disks had no room for a change of the pool.
 fn disks_full(message: String) -> ControlError {
     ControlError::new(ErrorKind::Conflict, message).hint(
         "free space on the file systems of these disks, or add a disk (`cairn disk add FOLDER`), then try again; `cairn status` shows which disks are full",
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::{policies, quotas, s3, san, snapshots};
 
-    /// What lacks room is no fault of the server: each answer is 409, and says what to do.
+    /// A lack of room is no fault of the server: each reply is 409, and suggests a remedy.
     #[test]
     fn want_of_room_is_no_internal_error() {
         let volume: VolumeName = "main".parse().unwrap();
@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(refused.kind, ErrorKind::Conflict, "{name}");
             assert!(refused.hint.is_some_and(|hint| !hint.is_empty()), "{name}");
         }
-        // Another fault of the disks stays one.
+        // Other faults of the disks stay internal errors.
         assert_eq!(of_pool_file(false).kind, ErrorKind::Internal);
         assert_eq!(
             refusal(ChangeFailure::Engine(text())).kind,

@@ -1,6 +1,6 @@
-//! Volumes: how they are shown, and how they are made and changed.
+//! Volumes: their views, and how they are made and changed.
 //!
-//! Owns: the views, and what is refused before a change. Must not know: how volumes are kept or served.
+//! Owns: the views, and the checks before a change. Must not know: how volumes are kept or served.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +119,7 @@ impl Controller {
         let mut settings = VolumeSettings::default();
         apply(&create.settings, &mut settings);
         if create.encrypt {
-            // The newest, which is what a file or a command has by now.
+            // Reads the newest key that a file or a command has by now.
             self.inner.keys.look().await;
         }
         let class = create.settings.class.as_ref();
@@ -152,18 +152,18 @@ impl Controller {
             })
             .await
             .map_err(refusal)?;
-        // So that the answer has it.
+        // So that the reply has it.
         classes::read_all(&self.inner).await;
         self.volume_now(&name).await
     }
 
-    /// Whether data can be put on disks of a kind that is asked for.
+    /// Refuses a device class that no disk has.
     pub(crate) fn require_media(&self, choice: Option<MediaChoice>) -> Result<(), ControlError> {
         let required = self.inner.pool.require_media(choice.unwrap_or_default());
         required.map_err(refusal)
     }
 
-    /// A volume that is not on the page costs its name.
+    /// Volumes outside of the page cost only a comparison of their names.
     pub(super) async fn volume_page(&self, query: &ListQuery) -> VolumeList {
         let pool = self.inner.pool.state();
         let cut = query.cut(
@@ -186,7 +186,7 @@ impl Controller {
         match pool.volume(name) {
             Ok(volume) => {
                 let mut view = self.volume_view(volume).await;
-                // A look at all of its segments, which a list of volumes can do without.
+                // This needs a survey of all segments, which a list of volumes leaves out.
                 let store = pool.store_of(volume).id;
                 view.media_bytes = media_bytes(self.inner.pool.store.media_bytes(store));
                 Ok(view)
@@ -195,7 +195,7 @@ impl Controller {
         }
     }
 
-    /// Why a volume is not served here: another node has it, and is asked instead, or nobody yet.
+    /// The error for a volume that is not served here: another node has it and gets the request, or no node does yet.
     pub(crate) fn not_here(&self, id: VolumeId, name: &VolumeName) -> ControlError {
         let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
         let not_open = || {
@@ -205,7 +205,7 @@ impl Controller {
                 _ => why.passing(),
             }
         };
-        // Whoever looked for it looked among those with LUNs and buckets.
+        // The caller searched among the volumes with LUNs and buckets.
         if self.inner.pool.state().clone_of(id).is_some()
             && let Some(VolumeService::Serving(_)) = self.inner.pool.service(id)
         {
@@ -235,7 +235,7 @@ impl Controller {
             .map_err(|error| refusal(error.into()))
     }
 
-    /// What of a volume is to go to a tier; `None`: nothing is said of that.
+    /// The change of the tier settings of a volume; `None`: no change.
     pub(super) fn tiering_change(
         &self,
         name: &VolumeName,
@@ -280,7 +280,7 @@ impl Controller {
         Ok(Some(tiering))
     }
 
-    /// What directories of a volume have instead of its protection.
+    /// The protections of a volume's directories that differ from its own.
     pub(super) fn directory_protections(
         &self,
         settings: &VolumeSettings,
@@ -303,7 +303,7 @@ impl Controller {
     pub(super) async fn volume_view(&self, volume: &PoolVolume) -> VolumeView {
         let inner = &self.inner;
         let pool = inner.pool.state();
-        // What a clone shares with all others in its store.
+        // Numbers that a clone shares with all others in its store.
         let store = pool.store_of(volume);
         let is_head = pool.head_of(store).id == volume.id;
         let state = self.volume_state(&pool, volume);
@@ -377,7 +377,7 @@ impl Controller {
                 .map(|report| convert::rates(&report, inner.shaper.goal(volume.id), volume));
             view.inodes = counts.inodes;
             view.snapshots = fs.snapshot_count();
-            // Counted for the whole store, and told of the volume that speaks for it.
+            // Counted for the whole store, and shown for the volume that represents it.
             if is_head {
                 view.snapshot_bytes = counters.history_bytes;
                 let backlog = fs.gc_backlog();
@@ -402,7 +402,7 @@ pub(super) fn export_view(volume: &PoolVolume) -> ExportView {
     }
 }
 
-/// Whether a change says what goes to a tier.
+/// Whether a change includes tier settings.
 fn says_of_tiers(change: &VolumeChange) -> bool {
     change.tier.is_some()
         || change.tiering.is_some()

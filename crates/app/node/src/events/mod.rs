@@ -1,10 +1,10 @@
-//! Notes what happens in the system: how it is looked at every few seconds, and what comes of that.
+//! Records events of the system: observes it every few seconds, and stores the resulting events.
 //!
-//! Owns: how often it is looked, what is looked at, what is told of a start and a stop. Must not know: what is worth an event
-//! ([`seen`]), what was told already ([`tracker`]), how events are kept ([`crate::entry_log`]).
+//! Owns: the interval, the observed facts, the events of a start and a stop. Must not know: which changes are worth
+//! an event ([`seen`]), which were reported already ([`tracker`]), how events are kept ([`crate::entry_log`]).
 //!
-//! Events are made of what the status, the metrics and the map of the cluster say, so that none tells what cannot be seen
-//! elsewhere; nothing in the engine knows of them.
+//! Events follow from the status, the metrics and the map of the cluster, so none reports a fact that is invisible
+//! elsewhere; the engine does not know of events.
 
 mod seen;
 mod tracker;
@@ -63,7 +63,7 @@ impl Events {
 
     async fn append(&self, inner: &NodeCore, events: Vec<EventEntry>) {
         for event in &events {
-            // Also where the log of the server is gathered; a look there needs no second place.
+            // Also into the server's log, so that its readers need no second source.
             tracing::info!(
                 target: "event", severity = event.severity.as_str(), subject = event.subject, "{}", event.message
             );
@@ -74,7 +74,7 @@ impl Events {
     }
 }
 
-/// Reads what is kept, notes the start, and begins to look.
+/// Loads the kept events, records the start, and begins to observe.
 pub async fn begin(inner: &Arc<NodeCore>, controller: &Arc<Controller>) {
     let events = &inner.events;
     events.log.load(inner).await;
@@ -87,7 +87,7 @@ pub async fn begin(inner: &Arc<NodeCore>, controller: &Arc<Controller>) {
     });
     let event = started(last, inner.env.clock.now().seconds);
     events.append(inner, vec![event]).await;
-    // What the server begins with: what happens from the first request on is a difference to that.
+    // The first observation: later events are the differences to it.
     look(inner, controller).await;
     let controller: Weak<Controller> = Arc::downgrade(controller);
     inner.every("events", LOOK_INTERVAL, move |inner| {
@@ -100,7 +100,7 @@ pub async fn begin(inner: &Arc<NodeCore>, controller: &Arc<Controller>) {
     });
 }
 
-/// The last thing that a server notes is that it was stopped; one that did not was ended otherwise.
+/// A stop is the last event of a server; a server without it ended otherwise.
 fn started(last: Option<EventKind>, now_seconds: i64) -> EventEntry {
     let version = env!("CARGO_PKG_VERSION");
     let event = match last {
@@ -123,7 +123,7 @@ fn started(last: Option<EventKind>, now_seconds: i64) -> EventEntry {
     entry(EventKind::ServerStarted, SERVER, event, now_seconds)
 }
 
-/// Notes that the server ends in order. The last that it does with its disks.
+/// Records that the server ends in order. This is its last use of its disks.
 pub async fn stopped(inner: &NodeCore) {
     let event = (
         EventStage::Once,
@@ -139,7 +139,7 @@ pub async fn stopped(inner: &NodeCore) {
 async fn look(inner: &Arc<NodeCore>, controller: &Controller) {
     let seen = controller.seen();
     if inner.pool.is_stopping() {
-        // What is seen while all is closed is no news.
+        // Changes while everything is being closed are no events.
         return;
     }
     let (now, now_seconds) = (inner.env.clock.monotonic(), inner.env.clock.now().seconds);
@@ -162,7 +162,7 @@ impl Controller {
             Some(view.nodes.get(&record.node)?.value.name.clone())
         };
         let labels: Vec<String> = status.disks.iter().map(|disk| disk.label.clone()).collect();
-        // A lost disk has the place of the one that came after it, until it has left the pool.
+        // A lost disk has the label of its replacement, until it has left the pool.
         let is_in_place_of_another = |disk: &DiskView| {
             let same = labels.iter().filter(|label| **label == disk.label);
             disk.state != DiskState::Ok && same.count() > 1
@@ -219,7 +219,7 @@ impl Controller {
 }
 
 impl Controller {
-    /// Volumes of this server that have a latency goal, and how they miss it.
+    /// Volumes of this server with a latency objective, and how they miss it.
     fn goals_seen(&self) -> Troubles {
         let inner = &self.inner;
         let state = inner.pool.state();

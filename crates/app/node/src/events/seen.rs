@@ -1,7 +1,7 @@
-//! What a look at the system shows, and what of it is worth an event.
+//! One observation of the system, and the events that follow from it.
 //!
-//! Owns: which conditions there are, how each is told, what happened between two looks. Pure: no clock, no I/O.
-//! Must not know: where what is seen comes from, which conditions were told already ([`super::tracker`]).
+//! Owns: the list of conditions, the text of each, the changes between two observations. Pure: no clock, no I/O. Must
+//! not know: where the observed facts come from, which conditions were reported already ([`super::tracker`]).
 
 use cairn_admin::api::{DiskState, RebuildView, ScrubStage, ScrubView};
 use std::borrow::Cow;
@@ -10,10 +10,10 @@ use cairn_admin::events::{EventKind, EventStage, Severity};
 use cairn_admin::warnings::{WarningKind, WarningView};
 use cairn_base::units::format_size;
 
-/// Below so many percent of free space the pool is nearly full; it no longer is at so many.
+/// Below this percentage of free space the pool is nearly full; from the second one on it no longer is.
 const FREE_PERCENT_LOW: u64 = 10;
 const FREE_PERCENT_AGAIN: u64 = 12;
-/// What conditions that are about all of it have as their subject.
+/// The subject of conditions of the whole pool.
 const POOL: &str = "pool";
 const SCRUB: &str = "scrub";
 const REBUILD: &str = "rebuild";
@@ -32,7 +32,7 @@ pub struct SeenDisk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenVolume {
     pub name: String,
-    /// Why it is not served.
+    /// The reason why it is not served.
     pub problem: Option<String>,
     pub owner: Owner,
 }
@@ -51,10 +51,10 @@ pub struct SeenNode {
     pub is_there: bool,
 }
 
-/// Names, each with what is wrong.
+/// Names, each with its fault.
 pub type Troubles = Vec<(String, Option<String>)>;
 
-/// A look at the system.
+/// An observation of the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     pub disks: Vec<SeenDisk>,
@@ -63,7 +63,7 @@ pub struct Observation {
     /// Reads that failed for good, since the server was started.
     pub damaged_reads: u64,
     pub free_percent: Option<u64>,
-    /// Nothing more can be written.
+    /// The pool accepts no more writes.
     pub is_full: bool,
     pub volumes: Vec<SeenVolume>,
     pub nodes: Vec<SeenNode>,
@@ -72,17 +72,17 @@ pub struct Observation {
     /// Of volumes, by name.
     pub schedules: Troubles,
     pub tiers: Troubles,
-    /// Of volumes, by name: how they miss the latency goal of their class, if they do.
+    /// Of volumes, by name: how they miss the latency objective of their class, if they do.
     pub goals: Troubles,
-    /// Those of the status.
+    /// The warnings of the status.
     pub warnings: Vec<WarningView>,
 }
 
-/// Something that holds now and will not for ever.
+/// A state that is true now and has an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub kind: EventKind,
-    /// Of an alert: which one it is.
+    /// For an alert: its warning.
     pub warning: Option<WarningKind>,
     pub subject: String,
     pub severity: Severity,
@@ -90,7 +90,7 @@ pub struct Condition {
     pub action: Option<Cow<'static, str>>,
 }
 
-/// Something that happened between two looks.
+/// A change between two observations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happened {
     pub stage: EventStage,
@@ -101,7 +101,7 @@ pub struct Happened {
     pub action: Option<&'static str>,
 }
 
-/// A number that grew between two looks: told now and then, with what came together.
+/// A number that grew between two observations: reported at intervals, with the sum of the growth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rise {
     pub kind: EventKind,
@@ -109,7 +109,7 @@ pub struct Rise {
     pub by: u64,
 }
 
-/// What holds now. `is_nearly_full`: that was told, and not yet that it ended.
+/// The conditions that are true now. `is_nearly_full`: whether that was reported, without its end.
 pub fn conditions(seen: &Observation, is_nearly_full: bool) -> Vec<Condition> {
     let mut all: Vec<Condition> = seen.disks.iter().filter_map(of_disk).collect();
     of_pool(seen, is_nearly_full, &mut all);
@@ -298,7 +298,7 @@ fn of_owners(seen: &Observation, all: &mut Vec<Condition>) {
     }
 }
 
-/// Schedules, tiers and goals that are not kept.
+/// Schedules, tiers and objectives that are not kept.
 fn of_services(seen: &Observation, all: &mut Vec<Condition>) {
     for (volume, trouble) in troubled(&seen.schedules) {
         all.push(condition(
@@ -335,7 +335,7 @@ fn of_services(seen: &Observation, all: &mut Vec<Condition>) {
     }
 }
 
-/// Whether a condition of its own reports what this warning says.
+/// Whether a condition of its own reports this warning.
 fn has_own_event(kind: WarningKind) -> bool {
     match kind {
         WarningKind::VolumeNotServed
@@ -505,7 +505,7 @@ fn drain_done(subject: &str) -> String {
     format!("{subject} is drained: it can be removed")
 }
 
-/// A disk with little data is drained between two looks: both are told then.
+/// A disk with little data is drained between two observations: both events are reported then.
 fn quick_drains(before: &Observation, now: &Observation) -> Vec<Happened> {
     let was_ok = |disk: &&SeenDisk| {
         let mut earlier = before.disks.iter();
@@ -530,7 +530,7 @@ fn quick_drains(before: &Observation, now: &Observation) -> Vec<Happened> {
     both.collect()
 }
 
-/// A scrub of little data begins and ends between two looks: both are told then.
+/// A scrub of little data begins and ends between two observations: both events are reported then.
 fn scrubs(before: &ScrubView, now: &ScrubView) -> Vec<Happened> {
     let told = |stage, severity, message| Happened {
         stage,
@@ -581,7 +581,7 @@ fn scrub_ended(scrub: &ScrubView) -> (Severity, String) {
     }
 }
 
-/// What came, went and moved since the last look.
+/// The changes since the last observation.
 pub fn happened(before: &Observation, now: &Observation) -> Vec<Happened> {
     let mut all = Vec::new();
     let is_in = |disk: &&SeenDisk, seen: &Observation| {
@@ -635,7 +635,7 @@ pub fn happened(before: &Observation, now: &Observation) -> Vec<Happened> {
     all
 }
 
-/// Numbers that grew since the last look.
+/// Numbers that grew since the last observation.
 pub fn rises(before: &Observation, now: &Observation) -> Vec<Rise> {
     let mut all = Vec::new();
     let mut add = |kind, subject: &str, before: u64, now: u64| {
@@ -656,7 +656,7 @@ pub fn rises(before: &Observation, now: &Observation) -> Vec<Rise> {
             disk.checksum_errors,
         );
     }
-    // A scrub that began anew counts from nothing.
+    // A new scrub counts from 0.
     let is_same = before.scrub.started_seconds == now.scrub.started_seconds;
     let earlier = |number: u64| if is_same { number } else { 0 };
     let repaired = earlier(before.scrub.repaired_bytes);
@@ -683,7 +683,7 @@ pub fn rises(before: &Observation, now: &Observation) -> Vec<Rise> {
     all
 }
 
-/// The event for a rise.
+/// The event for a growth.
 pub fn risen(rise: Rise) -> Happened {
     let Rise { kind, subject, by } = rise;
     let look = Some("cairn scrub start checks all data; cairn scrub report names damaged files");

@@ -1,7 +1,7 @@
-//! Which conditions were told, and when something new is.
+//! Decides which conditions are new, and when to report.
 //!
-//! Owns: that a condition is told once when it begins and once when it ends, over restarts; that nothing is told too often.
-//! A state machine: looks in, events out. Must not know: what conditions there are, where events are kept.
+//! Owns: a condition is reported once when it begins and once when it ends, over restarts; nothing is reported too
+//! often. A state machine: observations in, events out. Must not know: the list of conditions, where events are kept.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ use super::seen::{
     Condition, Happened, Observation, Rise, conditions, ended, happened, risen, rises,
 };
 
-/// A condition is over when it was not seen for so long: one that comes and goes is one.
+/// A condition has ended when it was not seen for so long: an intermittent condition counts as one.
 const OVER_AFTER: Duration = Duration::from_secs(5);
-/// A volume that is opened again or deleted is not told of, nor is a node that has just begun.
+/// A volume that is being reopened or deleted is not reported, nor is a node that has just begun.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
-/// What grows is told at once, and then so often.
+/// A growth is reported at once, and then at this interval.
 const RISE_EVERY: Duration = Duration::from_secs(60);
-/// Events of one look; what is more is told at the next one.
+/// Events of one observation; the rest is reported at the next one.
 const EVENTS_OF_A_LOOK_MAX: usize = 64;
-/// Conditions that are known at a time.
+/// Conditions that are tracked at a time.
 const OPEN_MAX: usize = 4096;
 
-/// What a condition is known by: its kind, what it is about, and of alerts which one it is.
+/// Identifies a condition: its kind, its subject, and for an alert its warning.
 type Key = (EventKind, String, Option<WarningKind>);
 
-/// A condition that was told, or waits to be.
+/// A condition that was reported, or waits to be.
 struct Open {
     severity: Severity,
     message: String,
@@ -53,13 +53,13 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Goes on where the events that are kept end; `events` come oldest first.
+    /// Continues from the kept events; `events` come oldest first.
     pub fn new<'a>(events: impl Iterator<Item = &'a EventEntry>, now: Duration) -> Self {
         let mut tracker = Self::default();
         for event in events {
             let key = (event.kind, event.subject.clone(), event.warning);
             match event.stage {
-                // A scrub knows itself where it is.
+                // A scrub knows its own progress.
                 _ if event.kind == EventKind::Scrub => {}
                 EventStage::Began if tracker.open.len() < OPEN_MAX => {
                     let open = Open {
@@ -78,7 +78,7 @@ impl Tracker {
         tracker
     }
 
-    /// What there is to tell after a look.
+    /// The events to report after an observation.
     pub fn look(&mut self, seen: Observation, now: Duration, now_seconds: i64) -> Vec<EventEntry> {
         let mut events = Vec::new();
         let before = self.before.take();
@@ -124,7 +124,7 @@ impl Tracker {
             rising.told = Some(now);
             events.push(told(risen(rise), now_seconds));
         }
-        // What was quiet for a while is told at once when it begins again.
+        // A growth after a quiet time is reported at once.
         self.rising.retain(|_, rising| {
             let told = rising.told.unwrap_or(now);
             rising.by > 0 || now.saturating_sub(told) < RISE_EVERY
@@ -171,7 +171,7 @@ impl Tracker {
         events: &mut Vec<EventEntry>,
     ) {
         let mut over = Vec::new();
-        // What is still wrong with what: its subject is not well because one of several conditions ended.
+        // The remaining faults of each subject: the end of one of several conditions does not make it healthy.
         let mut holding: BTreeMap<String, (Severity, String)> = BTreeMap::new();
         for ((_, subject, _), open) in &self.open {
             let is_worse = holding
@@ -226,15 +226,15 @@ impl Tracker {
     }
 }
 
-/// Whether conditions with this subject are about one thing, such as a disk or a volume. Those of all of it have nothing to do with
-/// one another.
+/// Whether conditions with this subject are about one thing, such as a disk or a volume. Conditions of the whole
+/// system are independent of one another.
 fn is_of_one_thing(subject: &str) -> bool {
     ["disk ", "volume ", "node ", "tier "]
         .iter()
         .any(|thing| subject.starts_with(thing))
 }
 
-/// What to do about a condition that holds.
+/// The remedy for a present condition.
 fn action_of(seen: &Observation, (kind, subject, warning): &Key) -> Option<Cow<'static, str>> {
     let mut holding = conditions(seen, true).into_iter();
     holding.find_map(|condition| {
@@ -245,7 +245,7 @@ fn action_of(seen: &Observation, (kind, subject, warning): &Key) -> Option<Cow<'
     })
 }
 
-/// Who owned a volume before nobody did is not forgotten meanwhile.
+/// Keeps the last owner of a volume that has none now.
 fn with_owners(mut seen: Observation, before: &Observation) -> Observation {
     use super::seen::Owner;
     for volume in &mut seen.volumes {
@@ -259,7 +259,7 @@ fn with_owners(mut seen: Observation, before: &Observation) -> Observation {
 }
 
 fn told_after(kind: EventKind, warning: Option<WarningKind>) -> Duration {
-    // As they are for a moment when a node comes or goes.
+    // States that are true for a moment when a node comes or goes.
     let is_passing = matches!(
         warning,
         Some(
@@ -295,7 +295,7 @@ fn told(happened: Happened, now_seconds: i64) -> EventEntry {
     entry(kind, &subject, event, now_seconds)
 }
 
-/// An event whose texts fit.
+/// An event with its texts cut to their limits.
 pub fn entry(
     kind: EventKind,
     subject: &str,

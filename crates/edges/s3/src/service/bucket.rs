@@ -1,6 +1,6 @@
-//! Which buckets there are.
+//! The list of buckets.
 //!
-//! Owns: how S3 lists, makes and deletes them. Must not know: what a bucket is set to.
+//! Owns: how S3 lists, makes and deletes them. Must not know: the settings of a bucket.
 
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{BucketSettings, ObjectLock, Versioning};
@@ -12,7 +12,7 @@ use crate::buckets;
 use crate::errors::told;
 use crate::values;
 
-/// Of a page of buckets.
+/// Maximum length of a page of buckets.
 const BUCKET_LIST_COUNT_MAX: usize = 10_000;
 
 impl Service {
@@ -24,7 +24,7 @@ impl Service {
         let input = request.input;
         let prefix = input.prefix.clone().unwrap_or_default();
         let after = input.continuation_token.unwrap_or_default();
-        // All buckets are in the server's.
+        // All buckets are in the server's region.
         let region = input.bucket_region.as_deref();
         let is_here = region.is_none_or(|region| region == self.0.settings.region);
         let limit = match input.max_buckets.map(usize::try_from) {

@@ -1,7 +1,7 @@
 //! Fields that the inputs or outputs of several operations have.
 //!
-//! Owns: how each group of such fields is read or set. They are macros: `s3s` has a type for each input and output, and these types
-//! share no trait. Must not know: what the fields mean (`values`, `locks`, `body`).
+//! Owns: how each group of such fields is read or set. They are macros: `s3s` has a type for each input and output,
+//! and these types share no trait. Must not know: the meaning of the fields (`values`, `locks`, `body`).
 
 /// Takes the body of a request, and the checksums that the body must have, out of its input.
 macro_rules! body_and_sums {
@@ -22,7 +22,7 @@ macro_rules! body_and_sums {
 }
 pub(super) use body_and_sums;
 
-/// Moves the checksums that a client gives of an object or part out of `$given`: a map by algorithm.
+/// Moves the client's checksums of an object or part out of `$given`: a map by algorithm.
 macro_rules! sums_of {
     ($given:ident) => {
         $crate::values::checksums([
@@ -36,7 +36,7 @@ macro_rules! sums_of {
 }
 pub(super) use sums_of;
 
-/// Sets the checksums of an answer from a map by algorithm.
+/// Sets the checksums of a response from a map by algorithm.
 macro_rules! set_sums {
     ($answer:ident, $sums:expr) => {{
         let sums = &$sums;
@@ -61,7 +61,7 @@ macro_rules! refuse_encryption {
 }
 pub(super) use refuse_encryption;
 
-/// How the new object of a request is to be locked.
+/// The requested lock of a new object.
 macro_rules! lock_of {
     ($input:ident) => {
         $crate::locks::LockRequest {
@@ -73,7 +73,7 @@ macro_rules! lock_of {
 }
 pub(super) use lock_of;
 
-/// Moves what comes with a new object out of the input of a request.
+/// Moves the properties of a new object out of the input of a request.
 macro_rules! given {
     ($input:ident) => {
         $crate::values::Given {

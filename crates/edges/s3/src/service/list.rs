@@ -1,6 +1,6 @@
 //! Listings of objects.
 //!
-//! Owns: how S3 asks for a page, in both versions, and writes it. Must not know: in which order keys come.
+//! Owns: the request for a page in S3, in both versions, and its response. Must not know: the order of keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

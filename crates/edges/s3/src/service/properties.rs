@@ -41,7 +41,8 @@ impl<'a> Subject<'a> {
         info.await.map_err(told)
     }
 
-    /// Changes what `facet` is of. Returns the id of the version that was changed, if the bucket keeps versions.
+    /// Changes the record of an object, in its `facet`. Returns the id of the changed version, if the bucket keeps
+    /// versions.
     async fn change(
         &self,
         facet: Facet,

@@ -1,6 +1,7 @@
-//! Objects are read.
+//! Reading objects.
 //!
-//! Owns: GetObject, HeadObject and GetObjectAttributes, and what of an object is read. Must not know: how bytes are sent (`body`).
+//! Owns: GetObject, HeadObject and GetObjectAttributes, and the part of an object that is read. Must not know: how
+//! bytes are sent (`body`).
 
 use cairn_objects::{Bucket, ObjectInfo};
 use http::header::IF_RANGE;
@@ -38,7 +39,7 @@ impl Service {
         }))
     }
 
-    /// The answer to GET without the bytes.
+    /// The response to GET without the bytes.
     pub(super) async fn head(
         &self,
         request: S3Request<HeadObjectInput>,
@@ -90,7 +91,7 @@ impl Service {
     }
 }
 
-/// An object of which a request reads all or a part.
+/// An object that a request reads completely or in part.
 struct Reading {
     bucket: Bucket,
     info: ObjectInfo,
@@ -98,7 +99,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Finds the object, checks the conditions of the request, and finds the part that it asks for.
+    /// Finds the object, checks the conditions of the request, and finds the requested part.
     async fn begin(
         caller: &Caller,
         headers: &http::HeaderMap,
@@ -128,7 +129,7 @@ impl Reading {
         Ok(Self { bucket, info, part })
     }
 
-    /// The headers of the answer to GET: as the object was put, or as the request sets them.
+    /// The headers of the response to GET: as the object was put, or as the request sets them.
     fn headers(&self, input: GetObjectInput) -> GetObjectOutput {
         let info = &self.info;
         let sums = checksum(info, input.checksum_mode.as_ref(), &self.part);
@@ -169,7 +170,7 @@ impl Reading {
         }
     }
 
-    /// An answer with the status of a whole object or of a part.
+    /// A response with the status of a whole object or of a part.
     fn answer<T>(&self, output: T) -> S3Response<T> {
         let mut response = S3Response::new(output);
         if self.part.content_range.is_some() {
@@ -206,7 +207,7 @@ fn as_get(input: HeadObjectInput) -> GetObjectInput {
     }
 }
 
-/// The answer to a HEAD from the headers of the answer to its GET.
+/// The response to a HEAD from the headers of the response to its GET.
 fn as_head(output: GetObjectOutput) -> HeadObjectOutput {
     HeadObjectOutput {
         accept_ranges: output.accept_ranges,
@@ -242,7 +243,8 @@ fn kept_expires(info: &ObjectInfo) -> Option<Expires> {
     Timestamp::parse(TimestampFormat::HttpDate, &text).ok()
 }
 
-/// Headers of the answer are set by requests with a signature only: who makes a link could have a page shown of what is none.
+/// Only signed requests may set headers of the response: otherwise the author of a link could make a browser show an
+/// object as a page.
 fn require_signed(is_signed: bool, is_overridden: bool) -> S3Result<()> {
     match is_overridden && !is_signed {
         true => Err(s3_error!(
@@ -253,7 +255,7 @@ fn require_signed(is_signed: bool, is_overridden: bool) -> S3Result<()> {
     }
 }
 
-/// The part that a request asks for, if the object is still the one that it has a part of.
+/// The requested range, if the object is still the one that the client has a part of.
 fn range_of<'a>(
     range: Option<&'a Range>,
     number: Option<i32>,
@@ -269,7 +271,7 @@ fn range_of<'a>(
     Ok(range.filter(|_| values::is_still(headers.get(IF_RANGE), info)))
 }
 
-/// What of an object is read.
+/// The part of an object that is read.
 struct ReadRange {
     range: std::ops::Range<u64>,
     content_range: Option<String>,
@@ -316,7 +318,7 @@ fn part_of(info: &ObjectInfo, range: Option<&Range>, number: Option<i32>) -> S3R
     })
 }
 
-/// Parts of an object, as its attributes tell them.
+/// Parts of an object, in the form of its attributes.
 fn attribute_parts(lengths: &[u64], input: &GetObjectAttributesInput) -> GetObjectAttributesParts {
     let after = input
         .part_number_marker
@@ -364,7 +366,7 @@ fn metadata(info: &ObjectInfo) -> Option<Metadata> {
     Some(record.meta.clone().into_iter().collect())
 }
 
-/// Checksums that were put with an object, if they are asked for and the whole object is.
+/// Checksums that were put with an object, if the request asks for them and for the whole object.
 fn checksum(info: &ObjectInfo, mode: Option<&ChecksumMode>, part: &ReadRange) -> Checksum {
     let mut checksum = Checksum::default();
     if mode.is_none() || part.content_range.is_some() {

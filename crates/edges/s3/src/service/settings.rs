@@ -1,4 +1,4 @@
-//! What buckets are set to: ACL, policy, CORS, lifecycle, tags.
+//! Settings of buckets: ACL, policy, CORS, lifecycle, tags.
 //!
 //! Owns: these operations. Must not know: how their documents are read and written (`buckets`).
 

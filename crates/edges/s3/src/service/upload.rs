@@ -1,6 +1,6 @@
 //! Uploads in parts.
 //!
-//! Owns: their operations, and what a client says of the object that parts make. Must not know: how parts are kept.
+//! Owns: their operations, and the client's claims about the object that parts make. Must not know: how parts are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::errors::told;
 use crate::ids::Ids;
 use crate::values;
 
-/// A client waits so long in silence for its parts to become an object.
+/// Maximum time without any byte of a response while parts become an object.
 const COMPLETE_MAX: Duration = Duration::from_secs(2);
 
 impl Service {
@@ -191,7 +191,7 @@ impl Service {
             let done = bucket.complete_upload(who, &key, &id, completion, begun);
             let (published, checksum) = done.await.map_err(|error| {
                 let mut error = told(error);
-                // It may be told when the answer has begun.
+                // The error may come after the response has begun.
                 if let Some(request_id) = request_id {
                     error.set_request_id(request_id);
                 }
@@ -209,8 +209,8 @@ impl Service {
             set_sums!(output, checksum.checksums);
             Ok(output)
         };
-        // What is found wrong soon has its own status. What takes long answers as AWS does: spaces, so that the client waits,
-        // and then how it ended.
+        // An early error has its own status. A slow request gets a response as from AWS: spaces, so that the client
+        // waits, and then the result.
         let mut complete: BoxFuture<'static, S3Result<CompleteMultipartUploadOutput>> =
             Box::pin(complete);
         match tokio::time::timeout(COMPLETE_MAX, &mut complete).await {
@@ -270,7 +270,7 @@ impl Service {
             upload_id: Some(input.upload_id),
             max_parts: Some(limit as i32),
             part_number_marker: input.part_number_marker,
-            // A page of nothing goes on nowhere.
+            // An empty page has no continuation.
             is_truncated: Some(is_more && limit > 0),
             next_part_number_marker: last,
             owner: Some(caller.owner()),
@@ -294,17 +294,17 @@ impl Service {
         let key_marker = input.key_marker.clone().unwrap_or_default();
         let id_marker = input.upload_id_marker.clone().unwrap_or_default();
         let mut found = bucket.uploads(&caller.who, &prefix).await.map_err(told)?;
-        // What XML cannot hold is told to who asks for it encoded.
+        // Keys that XML cannot hold are shown only if the client asks for encoded keys.
         found.retain(|(_, info)| encoding.is_some() || is_plain(info.key.as_bytes()));
         if limit == 0 {
-            // Nothing is wanted: a page that never goes on would be asked for again and again.
+            // The client wants no entries: a page that never ends would be requested again and again.
             found.clear();
         }
         found.retain(|(id, info)| match info.key == key_marker {
             true => !id_marker.is_empty() && *id > id_marker,
             false => info.key > key_marker,
         });
-        // Of keys with a common prefix only that is told, once; all that begins so is over then.
+        // Of keys with a common prefix only the prefix is shown, once; the listing continues behind all of them.
         let common = |key: &str| {
             let rest = key.strip_prefix(prefix.as_str())?;
             let at = rest.find(&delimiter).filter(|_| !delimiter.is_empty())?;
@@ -368,7 +368,7 @@ impl Service {
     }
 }
 
-/// What a client says of the object that parts make.
+/// The client's claims about the object that parts make.
 struct Said {
     size_bytes: Option<i64>,
     kind: Option<ChecksumType>,
@@ -389,7 +389,7 @@ impl Said {
         }
         let limit = PART_NUMBER_MAX as usize;
         let (parts, _, checksum) = match bucket.parts(&caller.who, key, id, 0, limit).await {
-            // Whoever completes it says so.
+            // The completion reports that.
             Err(ObjectError::NoUpload) => return Ok(()),
             parts => parts.map_err(told)?,
         };

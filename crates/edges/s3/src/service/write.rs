@@ -1,4 +1,4 @@
-//! Objects are put, copied and deleted, each at once.
+//! Putting, copying and deleting objects, each at once.
 //!
 //! Owns: these operations. Must not know: how bytes are received (`body`), uploads in parts.
 
@@ -17,7 +17,7 @@ use crate::needs::{Facts, ObjectName};
 use crate::operations::{self, DELETE_OBJECT};
 use crate::values;
 
-/// Objects of one request that are deleted side by side.
+/// Objects of one request that are deleted concurrently.
 const DELETES_AT_ONCE: usize = 1000;
 const DELETE_COUNT_MAX: usize = 1000;
 
@@ -30,14 +30,14 @@ impl Service {
         let bucket = caller.bucket(&request.input.bucket)?;
         let (body, mut sums) = body_and_sums!(request);
         let input = request.input;
-        // A checksum that the client wants to be made, without sending it.
+        // A checksum that the server should compute, and that the client does not send.
         let wanted = input.checksum_algorithm.as_ref();
         sums.wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
         refuse_unread(&input)?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         refuse_encryption!(input)?;
         let lock = lock_of!(input);
-        // A key that cannot be is refused before its bytes are sent.
+        // An invalid key is refused before its bytes are sent.
         KeyPath::parse(input.key.as_bytes()).map_err(told)?;
         let mut record = values::record(given!(input))?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
@@ -161,7 +161,7 @@ impl Service {
             .buffered(DELETES_AT_ONCE)
             .collect()
             .await;
-        // Directories go once they are empty: each is looked at once.
+        // Empty directories are removed: each is checked once.
         let gone = done.iter().filter(|(_, outcome)| outcome.is_ok());
         let above = gone.filter_map(|((key, _), _)| {
             let dir = key.trim_end_matches('/').rsplit_once('/')?.0;
@@ -232,12 +232,12 @@ impl Service {
         } else {
             before.tags
         };
-        // Locks and numbers are those of a version, not of its bytes.
+        // Locks and numbers belong to a version, and not to its bytes.
         (record.retention, record.legal_hold, record.version_id) = (None, false, None);
         record.upload_id = None;
         record.checksums = before.checksums;
         record.is_composite = before.is_composite;
-        // As with tags, rights are not copied.
+        // Unlike tags, rights are not copied.
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         lock.note(&to, &input.key, &mut record)?;
         let is_itself = from.record.directory == to.record.directory
@@ -251,11 +251,11 @@ impl Service {
         }
         let wanted = input.checksum_algorithm.as_ref();
         let wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
-        // What the source has of it need not be read again.
+        // A checksum that the source has need not be computed again.
         let wanted = wanted.filter(|wanted| {
             record.is_composite || !record.checksums.contains_key(wanted.as_str())
         });
-        // The same bytes: they are identified as in the source, and are in its parts.
+        // Equal bytes: they have the identity of the source, and its parts.
         record.parts = before.parts;
         record.etag = info.etag();
         let arrival = caller.begun(&to, &input.key, Facet::Whole)?;
@@ -290,7 +290,7 @@ impl Service {
     }
 }
 
-/// Refuses what a form can have of an object that nobody reads; of other requests their headers are refused.
+/// Refuses fields of a form that no operation reads; for other requests the headers are refused.
 fn refuse_unread(input: &PutObjectInput) -> S3Result<()> {
     let grants = [
         &input.grant_full_control,

@@ -1,11 +1,11 @@
-//! The conversion of data that is there to what policies say, in the background.
+//! The background conversion of existing data to the present policies.
 //!
-//! Owns: which files are looked at and in which order, how far that is, that it goes on after a restart. Must not know: how
-//! data is converted (`convert`).
+//! Owns: which files are visited and in which order, the progress, the continuation after a restart. Must not know:
+//! how data is converted (`convert`).
 //!
-//! Inodes are looked at in the order of their numbers, which are never given twice: so a number and an offset in that file
-//! say how far it is, whatever clients make, move and remove meanwhile. They are stored after each step. What is made after
-//! the beginning follows its policy anyway. There is one conversion of a volume at a time.
+//! Inodes are visited in the order of their numbers, which are never reused. So a number and an offset in that file
+//! are the progress, whatever clients make, move and remove meanwhile. They are stored after each step. Files made
+//! after the beginning follow their policy anyway. A volume has one conversion at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +26,13 @@ use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
 
 /// Inodes that are read at once.
 const PAGE_MAX: usize = 256;
-/// Files that are looked at before it is stored how far that is.
+/// Files that are visited before the progress is stored.
 const UNSTORED_INODES_MAX: u64 = 16 << 10;
-/// After an error: no space, a disk that does not answer.
+/// Pause after an error, such as no space, or an unresponsive disk.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 const IDLE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The conversion that is under way, or the last one.
+/// The present conversion, or the last one.
 pub(super) struct Applying {
     now: Mutex<Now>,
 }
@@ -40,19 +40,19 @@ pub(super) struct Applying {
 #[derive(Default)]
 struct Now {
     record: Option<ApplyRecord>,
-    /// Why it does not go on just now.
+    /// The error that the conversion waits for.
     waits_for: Option<FsError>,
 }
 
-/// How a conversion stands.
+/// The state of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApplyView {
     pub record: ApplyRecord,
-    /// Why it does not go on just now; it is tried again.
+    /// The error that the conversion waits for; it is retried.
     pub waits_for: Option<FsError>,
 }
 
-/// Why a conversion was not begun, or ended.
+/// The reason why a conversion was not begun, or ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyFailure {
     #[error("data of the volume is being converted already")]
@@ -65,7 +65,7 @@ pub enum ApplyFailure {
     Fs(#[from] FsError),
 }
 
-/// Where a look at inodes ended.
+/// The place where a visit of inodes ended.
 struct Looked {
     at: Ino,
     at_offset: u64,
@@ -97,8 +97,8 @@ impl Applying {
 }
 
 impl Fs {
-    /// Begins to convert the data of files below a directory to what their policies say; the root is the whole volume.
-    /// Durable when answered: a restart goes on with it.
+    /// Begins to convert the data of files below a directory to their policies; the root is the whole volume. Durable
+    /// on return: a restart continues.
     pub async fn apply_policies(&self, dir: Ino) -> Result<ApplyView, ApplyFailure> {
         if !self.branch().is_main() {
             return Err(ApplyFailure::Clone);
@@ -126,7 +126,7 @@ impl Fs {
         self.applied_policies().ok_or(ApplyFailure::NotRunning)
     }
 
-    /// Ends the conversion that is under way, with what was converted until then.
+    /// Ends the present conversion; data that was converted stays so.
     pub async fn cancel_apply(&self) -> Result<ApplyView, ApplyFailure> {
         if !self.branch().is_main() {
             return Err(ApplyFailure::Clone);
@@ -147,7 +147,7 @@ impl Fs {
         self.applied_policies().ok_or(ApplyFailure::NotRunning)
     }
 
-    /// How the conversion stands that is under way, or how the last one ended.
+    /// The state of the present conversion, or the result of the last one.
     pub fn applied_policies(&self) -> Option<ApplyView> {
         if !self.branch().is_main() {
             return None;
@@ -170,7 +170,7 @@ impl VolumeCore {
         self.meta.submit(batch)
     }
 
-    /// Changes what is known of the conversion that ends at `end`, if it is still under way.
+    /// Changes the progress of the conversion that ends at `end`, if it is the present one.
     fn note_progress(&self, end: Ino, change: impl FnOnce(&mut ApplyRecord)) -> Option<Ticket> {
         let mut now = self.policies.apply.now.lock();
         let record = now.record.as_mut();
@@ -207,7 +207,7 @@ impl VolumeCore {
         }
     }
 
-    /// One step of a conversion: looks at inodes until there is enough to convert, converts that, and stores how far it is.
+    /// One step of a conversion: visits inodes until there is enough to convert, converts that, and stores the progress.
     async fn apply_some(self: &Arc<Self>, running: ApplyRecord) -> Result<(), FsError> {
         let mut step = Step::default();
         let looked = self.look_for_differing(&running, &mut step).await?;
@@ -246,7 +246,7 @@ impl VolumeCore {
             }
         });
         let Some(ticket) = ticket else {
-            // It was cancelled.
+            // The conversion was cancelled.
             return Ok(());
         };
         self.durable(ticket).await?;
@@ -256,7 +256,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Looks at inodes from where a conversion is, until a step is full.
+    /// Visits inodes from the progress of a conversion on, until a step is full.
     async fn look_for_differing(
         self: &Arc<Self>,
         running: &ApplyRecord,
@@ -299,7 +299,7 @@ impl VolumeCore {
                 self.look_at(ino, &record, running.dir, &mut below, step, &mut looked)
                     .await?;
                 if looked.at == ino {
-                    // It goes on in this file.
+                    // The next step continues in this file.
                     return Ok(looked);
                 }
                 if step.is_full() {
@@ -311,7 +311,7 @@ impl VolumeCore {
         Ok(looked)
     }
 
-    /// Looks at one inode; moves `looked` past it, or into it if a step was full before its end.
+    /// Visits one inode. Moves `looked` past it, or into it if a step was full before its end.
     async fn look_at(
         self: &Arc<Self>,
         ino: Ino,
@@ -333,7 +333,7 @@ impl VolumeCore {
             if let Some(inode) = inode {
                 let policy = Arc::new(self.policy_of(&inode).await);
                 let from = looked.at_offset;
-                // A read that fails begins again, and must not find what it found twice.
+                // A failed read begins again, and must not add its findings twice.
                 let before = (step.victims.len(), step.len_bytes);
                 let find = || {
                     step.victims.truncate(before.0);
@@ -356,7 +356,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Whether a directory is one that is converted, or lies below it.
+    /// Whether a directory is the converted one, or lies below it.
     async fn is_below(
         self: &Arc<Self>,
         parent: Ino,

@@ -1,12 +1,12 @@
-//! Existing data, made as if it were written now.
+//! Converts existing data to the form that a new write would have.
 //!
-//! Owns: which extents are not what the policy of their file makes of such bytes, the records in their place. Must not know:
-//! which files are looked at, at which pace (`apply`). Invariant: as with a collection, an extent is changed only where it
-//! still is what was read, under the lock of its file; and it keeps the birth that it had. So nothing that a client writes
-//! meanwhile is lost, and what snapshots see moves along: they have the same bytes, once.
+//! Owns: which extents differ from the form that their file's policy gives such bytes, and the records that replace
+//! them. Must not know: which files are visited, at which pace (`apply`). Invariant: as in garbage collection, an
+//! extent is changed only where it still is the one that was read, under the lock of its file, and it keeps its
+//! birth. So no concurrent write of a client is lost, and snapshots follow the move: they have the same bytes, once.
 //!
-//! A record may be cut into several, which all have the birth of the extent that was there. It is never joined with others:
-//! a snapshot may see some of them and not the rest.
+//! A record may be cut into several, which all have the birth of the former extent. Records are never joined: a
+//! snapshot may see some of them and not the rest.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use crate::storing::{Records, StorageRequirement, Stored};
 use crate::types::FsError;
 use crate::volume::{Policy, VolumeCore, meta_error, segment_error};
 
-/// Extents and bytes that are converted together.
+/// Limits on the extents and bytes that are converted together.
 const STEP_EXTENTS_MAX: usize = 2048;
 pub(super) const STEP_BYTES: u64 = 4 << 20;
-/// Records that are read at the same time.
+/// Concurrent reads of records.
 const READS_MAX: usize = 32;
 
-/// An extent that may not be what its file's policy makes.
+/// An extent that may differ from the form that its file's policy gives.
 pub(super) struct Victim {
     pub ino: Ino,
     pub policy: Arc<Policy>,
@@ -63,14 +63,14 @@ impl Step {
     }
 }
 
-/// What became of extents.
+/// The result for some extents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Converted {
     pub rewritten_bytes: u64,
     pub shared_bytes: u64,
     pub stored_bytes_before: u64,
     pub stored_bytes_after: u64,
-    /// Extents that could not be read, or were something else by then.
+    /// Extents that could not be read, or had changed by then.
     pub left: u64,
 }
 
@@ -84,14 +84,14 @@ impl std::ops::AddAssign for Converted {
     }
 }
 
-/// Bytes of a victim that are to be one record.
+/// Bytes of a victim that become one record.
 struct Piece {
     range: Range<u64>,
     hash: Option<Hash>,
     source: Source,
 }
 
-/// A victim, and the pieces in its place.
+/// A victim, and the pieces that replace it.
 struct Plan {
     victim: Victim,
     pieces: Vec<Piece>,
@@ -128,29 +128,29 @@ struct StoredPiece {
     record: Arc<RecordPointer>,
 }
 
-/// A victim, and what its bytes are in now.
+/// A victim, and the new places of its bytes.
 struct Pointed {
     victim: Victim,
     placed: Vec<StoredPiece>,
 }
 
-/// Whether a record with this codec is what a policy asks for, as far as that can be told without its bytes.
+/// Whether a record with this codec fits a policy, as far as that can be told without its bytes.
 fn has_codec(policy: &Policy, codec: Codec) -> bool {
     match policy.compression {
         Compression::None => codec == Codec::Raw,
         Compression::Lz4 => codec == Codec::Lz4,
-        // With which level is not known. It is left alone.
+        // The level of an existing record is unknown. The record is left alone.
         Compression::Zstd(_) => codec == Codec::Zstd,
         Compression::Auto => false,
     }
 }
 
-/// The most bytes in one record of a file.
+/// The maximum number of bytes in one record of a file.
 fn record_bytes(policy: &Policy) -> u64 {
     policy.record_bytes(u64::MAX)
 }
 
-/// Whether an extent may be something else than its file's policy makes of such bytes.
+/// Whether an extent may differ from the form that its file's policy gives such bytes.
 pub(super) fn may_differ(policy: &Policy, extent: &RecordExtent) -> bool {
     let size = record_bytes(policy);
     let is_cut = extent.start / size != extent.end.saturating_sub(1) / size;
@@ -158,7 +158,7 @@ pub(super) fn may_differ(policy: &Policy, extent: &RecordExtent) -> bool {
     is_cut || may_be_shared || !has_codec(policy, extent.record.codec)
 }
 
-/// The bytes of an extent from `start` on, cut where records of a file end.
+/// The bytes of an extent from `start` on, cut at record boundaries of files.
 fn cut(start: u64, parts: Vec<Bytes>, size: u64) -> Vec<(Range<u64>, Vec<Bytes>)> {
     let mut cuts: Vec<(Range<u64>, Vec<Bytes>)> = Vec::new();
     let mut at = start;
@@ -184,19 +184,19 @@ fn cut(start: u64, parts: Vec<Bytes>, size: u64) -> Vec<(Range<u64>, Vec<Bytes>)
 }
 
 impl VolumeCore {
-    /// Makes some extents what the policies of their files ask for, and waits until that is durable.
+    /// Converts some extents to the policies of their files, and waits until that is durable.
     pub(super) async fn convert(self: &Arc<Self>, step: Step) -> Result<Converted, FsError> {
         let mut done = Converted::default();
         let refused = self.convert_some(step.victims, true, &mut done).await?;
         if !refused.is_empty() {
-            // What they were to share is gone.
+            // The records to share are gone.
             let refused = self.convert_some(refused, false, &mut done).await?;
             done.left += refused.len() as u64;
         }
         Ok(done)
     }
 
-    /// Returns those that found records to share, and could not have them any more: nothing became of them.
+    /// Returns the victims that found records to share, and could no longer share them: nothing was changed for these.
     async fn convert_some(
         self: &Arc<Self>,
         victims: Vec<Victim>,
@@ -275,7 +275,7 @@ impl VolumeCore {
         self.segments.read(self.volume, &extent.record, range).await
     }
 
-    /// What is to become of an extent with these bytes; `None`: it stays.
+    /// The plan for an extent with these bytes; `None`: it stays.
     async fn plan(
         &self,
         encoder: &Encoder,
@@ -308,7 +308,7 @@ impl VolumeCore {
                     let encoded =
                         (!is_right).then(|| encoder.encode(parts.clone(), policy.compression));
                     match (found, encoded) {
-                        // Bytes that do not compress, say.
+                        // For example, bytes that do not compress.
                         (Some((source, codec)), Some(encoded)) if encoded.codec() == codec => {
                             source
                         }
@@ -337,7 +337,7 @@ impl VolumeCore {
         Some(Plan { victim, pieces })
     }
 
-    /// A record with the same bytes that is not the victim's own, and how it is compressed.
+    /// A record with equal bytes that is not the victim's own, and its compression.
     async fn find_same(
         &self,
         hash: &Hash,
@@ -358,7 +358,7 @@ impl VolumeCore {
         Some((found, codec))
     }
 
-    /// Whoever writes the bytes of a whole record next finds them where they are.
+    /// Remembers a whole record, so that the next write of equal bytes finds it.
     fn remember_whole(&self, victim: &Victim, is_whole: bool, hash: Option<Hash>) {
         let record = &victim.extent.record;
         if let Some(hash) = hash.filter(|_| is_whole) {
@@ -372,7 +372,7 @@ impl VolumeCore {
         }
     }
 
-    /// The records of the pieces of a plan; `Err` if one that was there is not any more.
+    /// The records of the pieces of a plan; `Err` if an existing one is gone.
     async fn place_pieces_of(
         &self,
         plan: Plan,
@@ -405,8 +405,8 @@ impl VolumeCore {
         Ok(Pointed { victim, placed })
     }
 
-    /// Has a file refer to what its extents are in now, where they still are what was read. `None`, and nothing is changed,
-    /// if a record that was to be shared is gone.
+    /// Points a file to the new places of its extents, where they are still the ones that were read. Returns `None`,
+    /// without any change, if a record to share is gone.
     fn point(
         &self,
         ino: Ino,
@@ -493,7 +493,7 @@ impl VolumeCore {
         let ticket = self.meta.submit_sharing(batch, &there);
         match ticket {
             Some(ticket) if ticket != Ticket::REFUSED => state.ticket = ticket,
-            // They are read again from the metadata, which has none of this.
+            // They are loaded again from the metadata, which has no part of this change.
             _ => {
                 state.extents.unload();
                 (state.record.used_bytes, state.record.stored_bytes) = before;
@@ -502,7 +502,7 @@ impl VolumeCore {
         ticket
     }
 
-    /// Whoever writes the same bytes next finds them where they are now.
+    /// Remembers the new places, so that the next write of equal bytes finds them.
     fn remember_placed(&self, ino: Ino, pointed: &[Pointed]) {
         for placed in pointed.iter().flat_map(|pointed| &pointed.placed) {
             if let Some(hash) = &placed.hash {
@@ -517,8 +517,8 @@ impl VolumeCore {
         }
     }
 
-    /// The files that are to be looked at: extents of one from `from` on, until a step is full. Returns where to go on, if
-    /// that is not the end of the file, and how many bytes were looked at.
+    /// Finds the extents of a file that may differ, from `from` on, until a step is full. Returns where to continue,
+    /// if that is before the end of the file, and the number of visited bytes.
     pub(super) fn find_differing(
         &self,
         ino: Ino,
@@ -539,7 +539,7 @@ impl VolumeCore {
                 Ok((_, extent)) => {
                     seen_bytes += extent.len_bytes();
                     at = extent.end;
-                    // What has its bytes itself has no form that a policy could change, and is on no disk of its own.
+                    // Inline bytes have no form that a policy could change, and no disk of their own.
                     if let Some(extent) = extent.in_record()
                         && (!self.is_placed_for(extent.record.location.segment, policy.asked())
                             || may_differ(policy, &extent))
@@ -570,7 +570,7 @@ impl VolumeCore {
     }
 }
 
-/// Points to the pieces of a victim instead of what is left of it.
+/// Points to the pieces of a victim instead of its remaining part.
 fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut Change) -> Converted {
     let old = &of.victim.extent;
     let range = old.start..old.end;
@@ -579,7 +579,7 @@ fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut Change) -
         done.left = 1;
         return done;
     }
-    // As in a collection: what overwrites and cuts have left of the extent that was read.
+    // As in garbage collection: the parts that overwrites and cuts left of the extent that was read.
     let is_left = |extent: &RecordExtent| {
         let is_same = old.start <= extent.start && extent.end <= old.end;
         let offset = u64::from(extent.offset_in_record);

@@ -1,6 +1,6 @@
-//! Setting, removing and showing what directories say about data.
+//! Setting, removing and showing policies of directories.
 //!
-//! Owns: which directories can say something. Must not know: paths as an operator types them.
+//! Owns: which directories can have a policy. Must not know: paths as an operator types them.
 
 use cairn_base::Ino;
 use cairn_meta::volume_settings::Protections;
@@ -9,22 +9,22 @@ use cairn_meta::{Batch, Key, PolicyRecord, Ticket};
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, VolumeCore};
 
-/// Most directories of a volume with a policy.
+/// Maximum number of directories of a volume with a policy.
 pub const POLICY_COUNT_MAX: usize = 16 << 10;
 
 pub(crate) const OF_CLONE: &str = "directories of a clone have no policies: all of it follows the settings of the volume that it is a clone of";
 
-/// What a directory says, and what holds in it.
+/// The policy of a directory, and the policy that applies in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyView {
     pub dir: Ino,
-    /// What it says itself; empty if it has no policy.
+    /// Its own policy; empty if it has none.
     pub own: PolicyRecord,
-    /// What it and the directories above it say together; what is empty follows the volume.
+    /// Its policy together with those of the directories above it; empty settings follow the volume.
     pub said: PolicyRecord,
 }
 
-/// Why a policy was not changed.
+/// The reason why a policy was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyFailure {
     /// The root follows the settings of the volume.
@@ -45,7 +45,7 @@ pub enum PolicyFailure {
 }
 
 impl Fs {
-    /// Has a directory say something about data that is written below it from now on, in the place of what it said.
+    /// Sets the policy of a directory, for data that is written below it from now on. Replaces its present policy.
     pub async fn set_dir_policy(
         &self,
         dir: Ino,
@@ -72,7 +72,7 @@ impl Fs {
         Ok(self.dir_policy(dir).await?)
     }
 
-    /// Takes the policy of a directory away; data below it stays as it is until it is written or converted again.
+    /// Removes the policy of a directory; data below it keeps its form until it is written or converted again.
     pub async fn clear_dir_policy(&self, dir: Ino) -> Result<(), PolicyFailure> {
         if !self.branch().is_main() {
             return Err(PolicyFailure::Clone);
@@ -90,7 +90,7 @@ impl Fs {
         Ok(shared.settle(Ok(((), ticket))).await?)
     }
 
-    /// What a directory says, and what holds in it.
+    /// The policy of a directory, and the policy that applies in it.
     pub async fn dir_policy(&self, dir: Ino) -> Result<PolicyView, FsError> {
         let shared = &self.shared;
         let said = || {
@@ -103,7 +103,7 @@ impl Fs {
         Ok(PolicyView { dir, own, said })
     }
 
-    /// All directories that say something.
+    /// All directories with a policy.
     pub async fn dir_policies(&self) -> Result<Vec<PolicyView>, FsError> {
         if !self.branch().is_main() {
             return Ok(Vec::new());
@@ -121,7 +121,7 @@ impl Fs {
         for dir in dirs {
             match self.dir_policy(dir).await {
                 Ok(view) => views.push(view),
-                // It was removed just now.
+                // The directory was just removed.
                 Err(FsError::Stale) => {}
                 Err(error) => return Err(error),
             }
@@ -129,7 +129,7 @@ impl Fs {
         Ok(views)
     }
 
-    /// How many directories say something.
+    /// The number of directories with a policy.
     pub fn dir_policy_count(&self) -> usize {
         if !self.branch().is_main() {
             return 0;
@@ -137,8 +137,8 @@ impl Fs {
         self.shared.policies.table.read().of.len()
     }
 
-    /// The protections that directories ask for now, and those that data asks for which was written when they did. `None` if that
-    /// cannot be told now.
+    /// The protections that policies of directories ask for now, and those of data that was written under earlier
+    /// policies. `None` if that is unknown now.
     pub fn directory_protections(&self) -> Option<Protections> {
         let shared = &self.shared;
         let by_data = shared.segments.protections(shared.volume)?;
@@ -146,7 +146,7 @@ impl Fs {
         Some(by_data.iter().chain(asked.iter()).collect())
     }
 
-    /// Where a directory is, as a path from the root of the volume: empty for the root, `None` if it is not there any more.
+    /// The path of a directory from the root of the volume: empty for the root, `None` if the directory is gone.
     pub async fn dir_path(&self, dir: Ino) -> Result<Option<Vec<u8>>, FsError> {
         let mut known = Default::default();
         self.shared.folder_path(dir, &mut known).await
@@ -156,7 +156,7 @@ impl Fs {
 impl VolumeCore {
     fn set_dir_policy(&self, dir: Ino, policy: PolicyRecord) -> Result<((), Ticket), FsError> {
         let inode = self.inode(dir)?;
-        // With its lock held it does not go.
+        // While its lock is held, the directory stays.
         let state = inode.lock();
         state.require_dir()?;
         self.require_serving()?;

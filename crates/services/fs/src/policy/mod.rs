@@ -1,13 +1,14 @@
 //! Policies of directories: how data of files below them is compressed, deduplicated and cut into records.
 //!
-//! Owns: which directories say something, what holds for an inode, the conversion of existing data to that.
-//! Must not know: how data becomes records (`flight`), what an operator types.
+//! Owns: which directories have a policy, the policy that applies to an inode, the conversion of existing data to it.
+//! Must not know: how data becomes records (`flight`), the input of an operator.
 //!
-//! What holds for a file follows from where it is now: each setting is that of the nearest directory above it that says one,
-//! else the volume's. An inode remembers what was found, together with the number of the state of things that it was found
-//! in, and its directory. That number changes with each change of a policy and each move of a directory; so a flush compares two
-//! numbers, and looks at its directory, which remembers, too, only after such a change. Nothing of it is stored but the policies: a crash,
-//! a restored snapshot or another owner leaves nothing behind that could be wrong. Why: docs/design/policies.md.
+//! The present place of a file decides its policy: each setting comes from the nearest directory above it that has
+//! this setting, otherwise from the volume. An inode caches the result, with the number of the policy state that it
+//! was found in, and its directory. That number changes with each change of a policy and each move of a directory. So
+//! a flush compares two numbers, and asks the directory, which has a cache, too, only after such a change. Only the
+//! policies are stored: a crash, a rollback to a snapshot or a takeover leaves no stale cache behind. Why:
+//! docs/design/policies.md.
 
 mod apply;
 mod convert;
@@ -33,10 +34,10 @@ use crate::inode::Inode;
 use crate::types::FsError;
 use crate::volume::{AccessPattern, Policy, ROOT, VolumeCore};
 
-/// No directory says anything.
+/// No directory has a policy.
 const NOBODY: u64 = 0;
 
-/// What was found to hold for an inode, in which state of things, and in which directory it was then.
+/// The policy that was found for an inode, the state in which it was found, and the inode's directory at that time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CachedPolicy {
     said: PolicyRecord,
@@ -44,11 +45,11 @@ pub(crate) struct CachedPolicy {
     parent: Ino,
 }
 
-/// What each directory says.
+/// The policy of each directory.
 #[derive(Default)]
 struct Table {
     of: BTreeMap<Ino, PolicyRecord>,
-    /// How many directories ask for each protection.
+    /// The number of directories that ask for each protection.
     protections: BTreeMap<Protection, usize>,
 }
 
@@ -81,14 +82,14 @@ pub(crate) struct Policies {
     /// [`NOBODY`], or a number that grows with each change of a policy and each move of a directory.
     state: AtomicU64,
     state_last: AtomicU64,
-    /// One change of policies, or of what is being converted, at a time.
+    /// Held by one change of policies, or of the conversion, at a time.
     turn: tokio::sync::Mutex<()>,
     apply: apply::Applying,
     pub wake: Notify,
 }
 
 impl Policies {
-    /// Reads those of a volume, and forgets those of directories that are gone: a restored volume may have lost some.
+    /// Loads the policies of a volume, and drops those of directories that are gone: a rollback may have removed some.
     pub fn open(meta: &MetaStore) -> Result<Self, MetaError> {
         let mut table = Table::default();
         let live = meta.live();
@@ -122,10 +123,10 @@ impl Policies {
         Ok(policies)
     }
 
-    /// A policy has changed, or a directory has moved: what inodes remember is looked up again.
+    /// Invalidates all cached policies, after a change of a policy or a move of a directory.
     ///
-    /// Called after the change can be seen. Who looks things up reads the number first, so what it finds is either as of
-    /// now or remembered under a number that is over.
+    /// Called when the change is visible. A lookup reads the number first, so its result is either current or cached
+    /// under an outdated number.
     pub fn note_change(&self) {
         let table = self.table.write();
         let next = self.state_last.fetch_add(1, Ordering::AcqRel) + 1;
@@ -133,19 +134,19 @@ impl Policies {
         self.state.store(state, Ordering::Release);
     }
 
-    /// A directory has another parent.
+    /// A directory got another parent.
     pub fn note_moved(&self) {
         if self.state.load(Ordering::Acquire) != NOBODY {
             self.note_change();
         }
     }
 
-    /// A directory goes, and its policy with it.
+    /// A directory is removed, with its policy.
     pub fn drop_dir(&self, dir: Ino, batch: &mut Batch) {
         if self.state.load(Ordering::Acquire) == NOBODY {
             return;
         }
-        // Nothing is below it, so nobody remembers what it said.
+        // The directory is empty, so no inode has cached its policy.
         if self.table.write().remove(dir).is_some() {
             batch.delete(Key::policy(dir));
         }
@@ -162,10 +163,10 @@ impl Policies {
 }
 
 impl VolumeCore {
-    /// What directories say about data of an inode: the nearest that says something is heard.
+    /// The policies of directories for data of an inode: for each setting, the nearest directory wins.
     pub(crate) fn said_of(&self, inode: &Arc<Inode>) -> Result<PolicyRecord, FsError> {
         let state = self.policies.state.load(Ordering::Acquire);
-        // A clone follows the volume: its directories would have to be taken over to be asked.
+        // A clone follows the volume: otherwise it would have to take over its directories to ask them.
         if state == NOBODY || !inode.ino.branch().is_main() {
             return Ok(PolicyRecord::default());
         }
@@ -186,7 +187,7 @@ impl VolumeCore {
             }
             at = match self.inode(parent) {
                 Ok(inode) => inode,
-                // It was removed, and what is below it has no name any more.
+                // The directory was removed, and the inodes below it have no name any more.
                 Err(FsError::Stale) => break PolicyRecord::default(),
                 Err(error) => return Err(error),
             };
@@ -202,18 +203,18 @@ impl VolumeCore {
         Ok(said)
     }
 
-    /// By what data of a file is made into records now.
+    /// The policy by which data of a file becomes records now.
     pub(crate) async fn policy_of(&self, inode: &Arc<Inode>) -> Policy {
         if self.policies.state.load(Ordering::Acquire) == NOBODY {
             return self.policy.read().clone();
         }
         let said = self.reading(|| self.said_of(inode)).await;
-        // What cannot be looked up now is no reason to hold data up: any policy is right, and a conversion finds it later.
+        // A failed lookup does not delay data: any policy is allowed, and a conversion corrects it later.
         let said = said.unwrap_or_default();
         self.policy_saying(&said)
     }
 
-    /// The same of an inode that may be gone; `None` if it is.
+    /// The policy of an inode that may be gone; `None` if it is.
     pub(crate) async fn policy_of_ino(&self, ino: Ino) -> Option<Policy> {
         let has_policies = self.policies.state.load(Ordering::Acquire) != NOBODY;
         if !ino.branch().is_main() {
@@ -230,7 +231,7 @@ impl VolumeCore {
         }
     }
 
-    /// The volume's policy, but for what directories say.
+    /// The volume's policy, overridden by the policies of directories.
     pub(crate) fn policy_saying(&self, said: &PolicyRecord) -> Policy {
         let volume = self.policy.read().clone();
         Policy {

@@ -1,10 +1,11 @@
-//! Whether a quota lets something in.
+//! Decides whether a quota admits a change.
 //!
-//! Owns: what counts as used, who is refused, who waits until that is known. Must not know: how quotas are set.
+//! Owns: which bytes count as used, which changes are refused, which wait until the usage is known. Must not know:
+//! how quotas are set.
 //!
-//! Bytes that are let in are pending until they are extents. Then they count as what they came to: less, where they
-//! replaced others. Near a limit a writer waits for those that are pending, and who comes later waits for it: those who
-//! only replace bytes would keep that from ever being known.
+//! Admitted bytes are pending until they are extents. Then they count by their true amount, which is less where they
+//! replaced others. Near a limit a writer waits for the pending bytes, and later writers wait for it: otherwise a
+//! steady row of overwrites would keep the true usage unknown for ever.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::volume::VolumeCore;
 pub(crate) struct Charged {
     domains: Domains,
     bytes: u64,
-    /// Of these: what comes on top of what is stored.
+    /// The part of these bytes that does not replace stored ones.
     fresh_bytes: u64,
-    /// Of these: what is set aside for it.
+    /// The part of these bytes that is reserved for the file.
     reserved_bytes: u64,
 }
 
-/// Bytes that were let in and are not in memory yet; they are pending until this is dropped.
+/// Admitted bytes that are not in memory yet; they are pending until this is dropped.
 pub(crate) struct Room {
     held: Option<(Arc<VolumeCore>, Domains, u64)>,
 }
@@ -39,7 +40,7 @@ impl Drop for Room {
         if let Some((shared, domains, bytes)) = &self.held {
             add_pending(domains, -(*bytes as i64));
             if shared.quotas.is_near_limit() {
-                // Whoever waits looks again.
+                // The waiting writers check again.
                 shared.dirty.note_failure();
             }
         }
@@ -64,12 +65,12 @@ fn add_reserved(domains: &Domains, delta: i64) {
     }
 }
 
-/// What somebody wants more of.
+/// The additional usage that a change asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct More {
     pub inodes: u64,
     pub bytes: u64,
-    /// Bytes that others wait to have, too.
+    /// Whether pending bytes of others count, too.
     pub with_pending: bool,
 }
 
@@ -81,7 +82,7 @@ impl Domain {
         }
     }
 
-    /// Whether it lets so much more in; notes when soft limits are passed, or not any more.
+    /// Whether the quota admits so much more. Notes when usage passes soft limits, or falls below them.
     fn lets_in(&self, usage: &UsageRecord, more: More, now_seconds: u64) -> Verdict {
         let limits = self.limits();
         let mut verdict = Verdict::default();
@@ -93,7 +94,7 @@ impl Domain {
         let used = Self::used_bytes(&limits, usage);
         let at = (&self.bytes_since, &limits.bytes);
         verdict.add(at, used, more_bytes, &limits, now_seconds);
-        // Who makes nothing is not refused for what there is.
+        // A change without new inodes is not refused for the present number.
         if more.inodes > 0 {
             let at = (&self.files_since, &limits.files);
             verdict.add(at, usage.inodes, more.inodes, &limits, now_seconds);
@@ -151,7 +152,7 @@ impl VolumeCore {
         u64::try_from(self.now().seconds).unwrap_or(0)
     }
 
-    /// The first of these domains that does not let so much more in; those in `except` are not asked.
+    /// The first of these domains that does not admit so much more; skips those in `except`.
     fn refusing(
         &self,
         domains: &Domains,
@@ -189,7 +190,7 @@ impl VolumeCore {
         FsError::QuotaExceeded
     }
 
-    /// Refuses so many more inodes of an owner, with so many bytes, if they are too many. `before`: who has them now.
+    /// Refuses new inodes of an owner, with so many bytes, if they exceed a quota. `before`: the present owner of them.
     pub(crate) fn require_quota(
         &self,
         owner: Owner,
@@ -213,7 +214,7 @@ impl VolumeCore {
         }
     }
 
-    /// Refuses a write of `range` for which there is no room. One that replaces bytes needs none.
+    /// Refuses a write of `range` that has no room. A write that replaces bytes needs none.
     pub(crate) async fn require_room(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
@@ -224,7 +225,7 @@ impl VolumeCore {
         }
         let owner = {
             let state = inode.lock();
-            // It counts already.
+            // The reservation counts these bytes already.
             if state.reserved.is_some() && range.end <= state.record.size_bytes {
                 return Ok(Room { held: None });
             }
@@ -243,7 +244,7 @@ impl VolumeCore {
         self.wait_for_room(inode, range, &domains).await
     }
 
-    /// Lets in so many bytes of an owner that are not in memory, or refuses them.
+    /// Admits so many bytes of an owner that are not in memory, or refuses them.
     pub(crate) fn room_of(self: &Arc<Self>, owner: Owner, bytes: u64) -> Result<Room, FsError> {
         if !self.quotas.has_limits() {
             return Ok(Room { held: None });
@@ -254,11 +255,11 @@ impl VolumeCore {
     }
 
     fn reserve(self: &Arc<Self>, domains: &Domains, bytes: u64) -> Result<Room, Arc<Domain>> {
-        // First, so that of two who ask at once one knows of the other.
+        // Added first, so that of two concurrent callers at least one sees the other.
         add_pending(domains, bytes as i64);
         match self.refusing(domains, None, of_pending(0)) {
             Some(domain) => {
-                // Nobody is told of it: it was never let in.
+                // No waiter is woken: the bytes were never admitted.
                 add_pending(domains, -(bytes as i64));
                 Err(domain)
             }
@@ -282,7 +283,7 @@ impl VolumeCore {
             .cloned()
             .or_else(|| self.refusing(domains, None, of_pending(range.end - range.start)));
         let gate = gate.unwrap_or_else(|| domains[0].clone());
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = gate.near.acquire().await;
         let errors = || self.counters.flush_errors.load(Ordering::Relaxed);
         let errors_before = errors();
@@ -313,7 +314,8 @@ impl VolumeCore {
         }
     }
 
-    /// Follows a change of what an inode has in memory, of its owner, or of its tree. Before who waits is woken.
+    /// Follows a change of an inode's bytes in memory, of its owner, or of its tree. Called before waiting tasks are
+    /// woken.
     pub(crate) fn sync_pending(&self, state: &mut State) {
         let reserved = state.reserved.as_ref();
         let left = reserved.map_or(0, |reserved| {
@@ -324,13 +326,13 @@ impl VolumeCore {
         if state.charged.is_none() && !self.quotas.has_limits() {
             return;
         }
-        // What is set aside for a file is pending until the file has it.
+        // A reservation is pending until the file has its bytes.
         let bytes = (state.dirty.len_bytes() + state.flying_bytes()).max(left);
         let domains = match self.quotas.has_limits() && bytes > 0 {
             true => Some(self.quotas.domains_of(owner_of(&state.record))),
             false => None,
         };
-        // The new ones first: nothing is let in meanwhile for want of them.
+        // Adds to the new domains first: so at no moment do the bytes count nowhere.
         if let Some(domains) = &domains {
             add_pending(domains, bytes as i64);
             add_fresh(domains, fresh_bytes as i64);
@@ -352,7 +354,7 @@ impl VolumeCore {
             .map(|domains| Box::new(charged(domains)));
     }
 
-    /// Counts for the volume what comes on top of what is stored. A clone in its store is another volume.
+    /// Counts bytes that do not replace stored ones for the volume. A clone in its store is another volume.
     fn count_fresh(&self, state: &mut State, fresh_bytes: u64) {
         let now = match is_branch(state.record.tree) {
             true => 0,
@@ -374,7 +376,7 @@ fn of_pending(bytes: u64) -> More {
     }
 }
 
-/// Counts one that waits near a limit, so that the flusher hurries.
+/// Counts a writer that waits near a limit, so that the flusher hurries.
 struct NearLimit<'a>(&'a VolumeCore);
 
 impl<'a> NearLimit<'a> {
@@ -400,9 +402,9 @@ mod tests {
 
     struct Case {
         name: &'static str,
-        /// Used before, wanted, and the second at which that is.
+        /// Usage before, requested amount, and the time in seconds.
         asks: &'static [(u64, u64, u64)],
-        /// Of these, which are let in.
+        /// Which of these requests are admitted.
         want: &'static [bool],
         since: u64,
     }

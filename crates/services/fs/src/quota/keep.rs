@@ -1,7 +1,7 @@
-//! Grace and reports: what happens around quotas while nobody asks.
+//! Grace periods and reports: the background work of quotas.
 //!
-//! Owns: since when soft limits are passed, stored so that a restart changes nothing; what is told once. Must not know:
-//! how usage is counted.
+//! Owns: since when soft limits are passed, stored so that a restart changes nothing; which events were reported.
+//! Must not know: how usage is counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use cairn_meta::{Batch, GraceRecord, Key, QuotaKey, QuotaKind, QuotaLimit, Usage
 use super::Domain;
 use crate::volume::{Fs, VolumeCore};
 
-/// How often usage is compared with soft and advisory limits.
+/// Interval of the comparison of usage with soft and advisory limits.
 const KEEP_INTERVAL: Duration = Duration::from_secs(5);
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
-/// Users and groups that one look at a default quota goes through.
+/// Users and groups that one check of a default quota visits.
 const OF_DEFAULT_MAX: usize = 100_000;
 
-/// What was told of a quota.
+/// The events of a quota that were reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuotaNotices {
     advisory: bool,
@@ -28,20 +28,20 @@ pub(crate) struct QuotaNotices {
     refusals: u64,
 }
 
-/// How many quotas of a volume stand how.
+/// The number of quotas of a volume in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaCounts {
     pub quotas: u64,
     /// Users and groups that pass a limit of a default quota count as one each.
     pub over_advisory: u64,
     pub over_soft: u64,
-    /// Nothing more fits, or it is passed.
+    /// The hard limit is reached or passed.
     pub at_hard: u64,
-    /// Writes, names and such that were refused since the volume was opened.
+    /// Refused writes, names and other changes since the volume was opened.
     pub refusals: u64,
 }
 
-/// Which limits usage passes.
+/// The limits that usage passes.
 #[derive(Clone, Copy, Debug, Default)]
 struct PassedLimits {
     advisory: bool,
@@ -81,7 +81,7 @@ impl Domain {
         )
     }
 
-    /// Follows what is used now, in case nobody wrote since.
+    /// Follows the present usage, in case there was no write since.
     fn keep_grace(&self, bytes: PassedLimits, files: PassedLimits, now_seconds: u64) {
         for (since, passed) in [(&self.bytes_since, bytes), (&self.files_since, files)] {
             let (from, to) = match passed.soft {
@@ -106,7 +106,7 @@ fn name_of(key: &QuotaKey) -> String {
 }
 
 impl Fs {
-    /// How the quotas stand, as of a few seconds ago.
+    /// The state of the quotas, a few seconds old at most.
     pub fn quota_counts(&self) -> QuotaCounts {
         let shared = &self.shared;
         if !shared.quotas.has_limits() {
@@ -152,8 +152,8 @@ impl VolumeCore {
         }
     }
 
-    /// The domains that have limits now, with what is used of each: those with a quota, and those that a default quota
-    /// has something to say about.
+    /// The domains that have limits now, with the usage of each: those with a quota, and those that a default quota
+    /// covers.
     fn watched_domains(&self) -> Vec<(Arc<Domain>, UsageRecord)> {
         let mut keys: BTreeMap<QuotaKey, ()> = BTreeMap::new();
         let mut defaults = Vec::new();
@@ -200,7 +200,7 @@ impl VolumeCore {
         domains.into_iter().zip(usages).collect()
     }
 
-    /// Compares usage with soft and advisory limits, stores since when those are passed, and tells what is new.
+    /// Compares usage with soft and advisory limits, stores since when those are passed, and reports new events.
     fn keep_quotas(&self) {
         let now = u64::try_from(self.now().seconds).unwrap_or(0);
         let mut changed = Vec::new();
@@ -228,7 +228,7 @@ impl VolumeCore {
                 batch.put(Key::grace(key), grace.encode());
             }
         }
-        // Of users and groups that no quota is about any more: another one begins anew.
+        // For users and groups without a quota any more: a later quota begins with a new grace period.
         let stale: Vec<QuotaKey> = table.graces.keys().copied().collect();
         for key in stale {
             if table.limits_of(&key).is_none() {

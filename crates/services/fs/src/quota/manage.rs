@@ -1,6 +1,6 @@
 //! Setting, removing and showing quotas.
 //!
-//! Owns: which quotas can be set, what a directory becomes when it gets one. Must not know: names of users.
+//! Owns: which quotas can be set, the change of a directory that gets its first quota. Must not know: names of users.
 
 use std::sync::atomic::Ordering;
 
@@ -15,41 +15,41 @@ use super::{Limits, VOLUME_TREE, tree_key};
 use crate::types::{FsError, VolumeSpace};
 use crate::volume::{Fs, ROOT, VolumeCore};
 
-/// Most quotas of a volume, each directory with one counted as one.
+/// Maximum number of quotas of a volume; each directory with quotas counts as one more.
 pub const QUOTA_COUNT_MAX: usize = 64 << 10;
-/// Most directories with quotas that lie in one another.
+/// Maximum number of directories with quotas that are nested in one another.
 pub const QUOTA_DEPTH_MAX: usize = 16;
 
-/// What a quota is to limit.
+/// The limits of a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
     pub bytes: QuotaLimit,
     pub files: QuotaLimit,
-    /// `bytes` are those stored, after compression and before parity.
+    /// `bytes` limits the stored bytes, after compression and before parity.
     pub is_physical: bool,
-    /// For how long soft limits may be passed.
+    /// How long usage may exceed soft limits.
     pub grace_seconds: u64,
 }
 
-/// A quota as it stands.
+/// A quota and its present state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaView {
     pub key: QuotaKey,
     pub limits: QuotaLimits,
-    /// It is that of all users, or groups, without one of their own.
+    /// It is the default quota of all users, or groups, without their own.
     pub is_default: bool,
     pub used: UsageRecord,
     pub since: GraceRecord,
-    /// What was there before the quota is still being counted.
+    /// The inodes from before the quota are still being counted.
     pub is_counting: bool,
-    /// Writes, names and such that it refused since the volume was opened.
+    /// Writes, names and other changes that it refused since the volume was opened.
     pub refusals: u64,
 }
 
 impl Fs {
-    /// Sets a quota on what is in a directory, or what a user or group has in it; the root is the volume. It holds from the
-    /// moment that this is answered; what is in the directory is counted in the background ([`QuotaView::is_counting`]).
-    /// `path` is where the directory is, for who reads it later.
+    /// Sets a quota on the contents of a directory, or on the usage of a user or group in it; the root is the volume.
+    /// The quota applies on return; the background task counts the present contents ([`QuotaView::is_counting`]).
+    /// `path` is the present path of the directory, for later readers.
     pub async fn set_quota(
         &self,
         dir: Ino,
@@ -59,7 +59,7 @@ impl Fs {
         path: &[u8],
     ) -> Result<QuotaView, FsError> {
         let shared = &self.shared;
-        // A clone has none of its own.
+        // A clone has no quotas of its own.
         if !self.branch().is_main() {
             return Err(FsError::NotSupported);
         }
@@ -81,7 +81,7 @@ impl Fs {
         self.quota(dir, kind, id).ok_or(FsError::NotFound)
     }
 
-    /// Takes a quota away; [`FsError::NotFound`] if there is none.
+    /// Removes a quota; [`FsError::NotFound`] if there is none.
     pub async fn remove_quota(&self, dir: Ino, kind: QuotaKind, id: u32) -> Result<(), FsError> {
         let shared = &self.shared;
         let _turn = shared.quotas.turn.lock().await;
@@ -91,8 +91,8 @@ impl Fs {
         Ok(())
     }
 
-    /// A quota, or what is used where there is none. `None` if the directory, or the user there, was never anybody's
-    /// quota: nobody counts that then.
+    /// A quota, or the usage where there is none. `None` if the directory never had a quota: then nothing counts its
+    /// usage.
     pub fn quota(&self, dir: Ino, kind: QuotaKind, id: u32) -> Option<QuotaView> {
         let key = key_of(dir, kind, id);
         let table = self.shared.quotas.table.read();
@@ -123,7 +123,7 @@ impl Fs {
             .collect()
     }
 
-    /// What users, or groups, have in a tree: up to `max` of them, in no order.
+    /// The usage of users, or groups, in a tree: up to `max` of them, in no particular order.
     pub fn usages_in(&self, tree: Ino, kind: QuotaKind, max: usize) -> Vec<QuotaView> {
         let tree = tree_of(tree);
         let wanted = |key: &QuotaKey| key.tree == tree && key.kind == kind;
@@ -134,7 +134,7 @@ impl Fs {
             .collect()
     }
 
-    /// Whether everything is counted where it belongs.
+    /// Whether all inodes count in their tree.
     pub fn quotas_are_settled(&self) -> bool {
         let table = self.shared.quotas.table.read();
         let mut records = table.records.values();
@@ -159,12 +159,12 @@ impl Fs {
         Ok(path.unwrap_or_else(|| noted.to_vec()))
     }
 
-    /// Entries that were looked at to count what is in directories with a quota.
+    /// Entries that were visited to count the contents of directories with a quota.
     pub fn quota_entries_counted(&self) -> u64 {
         self.shared.quotas.counted.load(Ordering::Relaxed)
     }
 
-    /// Room where an inode is: in the volume, or in the directories with quotas that it is in, whichever is least.
+    /// The room of an inode: the least of the volume's and that of the directories with quotas around it.
     pub async fn space_at(&self, ino: Ino) -> Result<VolumeSpace, FsError> {
         let mut space = self.space().await?;
         let shared = &self.shared;
@@ -195,7 +195,7 @@ impl Fs {
 }
 
 impl QuotaView {
-    /// What its limits on bytes are compared with.
+    /// The usage that its limits on bytes are compared with.
     pub fn used_bytes(&self) -> u64 {
         match self.limits.is_physical {
             true => self.used.stored_bytes,
@@ -228,7 +228,7 @@ impl VolumeCore {
             is_physical,
             grace_seconds,
         } = match table.records.get(&key) {
-            // Those are limits of others.
+            // Those limits belong to other quotas.
             Some(record) if record.state != TreeState::Leaving => {
                 let mut limits = Limits::of(record);
                 if key == tree_key(VOLUME_TREE) && table.size_limit_bytes.is_some() {
@@ -270,7 +270,7 @@ impl VolumeCore {
         self.sync_all_pending();
     }
 
-    /// Dirty bytes of all files count in the domains that there are now.
+    /// Makes dirty bytes of all files count in the present domains.
     pub(crate) fn sync_all_pending(&self) {
         self.inodes.visit(|inode| {
             let mut state = inode.lock();
@@ -284,7 +284,7 @@ impl VolumeCore {
         });
     }
 
-    /// What a path from the root leads to, if it is a directory.
+    /// The directory at a path from the root, if there is one.
     fn dir_at(&self, path: &[u8]) -> Result<Option<Ino>, FsError> {
         let mut at = ROOT;
         for name in path
@@ -311,7 +311,7 @@ impl VolumeCore {
         path: &[u8],
     ) -> Result<((), Ticket), FsError> {
         let key = key_of(dir, kind, id);
-        // Nothing is moved into it, or out of it, while it becomes a tree.
+        // While this directory becomes a tree, no inode is moved into it, or out of it.
         let _moving = self.directory_moves.lock();
         let inode = self.inode(dir)?;
         inode.lock().require_dir()?;
@@ -373,7 +373,7 @@ impl VolumeCore {
         self.quotas.note_change(&self.meta, &mut table);
         drop(table);
         if !is_tree {
-            // Before anything is made in it that would count elsewhere.
+            // Before any new inode in it could count elsewhere.
             if state.record.tree != dir {
                 self.move_to_tree(&mut state, dir, &mut batch);
             }
@@ -402,7 +402,7 @@ impl VolumeCore {
             while at != ROOT && at != dir {
                 at = match self.inode(at) {
                     Ok(inode) => inode.lock().record.parent,
-                    // Its directory was removed.
+                    // The directory was removed.
                     Err(FsError::Stale) => ROOT,
                     Err(error) => return Err(error),
                 };
@@ -431,7 +431,7 @@ impl VolumeCore {
         Ok(((), ticket))
     }
 
-    /// A directory goes, and its quotas with it.
+    /// A directory is removed, with its quotas.
     pub(crate) fn drop_tree(&self, dir: Ino, batch: &mut Batch) {
         if !self.quotas.has_trees() {
             return;
@@ -442,14 +442,14 @@ impl VolumeCore {
         if keys.is_empty() {
             return;
         }
-        // That of the tree itself is the first.
+        // The record of the tree itself is the first.
         for key in keys.into_iter().rev() {
             self.drop_record(&mut table, key, batch);
         }
         self.quotas.note_change(&self.meta, &mut table);
     }
 
-    /// Takes a quota out of the table; a directory whose last one it was is a tree no more.
+    /// Removes a quota from the table; a directory without quotas is no longer a tree.
     pub(super) fn drop_record(&self, table: &mut super::Table, key: QuotaKey, batch: &mut Batch) {
         let is_top = key.kind == QuotaKind::Tree;
         if is_top && key.tree != VOLUME_TREE {
@@ -479,7 +479,7 @@ impl VolumeCore {
 }
 
 impl super::Table {
-    /// Whether something in a tree may count elsewhere still.
+    /// Whether some inode in a tree may still count elsewhere.
     fn is_counting(&self, tree: Ino) -> bool {
         self.tree(tree)
             .is_some_and(|record| record.state == TreeState::Counting)

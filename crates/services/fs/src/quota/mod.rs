@@ -1,10 +1,11 @@
-//! Quotas: limits on what directories, users and groups take of a volume.
+//! Quotas: limits on the usage of directories, users and groups in a volume.
 //!
-//! Owns: which quotas there are, which of them an inode counts for, in which tree a new inode counts.
-//! Must not know: how usage is stored (`meta` does), what a client is told.
+//! Owns: the list of quotas, which of them an inode counts for, in which tree a new inode counts. Must not know: how
+//! usage is stored (`meta` does), the replies to clients.
 //!
-//! A tree is what lies below a directory with a quota. An inode says in which tree it counts: new ones in that of their
-//! directory. Trees lie in one another, and all in the volume, which is tree 0. How it is counted: docs/design/quotas.md.
+//! A tree is the contents of a directory with a quota. An inode records the tree in which it counts: a new one takes
+//! that of its directory. Trees are nested, and all are in the volume, which is tree 0. For counting see
+//! docs/design/quotas.md.
 
 mod check;
 mod keep;
@@ -28,17 +29,17 @@ pub(crate) use check::{Charged, Room};
 pub use keep::QuotaCounts;
 pub use manage::{QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaLimits, QuotaView};
 
-/// The tree of all that is in no directory with a quota.
+/// The tree of all inodes that are in no directory with a quota.
 pub(crate) const VOLUME_TREE: Ino = Ino(0);
-/// Lists of domains that are remembered, one for each user and group in a tree.
+/// Cached lists of domains, one for each user and group in a tree.
 const OWNERS_MAX: usize = 16 << 10;
 
-/// Whether a tree is that of a clone, which lies in no other and has no quotas in it.
+/// Whether a tree is that of a clone, which is not nested and has no quotas in it.
 fn is_branch(tree: Ino) -> bool {
     !tree.branch().is_main()
 }
 
-/// Who is charged for an inode.
+/// The owner that is charged for an inode.
 pub(crate) fn owner_of(record: &InodeRecord) -> Owner {
     Owner {
         tree: record.tree,
@@ -47,7 +48,7 @@ pub(crate) fn owner_of(record: &InodeRecord) -> Owner {
     }
 }
 
-/// What an inode that the metadata has is charged with.
+/// The usage that a stored inode is charged with.
 pub(crate) fn usage_of(record: &InodeRecord) -> UsageDelta {
     UsageDelta {
         inodes: 1,
@@ -56,7 +57,7 @@ pub(crate) fn usage_of(record: &InodeRecord) -> UsageDelta {
     }
 }
 
-/// What a quota limits, and how.
+/// The limits of a quota, and their unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub bytes: QuotaLimit,
@@ -80,24 +81,24 @@ impl Limits {
     }
 }
 
-/// All that one quota is about, and what is going on there.
+/// The scope of one quota, with its present state.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub key: QuotaKey,
     limits: RwLock<Limits>,
-    /// Bytes in memory, or let in, that may come to use more.
+    /// Bytes in memory, or admitted, that may add to the usage.
     pending_bytes: AtomicI64,
-    /// Of the pending bytes: what is set aside for files, which no flush makes less.
+    /// The part of the pending bytes that is reserved for files, which no flush reduces.
     reserved_bytes: AtomicI64,
-    /// Bytes in memory that will be used beside what is: what is known to replace others is not among them.
+    /// Bytes in memory that will add to the usage: without those that are known to replace others.
     fresh_bytes: AtomicI64,
     /// When soft limits were passed, in seconds since 1970; 0: they are not.
     bytes_since: AtomicU64,
     files_since: AtomicU64,
-    /// Of who waits near the limit; nobody adds dirty bytes meanwhile.
+    /// Held by a writer that waits near the limit; no other writer adds dirty bytes meanwhile.
     near: Semaphore,
     refusals: AtomicU64,
-    /// What was told of it: each thing once, until it is over.
+    /// The reported events: each is reported once, until it is over.
     told: Mutex<keep::QuotaNotices>,
 }
 
@@ -125,7 +126,7 @@ impl Domain {
         self.pending_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// What comes beside what is used when all that is in memory is stored.
+    /// The usage that is added when all bytes in memory are stored.
     pub fn fresh_bytes(&self) -> u64 {
         self.fresh_bytes.load(Ordering::Relaxed).max(0) as u64
     }
@@ -155,7 +156,7 @@ impl Domain {
     }
 }
 
-/// Domains that somebody counts for, from the tree to the volume.
+/// The domains that an owner counts for, from the tree to the volume.
 pub(crate) type Domains = Arc<[Arc<Domain>]>;
 
 #[derive(Default)]
@@ -163,7 +164,7 @@ struct Table {
     records: BTreeMap<QuotaKey, QuotaRecord>,
     /// As they are stored.
     graces: BTreeMap<QuotaKey, GraceRecord>,
-    /// The volume's hard limit on bytes, which its settings have.
+    /// The volume's hard limit on bytes, from its settings.
     size_limit_bytes: Option<u64>,
     domains: FxHashMap<QuotaKey, Arc<Domain>>,
     owners: FxHashMap<Owner, Domains>,
@@ -171,22 +172,22 @@ struct Table {
 
 /// The quotas of a volume.
 pub(crate) struct Quotas {
-    /// Some quota limits or reports something.
+    /// Whether any quota limits or reports something.
     has_limits: AtomicBool,
-    /// There are trees beside the volume.
+    /// Whether there are trees beside the volume.
     has_trees: AtomicBool,
-    /// The inodes of some tree are being found.
+    /// Whether the inodes of some tree are being counted.
     is_counting: AtomicBool,
     table: RwLock<Table>,
     /// Directories that moved while a tree was being counted; under the lock of moves of directories.
     moved: Mutex<Vec<Ino>>,
-    /// One change of quotas at a time.
+    /// Held by one change of quotas at a time.
     turn: tokio::sync::Mutex<()>,
-    /// How many wait near a limit.
+    /// The number of writers that wait near a limit.
     near_count: AtomicUsize,
     keep_wake: Notify,
     trees_wake: Notify,
-    /// Entries that counting looked at, since the volume was opened.
+    /// Entries that counting visited, since the volume was opened.
     counted: AtomicU64,
 }
 
@@ -195,7 +196,7 @@ impl Table {
         self.records.get(&tree_key(tree))
     }
 
-    /// A tree that has a quota, the volume included.
+    /// Whether a tree has a quota; the volume counts as one.
     fn is_live(&self, tree: Ino) -> bool {
         tree == VOLUME_TREE
             || is_branch(tree)
@@ -204,9 +205,9 @@ impl Table {
                 .is_some_and(|record| record.state != TreeState::Leaving)
     }
 
-    /// Where inodes belong that say so: not in a tree that they are leaving.
+    /// The tree in which inodes count that record `tree`: a tree that still exists.
     fn resolve(&self, mut tree: Ino) -> Ino {
-        // No chain is longer than there are quotas, whatever is stored.
+        // No chain is longer than the number of quotas, whatever is stored.
         for _ in 0..=self.records.len() {
             match self.tree(tree) {
                 _ if self.is_live(tree) => return tree,
@@ -228,7 +229,7 @@ impl Table {
         trees
     }
 
-    /// The tree around each.
+    /// The tree around each tree.
     fn parents(&self) -> FxHashMap<Ino, Ino> {
         let trees = self.records.iter();
         let trees = trees
@@ -237,14 +238,14 @@ impl Table {
         trees.collect()
     }
 
-    /// What limits a tree, or a user or group there: its own quota, else the default one.
+    /// The limits of a tree, or of a user or group there: its own quota, otherwise the default one.
     fn limits_of(&self, key: &QuotaKey) -> Limits {
         let default = match key.kind {
             QuotaKind::User => Some(QuotaKind::DefaultUser),
             QuotaKind::Group => Some(QuotaKind::DefaultGroup),
             QuotaKind::Tree | QuotaKind::DefaultUser | QuotaKind::DefaultGroup => None,
         };
-        // Root is nobody's default, as elsewhere.
+        // Default quotas do not apply to root, as on other systems.
         let default = default.filter(|_| key.id != 0).map(|kind| QuotaKey {
             kind,
             id: 0,
@@ -305,7 +306,7 @@ pub(crate) fn tree_key(tree: Ino) -> QuotaKey {
 }
 
 impl Quotas {
-    /// Reads those of a volume.
+    /// Loads the quotas of a volume.
     pub fn open(meta: &MetaStore, size_limit_bytes: Option<u64>) -> Result<Self, MetaError> {
         let mut table = Table {
             size_limit_bytes,
@@ -364,7 +365,7 @@ impl Quotas {
         self.trees_wake.notify_one();
     }
 
-    /// Where new inodes of a directory count.
+    /// The tree in which new inodes of a directory count.
     pub fn inherited(&self, dir: &InodeRecord) -> Ino {
         if is_branch(dir.tree) {
             return dir.tree;
@@ -375,7 +376,7 @@ impl Quotas {
         }
     }
 
-    /// The limits that inodes of an owner count for.
+    /// The domains that inodes of an owner count for.
     pub fn domains_of(&self, owner: Owner) -> Domains {
         if let Some(domains) = self.table.read().owners.get(&owner) {
             return domains.clone();
@@ -391,12 +392,12 @@ impl Quotas {
         self.is_counting.load(Ordering::Acquire)
     }
 
-    /// Whether somebody waits until dirty bytes are flushed.
+    /// Whether a writer waits until dirty bytes are flushed.
     pub fn is_near_limit(&self) -> bool {
         self.near_count.load(Ordering::Acquire) > 0
     }
 
-    /// A directory got another parent, while the lock of such moves was held.
+    /// A directory got another parent; the caller holds the lock of such moves.
     pub fn note_moved(&self, dir: Ino) {
         if self.is_counting() {
             self.moved.lock().push(dir);

@@ -1,11 +1,11 @@
-//! Which inodes count in which tree, when that changes.
+//! Moves inodes between trees when a directory gets a quota, or loses it.
 //!
-//! Owns: the tasks that find the inodes of a directory that got a quota, or lost it, while clients work; which moves and
-//! links would cross from one tree to another. Must not know: limits.
+//! Owns: the tasks that find the inodes of such a directory while clients work; the check whether a move or link
+//! would cross from one tree to another. Must not know: limits.
 //!
-//! A directory is given its tree before its entries are looked at: what is made there meanwhile has the tree already. No
-//! directory comes from another tree, and what moves between directories that were looked at and others is looked at
-//! again. After a crash it begins again; what was found is found at once then.
+//! A directory gets its tree before its entries are visited: new entries have the tree from the start. No directory
+//! comes from another tree, and an inode that moves between visited directories and others is visited again. After a
+//! crash the task begins again; inodes that it had moved are quick to pass.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,24 +24,24 @@ use crate::inode::{Inode, State};
 use crate::types::FsError;
 use crate::volume::{ROOT, VolumeCore, meta_error};
 
-/// Entries, or inodes, that are looked at before that is made durable, and others get their turn.
+/// Entries, or inodes, that are visited before that is made durable and the task yields.
 const PAGE_MAX: usize = 1024;
-/// After an error, or as long as removed inodes are not gone yet.
+/// Pause after an error, or while removed inodes still exist.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const IDLE_PAUSE: Duration = Duration::from_secs(60);
 
-/// How a task came to its end.
+/// The result of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Done,
     /// The quota was changed meanwhile, or the volume closes.
     NotWanted,
-    /// Something is left that cannot be had now.
+    /// Some inodes are left that cannot be reached now.
     Left,
 }
 
 impl VolumeCore {
-    /// Has an inode that the metadata has count in another tree. The batch has to put its record.
+    /// Moves a stored inode to another tree. The batch has to put its record.
     pub(crate) fn move_to_tree(&self, state: &mut State, tree: Ino, batch: &mut Batch) {
         let usage = usage_of(&state.record);
         let before = owner_of(&state.record);
@@ -50,7 +50,7 @@ impl VolumeCore {
         batch.charge(owner_of(&state.record), usage);
     }
 
-    /// The tree that a directory is in, whatever its inode says: that is not so yet while the tree is being counted.
+    /// The tree that a directory is in. Its inode may record another one while the tree is being counted.
     pub(crate) fn tree_around(&self, dir: Ino) -> Result<Ino, FsError> {
         let mut at = dir;
         if !dir.branch().is_main() {
@@ -71,8 +71,8 @@ impl VolumeCore {
         }
     }
 
-    /// Whether what has a name in one directory would have one in another tree in the other. While a tree is being counted
-    /// its inodes do not tell. Directories stay in their trees, so this stays true.
+    /// Whether a name in one directory and a name in the other are in different trees. While a tree is being counted,
+    /// the records of its inodes do not tell. Directories stay in their trees, so the answer stays true.
     pub(crate) fn is_other_tree(&self, dir: Ino, other: Ino) -> Result<bool, FsError> {
         match self.quotas.is_counting() {
             true => Ok(self.tree_around(dir)? != self.tree_around(other)?),
@@ -87,8 +87,8 @@ impl VolumeCore {
         }
     }
 
-    /// Refuses to move a directory into another tree: all that is in it would have to be counted elsewhere. The lock of
-    /// such moves is held.
+    /// Refuses to move a directory into another tree: all its contents would have to be counted elsewhere. The caller
+    /// holds the lock of such moves.
     pub(crate) fn require_same_tree(&self, from_dir: Ino, to_dir: Ino) -> Result<(), FsError> {
         if !self.quotas.has_trees() || self.tree_around(from_dir)? == self.tree_around(to_dir)? {
             return Ok(());
@@ -215,7 +215,7 @@ impl VolumeCore {
         }
     }
 
-    /// Has an inode count in a tree. One with a name in `place`: it may have left that since.
+    /// Makes an inode count in a tree. With `place`: checks that the inode still has that name.
     fn adopt(
         &self,
         inode: &Inode,
@@ -229,7 +229,7 @@ impl VolumeCore {
         if let Some((dir, name)) = place
             && state.record.parent != dir
         {
-            // With its lock held it gets and loses no name.
+            // While its lock is held, the directory gets and loses no name.
             let entry = self.dirent(dir, name)?;
             if entry.is_none_or(|entry| entry.ino != inode.ino) {
                 return Ok(None);
@@ -245,7 +245,7 @@ impl VolumeCore {
         Ok(Some(ticket))
     }
 
-    /// Ends the counting of a tree, unless directories moved meanwhile: those come to `dirs`.
+    /// Ends the counting of a tree, unless directories moved meanwhile: those are added to `dirs`.
     fn end_counting(&self, tree: Ino, dirs: &mut Vec<Ino>) -> Result<Option<Ticket>, FsError> {
         let _moving = self.directory_moves.lock();
         let moved = self.quotas.moved.lock().clone();
@@ -257,7 +257,7 @@ impl VolumeCore {
                 Err(error) => return Err(error),
             }
         }
-        // Those of other trees that are still to be counted are found when they are.
+        // Directories of other trees that are still to be counted are found with those trees.
         self.quotas.moved.lock().clear();
         if !found.is_empty() {
             dirs.append(&mut found);
@@ -290,7 +290,7 @@ impl VolumeCore {
         Ok(Some(ticket))
     }
 
-    /// Has all inodes of a tree count in the one around it, and forgets the tree.
+    /// Makes all inodes of a tree count in the tree around it, and drops the tree.
     async fn leave_tree(self: &Arc<Self>, tree: Ino) -> Result<End, FsError> {
         if !self.meta.is_tree_used(tree) {
             return self.forget_tree(tree);
@@ -316,7 +316,7 @@ impl VolumeCore {
                 let Some(inode) = self.inode_if_there(ino).await? else {
                     continue;
                 };
-                // It is gone soon.
+                // The inode is gone soon.
                 is_left |= inode.lock().removed;
                 let around = self.quotas.table.read().resolve(tree);
                 let adopted = self.adopt(&inode, around, None)?;
@@ -330,7 +330,7 @@ impl VolumeCore {
             }
             from = page.last().map_or(from, |(key, _)| key.successor());
         }
-        // Files without a name yet, say.
+        // For example, files without a name yet.
         if is_left || self.meta.is_tree_used(tree) {
             return Ok(End::Left);
         }
@@ -346,7 +346,7 @@ impl VolumeCore {
             return Ok(End::NotWanted);
         };
         let mut batch = Batch::new();
-        // Those that lie in it lie in the one around it now.
+        // The trees in it are in the tree around it now.
         for (key, record) in &mut table.records {
             if key.kind == tree_key(tree).kind && record.parent == tree {
                 record.parent = parent;

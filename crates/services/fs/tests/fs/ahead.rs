@@ -1,4 +1,4 @@
-//! What is read from disks that nobody asked for.
+//! Read-ahead: bytes that are read from disks before a client asks for them.
 
 use cairn_fs::*;
 use cairn_testkit::Rng;
@@ -15,7 +15,7 @@ async fn read(world: &World, ino: cairn_base::Ino, offset: u64, len: u32) -> u64
         read.parts.iter().map(|part| part.len()).sum::<usize>(),
         len as usize
     );
-    // What goes on in the background has its turn.
+    // Background tasks get their turn.
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
@@ -44,7 +44,7 @@ fn a_reader_in_order_is_read_ahead_for_and_one_at_random_is_not() {
             let bytes = read(&world, ino, mib * MIB, 4096).await;
             assert!(bytes <= 64 << 10, "{bytes} bytes at MiB {mib}");
         }
-        // From the start, and from somewhere in the middle once it is clear.
+        // Read-ahead starts at the file's start, and elsewhere once the reads are clearly sequential.
         assert!(read(&world, ino, 0, MIB as u32).await >= 4 * MIB);
         let mut bytes = 0;
         for mib in 16..20 {
@@ -52,7 +52,7 @@ fn a_reader_in_order_is_read_ahead_for_and_one_at_random_is_not() {
         }
         assert!(bytes >= 8 * MIB, "{bytes} bytes");
 
-        // Readers may go on while the volume closes, which waits for all that goes on in the background.
+        // Readers may go on while the volume closes, which waits for all background tasks.
         let world = world.restart(3).await;
         let mut closing = std::pin::pin!(world.fs.close());
         assert!(futures_util::poll!(closing.as_mut()).is_pending());
@@ -61,7 +61,8 @@ fn a_reader_in_order_is_read_ahead_for_and_one_at_random_is_not() {
     });
 }
 
-/// A file that was overwritten in small pieces, several times around, is read in order with far fewer reads than it has extents.
+/// A file that was overwritten in small pieces, several times around, is read sequentially with far fewer reads than
+/// it has extents.
 #[test]
 fn neighbours_in_small_extents_are_fetched_together() {
     const BLOCK_BYTES: usize = 4096;

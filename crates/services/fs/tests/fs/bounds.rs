@@ -1,4 +1,5 @@
-//! What one client, or one damaged file, may take: memory, a thread's time, the log, what deletions need.
+//! Limits on the memory, the thread time, the log and the space for deletions that one client, or one corrupt file,
+//! may take.
 
 use std::task::Poll;
 
@@ -21,8 +22,8 @@ async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8], how: Stability) {
     fs.write(&ROOT_USER, ino, offset, data, how).await.unwrap();
 }
 
-/// Each of these writes left one byte of the record before it, and one read of some of those bytes had all the records in
-/// memory at once: a file that ends every server that reads it.
+/// Each of these writes left one byte of the record before it. One read of some of those bytes had all the records in
+/// memory at once: such a file could crash every server that reads it.
 #[test]
 fn a_read_of_a_byte_of_each_of_many_records_is_short() {
     const COUNT: u64 = 100;
@@ -42,7 +43,7 @@ fn a_read_of_a_byte_of_each_of_many_records_is_short() {
         let read = read.unwrap();
         assert!((1..=16).contains(&read.count_bytes), "{}", read.count_bytes);
         assert!(!read.eof);
-        // What waits for its client does not keep the records.
+        // Data that waits for its client does not keep the records in memory.
         let lens: Vec<usize> = read.parts.iter().map(Bytes::len).collect();
         assert_eq!(lens, [read.count_bytes as usize]);
         assert!(read_all(&world.fs, ino).await == model);
@@ -70,7 +71,7 @@ fn a_read_across_two_whole_records_is_not_copied() {
     });
 }
 
-/// Cutting a file of very many extents kept its thread, and all who are served on it, until it was done.
+/// Cutting a file of very many extents kept its thread, and all clients served on it, waiting until it was done.
 #[test]
 fn cutting_a_file_of_very_many_extents_lets_others_run() {
     const COUNT: u64 = 40_000;
@@ -105,7 +106,7 @@ fn cutting_a_file_of_very_many_extents_lets_others_run() {
     });
 }
 
-/// Of a file with one damaged extent, what is before it could not be read any more, or written.
+/// The bytes before a corrupt extent of a file could no longer be read, or written.
 #[test]
 fn what_is_before_a_damaged_extent_is_there() {
     const LEN: u64 = 100_000;
@@ -146,8 +147,8 @@ fn what_is_before_a_damaged_extent_is_there() {
     });
 }
 
-/// A small stable write to a place whose extent is damaged stays in the log for as long as the damage: it kept all of the
-/// log since.
+/// A small stable write to a place with a corrupt extent stays in the log as long as the extent does: it kept the
+/// whole log since then.
 #[test]
 fn a_file_that_cannot_be_flushed_does_not_keep_the_log() {
     block_on(async {
@@ -159,7 +160,7 @@ fn a_file_that_cannot_be_flushed_does_not_keep_the_log() {
         let world = world.restart(48).await;
         let fs = &world.fs;
         write(fs, ino, 500, b"stable", Stability::Stable).await;
-        // It may be in memory only, and is over what is stable.
+        // This may be only in memory, and replaces stable bytes.
         write(fs, ino, 503, b"BLE", Stability::Unstable).await;
         let other = make_file(fs, "other").await;
         for round in 0..4000u64 {
@@ -213,14 +214,14 @@ fn looking_for_names_lets_others_have_their_turn() {
         assert!(turns >= COUNT / 1024, "{turns}");
         assert_eq!(paths[&inos[0]], [b"/file0".to_vec()]);
         assert_eq!(paths[&wanted].len(), NAMES_MAX);
-        // However many are asked for.
+        // The limit applies to any number of requested paths.
         let paths = fs.paths_of(&inos).await.unwrap();
         assert_eq!(paths.values().map(Vec::len).sum::<usize>(), PATHS_MAX);
         world.fs.close().await.unwrap();
     });
 }
 
-/// Every look at how much garbage there is walked all segments, every two seconds.
+/// Every survey of the garbage walked all segments, every two seconds.
 #[test]
 fn segments_are_looked_at_one_by_one_only_when_there_is_too_much_garbage() {
     block_on(async {

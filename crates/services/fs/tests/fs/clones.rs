@@ -1,4 +1,4 @@
-//! Clones of volumes: what the model's small files do not reach, and what is refused.
+//! Clones of volumes: cases beyond the model's small files, and refusals.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -33,7 +33,7 @@ async fn find(fs: &FsView, dir: cairn_base::Ino, name: &[u8]) -> cairn_base::Ino
     fs.lookup(&ROOT_USER, dir, name).await.unwrap().0.ino
 }
 
-/// A file of many extents, and a directory of many names.
+/// Makes a file of many extents, and a directory of many names.
 async fn fill(fs: &Fs) {
     let file = make(fs, ROOT_INO, b"pieces").await;
     for piece in 0..PIECES {
@@ -70,7 +70,7 @@ async fn names_of(fs: &FsView, dir: cairn_base::Ino) -> Vec<Vec<u8>> {
     }
 }
 
-/// Polls so often, and then leaves it.
+/// Polls a future so often, and then drops it.
 async fn for_a_while<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
     let mut future = pin!(future);
     let mut count = 0;
@@ -87,8 +87,8 @@ async fn for_a_while<T>(future: impl Future<Output = T>, polls: usize) -> Option
     .await
 }
 
-/// What takes several steps to take over is whole for everybody at each of them, also after a crash there; and what was taken
-/// over in part goes with the clone.
+/// A large inode is taken over in several steps. At each of them every reader sees it complete, also after a crash
+/// there. A partly taken over inode goes with the clone.
 #[test]
 fn what_is_large_is_taken_over_in_steps() {
     block_on(async {
@@ -112,7 +112,7 @@ fn what_is_large_is_taken_over_in_steps() {
                 world = world.crash(90 + round as u64, mode).await;
             }
             let fs = world.fs.open_clone(CLONE, "clone").unwrap();
-            // What was not answered may be there or not; all else is.
+            // An unacknowledged change may be there or not; everything else is.
             let mut changed = want.clone();
             changed[10..17].copy_from_slice(&data);
             let found = read_all(&fs, file).await;
@@ -181,7 +181,7 @@ fn all_attributes_of_a_file_are_taken_over() {
     });
 }
 
-/// Files that were removed just before are none of the clone's.
+/// A clone does not count files that were removed just before.
 #[test]
 fn a_clone_counts_no_file_without_a_name() {
     block_on(async {
@@ -217,7 +217,7 @@ fn what_a_clone_has_not_is_refused() {
         let taken = take_snapshots(&[fs, &clone], b"both", b"").await;
         let same: SnapshotFailure = SnapshotError::SameStore.into();
         assert_eq!(taken.unwrap_err().1, same);
-        // Of the same name: each volume has its own.
+        // With an equal name: each volume has its own snapshots.
         let own = clone.take_snapshot(b"a", b"").await.unwrap();
         assert_eq!(clone.snapshots(), std::slice::from_ref(&own));
         assert_eq!(fs.in_view(own.view()).map(drop), Err(FsError::Stale));
@@ -242,8 +242,8 @@ fn what_a_clone_has_not_is_refused() {
     });
 }
 
-/// Its clones, and theirs, see nothing of it when a volume goes, wherever a crash comes in between; and in the end there is
-/// nothing in the store, whichever is deleted last.
+/// When a volume is deleted, its clones, and theirs, see no change, wherever a crash comes in between. In the end the
+/// store is empty, whichever volume is deleted last.
 #[test]
 fn volumes_of_a_store_go_in_any_order() {
     block_on(async {
@@ -283,7 +283,7 @@ fn volumes_of_a_store_go_in_any_order() {
                     OWN => world.fs.delete_own_volume().await.unwrap(),
                     id => world.fs.delete_clone(id).await.unwrap(),
                 }
-                // Somewhere in the middle of it.
+                // At some moment in the middle.
                 let polls = [3, 30, 300][step];
                 for_a_while(world.fs.free_snapshots(), polls).await;
                 let mode = Crash::ALL[(round + step) % Crash::ALL.len()];
@@ -330,7 +330,7 @@ fn a_locked_snapshot_keeps_its_volume() {
         make(&world.fs, ROOT_INO, b"there").await;
         world.fs.lock_snapshot(b"a", false).await.unwrap();
         world.fs.delete_own_volume().await.unwrap();
-        // Again, as after a crash before it was known.
+        // Again, as after a crash before the first call returned.
         world.fs.delete_own_volume().await.unwrap();
         let stale: SnapshotFailure = FsError::Stale.into();
         let lock = world.fs.lock_snapshot(b"a", true).await;
@@ -342,7 +342,7 @@ fn a_locked_snapshot_keeps_its_volume() {
         assert!(!Fs::is_unmade(world.fs.meta()));
         let clone = world.fs.open_clone(CLONE, "clone").unwrap();
         assert!(!clone.is_deleted());
-        // What it began from is told, though its volume is deleted.
+        // A clone tells which snapshot it began from, though that volume is deleted.
         let all = world.fs.clones();
         assert_eq!((all[0].from, &all[0].snapshot.name[..]), (None, &b"a"[..]));
     });

@@ -1,4 +1,4 @@
-//! Volumes that do not write what they have already.
+//! Volumes that do not write bytes which they have already.
 
 use bytes::Bytes;
 use cairn_base::Ino;
@@ -42,7 +42,8 @@ fn shared(fs: &Fs) -> usize {
     fs.stats().deduplicated_bytes as usize
 }
 
-/// Two files with the same bytes have them once; they are copied once, each may go first, and nothing is left of them.
+/// Two files with equal bytes store them once. A collection copies them once, either file may be removed first, and
+/// nothing is left of them.
 #[test]
 fn the_same_bytes_are_there_once() {
     block_on(async {
@@ -92,7 +93,7 @@ fn the_same_bytes_are_there_once() {
     });
 }
 
-/// Also within what is written at once, in one file and in several.
+/// Also within one write, in one file and in several.
 #[test]
 fn what_comes_again_at_once_is_there_once() {
     block_on(async {
@@ -127,7 +128,7 @@ fn what_comes_again_at_once_is_there_once() {
     });
 }
 
-/// What is not whole records, or too little, is written as it comes; one other byte makes another record.
+/// Data that is not whole records, or too little, is written without a lookup; one other byte makes another record.
 #[test]
 fn only_whole_records_are_shared() {
     block_on(async {
@@ -146,7 +147,7 @@ fn only_whole_records_are_shared() {
         make(fs, b"small", &bytes[..4095]).await;
         make(fs, b"small too", &bytes[..4095]).await;
         make(fs, b"short", &bytes[..9000]).await;
-        // What is that short waits in the journal for a while.
+        // Such short data waits in the journal for a while.
         world.run_for(10).await;
         assert_eq!(shared(fs), 3 * RECORD_BYTES);
         make(fs, b"short too", &bytes[..9000]).await;
@@ -158,7 +159,7 @@ fn only_whole_records_are_shared() {
     });
 }
 
-/// What no file has any more is written anew, whatever became of it; the index may say otherwise.
+/// Bytes that no file has any more are written again, wherever they went; the index may say otherwise.
 #[test]
 fn what_is_gone_is_written_again() {
     block_on(async {
@@ -206,7 +207,7 @@ fn what_is_gone_is_written_again() {
     });
 }
 
-/// What a collection moved is found where it is now.
+/// A record that a collection moved is found at its new place.
 #[test]
 fn what_moved_is_found_again() {
     block_on(async {
@@ -215,7 +216,7 @@ fn what_moved_is_found_again() {
             let fs = &world.fs;
             let bytes = noise(11, LEN_BYTES);
             make(fs, b"first", &bytes).await;
-            // Of this one a part was overwritten.
+            // A part of this one was overwritten.
             let other = noise(12, LEN_BYTES);
             let ino = make(fs, b"other", &other).await;
             write_at(fs, ino, 100_000, b"other bytes").await;
@@ -236,7 +237,7 @@ fn what_moved_is_found_again() {
     });
 }
 
-/// Whoever shared a record has it, too, when the one who wrote it is gone.
+/// A file that shared a record keeps it when the file that wrote it is gone.
 #[test]
 fn who_shares_passes_it_on() {
     block_on(async {
@@ -258,7 +259,7 @@ fn who_shares_passes_it_on() {
     });
 }
 
-/// Files are written, removed and moved at once: whatever order that takes, the bytes are there.
+/// Files are written, removed and moved concurrently: in every order, the bytes are there.
 #[test]
 fn what_is_found_may_go_meanwhile() {
     block_on(async {
@@ -290,11 +291,11 @@ fn what_is_found_may_go_meanwhile() {
     });
 }
 
-/// Hashes that are the same are not enough where bytes are compared.
+/// Equal hashes are not enough where bytes are compared.
 #[test]
 fn verify_compares_bytes() {
     block_on(async {
-        // Of all hashes one byte is left.
+        // One byte is left of each hash.
         plant(Some(Bug::DedupeHashPrefix));
         for (dedupe, is_right) in [(Dedupe::On, false), (Dedupe::Verify, true)] {
             let world = World::deduplicating(16, 1, dedupe).await;
@@ -315,7 +316,7 @@ fn verify_compares_bytes() {
     });
 }
 
-/// Who wants more protection does not get less because others had the bytes.
+/// A file that wants more protection gets it, even if others had the bytes with less.
 #[test]
 fn what_is_protected_less_is_not_shared() {
     block_on(async {
@@ -341,7 +342,7 @@ fn what_is_protected_less_is_not_shared() {
     });
 }
 
-/// A COMMIT that was answered says that what is shared is there after a crash, and who wrote it need not be.
+/// An acknowledged COMMIT means that shared bytes are there after a crash, even if the file that wrote them is not.
 #[test]
 fn what_is_shared_survives_crashes() {
     block_on(async {

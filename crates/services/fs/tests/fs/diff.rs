@@ -1,4 +1,4 @@
-//! What changed between two snapshots, against a look at both of them from end to end.
+//! Differences between two snapshots, compared with complete walks over both of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use cairn_fs::*;
 
 use crate::world::*;
 
-/// All that a view shows.
+/// Everything that a view shows.
 #[derive(Default)]
 struct Shown {
     /// By directory and name.
@@ -97,7 +97,7 @@ fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// That what is told of two snapshots is what is different in them.
+/// Checks that the reported differences of two snapshots are the real ones.
 pub async fn check_diff(fs: &Fs, earlier: &Snapshot, later: &Snapshot) {
     let (mut changes, _) = diff_of(fs, earlier, later).await;
     let before = shown(&fs.in_view(earlier.view()).unwrap()).await;
@@ -209,7 +209,7 @@ pub async fn check_diff(fs: &Fs, earlier: &Snapshot, later: &Snapshot) {
             of(before),
             of(after)
         );
-        // A restore of the volume takes times back, and the clock stands still here: the same time may come again.
+        // A rollback of the volume sets times back, and the clock stands still here: an equal time may come again.
         let is_same = before.attr.ctime == after.attr.ctime
             && before.data == after.data
             && of(before) == of(after);
@@ -245,7 +245,7 @@ async fn snapshot(fs: &Fs, name: &str) -> Snapshot {
     fs.take_snapshot(name.as_bytes(), b"").await.unwrap()
 }
 
-/// A bit of everything; returns the snapshots before and after it, and what was told.
+/// Makes changes of all kinds; returns the snapshots before and after them, and the reported changes.
 async fn change_some(fs: &Fs, names: [&str; 2]) -> (Snapshot, Snapshot) {
     let dir = make_dir(fs, ROOT_INO, &format!("dir of {}", names[0])).await;
     let mut files = Vec::new();
@@ -313,7 +313,7 @@ fn each_kind_of_change_is_told() {
         check_diff(fs, &before, &after).await;
         let refused = fs.diff(after.generation, before.generation);
         assert_eq!(refused.map(drop).unwrap_err(), FsError::Invalid);
-        // Of a snapshot that goes meanwhile nothing is told that may not be all.
+        // A diff reports nothing incomplete of a snapshot that is deleted meanwhile.
         let mut diff = fs.diff(before.generation, after.generation).unwrap();
         assert_eq!(diff.page(1).await.unwrap().len(), 1);
         fs.delete_snapshot(b"a").await.unwrap();
@@ -321,8 +321,8 @@ fn each_kind_of_change_is_told() {
     });
 }
 
-/// What is looked at is counted: it is as much in a volume that has twenty times as many files, in the same directories and
-/// in others, and with snapshots and changes before and after.
+/// Counts the visited keys: they are as many in a volume that has twenty times as many files, in the same directories
+/// and in others, and with snapshots and changes before and after.
 #[test]
 fn the_cost_follows_the_change_and_not_the_volume() {
     block_on(async {
@@ -347,12 +347,12 @@ fn the_cost_follows_the_change_and_not_the_volume() {
                     .unwrap();
             }
         }
-        // The same changes again, in a directory beside all these.
+        // Equal changes again, in a directory beside all these.
         let (third, fourth) = change_some(fs, ["c", "d"]).await;
         let (same, many) = diff_of(fs, &third, &fourth).await;
         assert_eq!(same.len(), changes.len());
         assert!(few > 20 && many < few + few / 5, "{few} and {many} keys");
-        // What came later costs nothing, either.
+        // Later changes cost nothing, either.
         let (again, later) = diff_of(fs, &before, &after).await;
         assert_eq!(again.len(), changes.len());
         assert!(later < few + few / 5, "{few} and {later} keys");

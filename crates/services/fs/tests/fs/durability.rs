@@ -1,4 +1,4 @@
-//! What was answered is there after a crash: the smallest cases of bugs that the simulator found.
+//! Acknowledged changes survive a crash: the smallest cases of bugs that the simulator found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,8 @@ use tokio::sync::Semaphore;
 
 use crate::world::*;
 
-/// The COMMIT put the bytes into the journal with the change time of the record that `set_attr` had
-/// stored since, so that the replay took the record's size, of before the write, for the later one.
+/// The COMMIT put the bytes into the journal with the change time of the record that `set_attr` had stored since. So
+/// the replay took the record's size, from before the write, for the later one.
 #[test]
 fn a_commit_after_a_change_of_mode_keeps_the_size() {
     block_on(async {
@@ -45,8 +45,8 @@ fn a_commit_after_a_change_of_mode_keeps_the_size() {
     });
 }
 
-/// The COMMIT put more into the journal than a batch may have. That was refused, the bytes counted as stable all the same, and
-/// the next COMMIT was answered.
+/// The COMMIT put more into the journal than a batch may have. The log refused it, the bytes counted as stable all
+/// the same, and the next COMMIT was acknowledged.
 #[test]
 fn a_commit_that_no_batch_takes_is_done_all_the_same() {
     for encrypted in 0..2 {
@@ -90,9 +90,9 @@ async fn let_others_run() {
     }
 }
 
-/// Two COMMITs waited for one flight, which kept back the bytes of a later write. When it had landed
-/// the first of them took those bytes on a flight, and the second, which found none left in the dirty
-/// map, answered before that had landed.
+/// Two COMMITs waited for one flight, which kept back the bytes of a later write. When it had landed, the first of
+/// them took those bytes on a flight. The second found none left in the dirty map, and replied before that flight had
+/// landed.
 #[test]
 fn a_commit_waits_for_flights_that_others_start() {
     block_on(async {
@@ -133,8 +133,8 @@ fn a_commit_waits_for_flights_that_others_start() {
     });
 }
 
-/// A write that was on its way to nobody's flight yet replaced the bytes that a COMMIT waited for; the
-/// COMMIT found them gone and answered, and a crash took both.
+/// A write that was in no flight yet replaced the bytes that a COMMIT waited for. The COMMIT found them gone and
+/// replied, and a crash took both.
 #[test]
 fn a_commit_waits_for_what_replaces_its_bytes() {
     block_on(async {
@@ -170,7 +170,7 @@ fn a_commit_waits_for_what_replaces_its_bytes() {
     });
 }
 
-/// Nothing reaches the log while this is there.
+/// While this exists, nothing reaches the log.
 struct LogStands;
 
 impl Pace for LogStands {
@@ -181,8 +181,7 @@ impl Pace for LogStands {
     }
 }
 
-/// A segment without live records, if one believes what the log does not have yet, holds what a crash brings
-/// back.
+/// A segment may have no live records only by changes that the log does not have yet: a crash brings its records back.
 #[test]
 fn what_is_dead_stays_until_that_is_durable() {
     block_on(async {
@@ -209,7 +208,7 @@ fn what_is_dead_stays_until_that_is_durable() {
         let commit = tokio::spawn(async move { fs.commit(&ROOT_USER, ino, 0, 0).await });
         world.run_for(10).await;
         assert!(!commit.is_finished());
-        // The collector saw that it is dead: of the old one and the new one, the metadata knows one.
+        // The collector saw that it is dead: of the old and the new segment, the metadata knows one.
         assert_eq!(known(&world), 1);
         assert_eq!(world.segments.segments(VOLUME).len(), 2);
         let world = world.crash(10, Crash::KeepUnsynced).await;
@@ -256,8 +255,8 @@ fn what_could_not_land_is_flushed_again() {
     });
 }
 
-/// What was to be tried again was tried with all that is between its first byte and its last: of a file of this size that
-/// is without end, and of a large one as much memory as it takes.
+/// A repeated attempt covered everything between its first byte and its last: for a file of this size that takes for
+/// ever, and for a large one very much memory.
 #[test]
 fn what_is_far_apart_is_tried_again_without_what_is_between() {
     const FAR: u64 = 1 << 60;
@@ -284,7 +283,7 @@ fn what_is_far_apart_is_tried_again_without_what_is_between() {
     });
 }
 
-/// What a scrub had found was forgotten when the volume was closed meanwhile, to be opened on other disks.
+/// The findings of a scrub were lost when the volume was closed meanwhile, to be opened on other disks.
 #[test]
 fn writing_anew_is_not_done_when_the_volume_closes() {
     block_on(async {
@@ -298,7 +297,7 @@ fn writing_anew_is_not_done_when_the_volume_closes() {
         let found: Vec<_> = world.fs.meta().segments().into_iter().collect();
         let found: Vec<_> = found.into_iter().map(|(id, _)| id).collect();
         assert!(!found.is_empty());
-        // Enough to look at segments, and not to write one anew.
+        // Enough for surveys, and too little to rewrite a segment.
         let pace = cairn_segment::Pace::new(world.env.clock.clone(), 100_000);
         let closing = async {
             world.run_for(1).await;
@@ -335,7 +334,7 @@ fn a_commit_waits_for_what_replaced_the_bytes_of_a_failed_flush() {
         write(fs, ino, 50_000, pattern(200_000, 3)).await.unwrap();
         let waiting = commit();
         let_others_run().await;
-        // The first lands; what it held back is flushed now, and that fails.
+        // The first lands; the bytes that it held back are flushed now, and that fails.
         gate.add_permits(2);
         let_others_run().await;
         world.disks[0].inject(FaultRule {
@@ -360,7 +359,7 @@ fn a_commit_waits_for_what_replaced_the_bytes_of_a_failed_flush() {
     });
 }
 
-/// Holds the first sync of a shard from when it is armed on.
+/// Holds the first sync of a shard after it is armed.
 struct HoldsOne {
     is_armed: AtomicBool,
     gate: Arc<Semaphore>,
@@ -377,11 +376,11 @@ impl Pace for HoldsOne {
     }
 }
 
-/// The collector of a volume that was left behind came back from a disk that had kept it, and deleted the segments
-/// of the volume that was opened in its place: its metadata did not know them.
+/// The collector of an abandoned volume came back from a disk that had kept it waiting. It deleted the segments of
+/// the volume that was opened in its place, because its metadata did not know them.
 #[test]
 fn a_volume_that_was_left_behind_deletes_nothing() {
-    // In one of these its last round is one that looks for segments that nothing refers to.
+    // In one of these cases its last round is one that looks for unreferenced segments.
     for seal_idle in 1..=8 {
         block_on(async {
             let gc = GcSettings {
@@ -404,7 +403,8 @@ fn a_volume_that_was_left_behind_deletes_nothing() {
             world.run_for(20).await;
             assert!(!holds.is_armed.load(Ordering::Acquire), "it seals");
             world.fs.abandon();
-            // The disk does not promise to refuse the old volume while it is busy for it, and is done without.
+            // The disk does not promise to refuse the old volume while it is busy with it, so the new volume goes on
+            // without the disk.
             let (fs, ()) = join(world.open_again(), world.run_for(2)).await;
             gate.add_permits(1);
             world.run_for(3).await;
@@ -423,8 +423,7 @@ fn a_volume_that_was_left_behind_deletes_nothing() {
     }
 }
 
-/// A COMMIT told its client of a change that another client had made meanwhile as if it were its own: the client
-/// kept what it had cached.
+/// A COMMIT reported a change that another client had made meanwhile as its own client's: that client kept its cache.
 #[test]
 fn a_commit_does_not_take_the_changes_of_others_for_its_own() {
     block_on(async {
@@ -447,7 +446,7 @@ fn a_commit_does_not_take_the_changes_of_others_for_its_own() {
     });
 }
 
-/// Writers that waited for memory when the volume was left behind waited for ever.
+/// Writers that waited for memory when the volume was abandoned waited for ever.
 #[test]
 fn who_waits_for_memory_is_sent_away_when_the_volume_ends() {
     block_on(async {
@@ -478,7 +477,7 @@ fn who_waits_for_memory_is_sent_away_when_the_volume_ends() {
     });
 }
 
-/// What was refused stayed changed in memory, and others saw it until the volume was opened again.
+/// A refused change stayed in memory, and other clients saw it until the volume was opened again.
 #[test]
 fn nothing_is_changed_while_the_volume_closes() {
     block_on(async {
@@ -525,7 +524,7 @@ fn nothing_is_changed_while_the_volume_closes() {
     });
 }
 
-/// Each waited for the log by itself: where a sync takes long, those who remove files were ahead by ever more.
+/// Each waited for the log by itself: where a sync takes long, clients that remove files got ever further ahead.
 #[test]
 fn removed_files_are_deleted_many_at_a_time() {
     const COUNT: u64 = 40;
@@ -538,7 +537,7 @@ fn removed_files_are_deleted_many_at_a_time() {
             write(fs, ino, 0, pattern(5000, 1)).await.unwrap();
             fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
         }
-        // Out of the log, to segments: else there is nothing to delete later.
+        // Out of the log, to segments: otherwise there is nothing to delete later.
         world.run_for(70).await;
         let before = fs.meta().stats().syncs;
         let removals = names
@@ -554,7 +553,7 @@ fn removed_files_are_deleted_many_at_a_time() {
     });
 }
 
-/// The deletion of each removed file had a group of the log for itself, which the next removal waited for.
+/// The deletion of each removed file had its own group of the log, which the next removal waited for.
 #[test]
 fn who_removes_one_file_after_the_other_waits_for_no_deletion() {
     const COUNT: u64 = 40;
@@ -582,8 +581,8 @@ fn who_removes_one_file_after_the_other_waits_for_no_deletion() {
     });
 }
 
-/// Bytes on their way to segments counted as used nowhere: a file with all its data showed no blocks, which
-/// `tar --sparse` takes for one hole that it need not read.
+/// Bytes in flights counted as used nowhere: a file with all its data in flights showed no blocks, which `tar
+/// --sparse` takes for one hole that it need not read.
 #[test]
 fn bytes_on_their_way_to_segments_count_as_used() {
     const LEN: u32 = 1 << 20;
@@ -604,7 +603,7 @@ fn bytes_on_their_way_to_segments_count_as_used() {
             (attr.size_bytes, attr.used_bytes)
         };
         assert_eq!(sizes().await, (4 << 20, 4 << 20));
-        // What is cut off meanwhile will never be used.
+        // Bytes that are cut off meanwhile will never be used.
         let set = SetAttr {
             size_bytes: Some(5000),
             ..SetAttr::default()
@@ -622,9 +621,9 @@ fn bytes_on_their_way_to_segments_count_as_used() {
     });
 }
 
-/// No segment can be written.
+/// Makes every write of a segment fail.
 fn refuse_shards(world: &World) {
-    // Where shards are, and the files that new ones are made of.
+    // The folders of shards, and of the files that new shards are made of.
     for folder in ["shards/", "free/"] {
         world.disks[0].inject(FaultRule {
             kind: Some(OpKind::Write),
@@ -647,8 +646,8 @@ async fn require_few_tries(world: &World) {
     assert!((2..=SECONDS).contains(&errors), "{errors}");
 }
 
-/// The pause after a flush that failed was forgotten at once, so that where memory ran high the next try came with
-/// the next look of the flusher.
+/// The pause after a failed flush was forgotten at once. So where memory ran high, the next attempt came with the
+/// next round of the flusher.
 #[test]
 fn a_flush_that_fails_is_tried_once_a_second() {
     block_on(async {
@@ -661,7 +660,7 @@ fn a_flush_that_fails_is_tried_once_a_second() {
     });
 }
 
-/// Else whoever is told that there is no space deletes files, in vain.
+/// Otherwise a user that is told that there is no space deletes files, in vain.
 #[test]
 fn a_pool_of_which_no_disk_works_is_not_full() {
     block_on(async {
@@ -676,14 +675,14 @@ fn a_pool_of_which_no_disk_works_is_not_full() {
             fault: Fault::Io,
         });
         write(fs, ino, 0, pattern(700_000, 1)).await.unwrap();
-        // Each try ends with an error, until the disk is not used any more.
+        // Each attempt ends with an error, until the disk is not used any more.
         world.run_for(60).await;
         let refused = write(fs, ino, 1 << 20, pattern(700_000, 1)).await;
         assert!(matches!(refused, Err(FsError::Io(_))), "{refused:?}");
     });
 }
 
-/// As often when folding would let go of the log, which is long.
+/// As often when folding would release the log, which is long.
 #[test]
 fn a_fold_that_fails_is_tried_once_a_second() {
     block_on(async {
@@ -700,8 +699,8 @@ fn a_fold_that_fails_is_tried_once_a_second() {
     });
 }
 
-/// A volume that moves is left behind once all that was written is durable: also what was on its way to the disks by then, and
-/// what was written over that.
+/// A volume that moves is abandoned once all writes are durable: also those in flights at that time, and those that
+/// replaced them.
 #[test]
 fn what_is_on_its_way_when_writing_ends_is_not_left_behind() {
     for overwrites in [false, true] {
@@ -712,7 +711,7 @@ fn what_is_on_its_way_when_writing_ends_is_not_left_behind() {
             world.disks[0].pace_with(Arc::new(SyncGate(gate.clone())));
             let mut want = pattern(300_000, 1);
             write(&world.fs, ino, 0, want.clone()).await.unwrap();
-            // Long enough to be flushed for its age.
+            // Long enough for a flush by age.
             world.run_for(5).await;
             if overwrites {
                 let over = pattern(100_000, 2);

@@ -1,4 +1,4 @@
-//! Encrypted volumes. That they behave as others do is shown by all other tests: every second seed makes one.
+//! Encrypted volumes. All other tests show that they behave like plain ones: every second seed makes one.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 
 use crate::world::*;
 
-/// Bytes that do not compress, and that are nowhere twice.
+/// Bytes that do not compress, and that never repeat.
 struct Noise(u64);
 
 impl Noise {
@@ -32,7 +32,7 @@ impl Noise {
     }
 }
 
-/// What was written: so many bytes from some places of it.
+/// The written data: so many bytes from some places of it.
 #[derive(Default)]
 struct Needles(FxHashSet<u64>);
 
@@ -43,7 +43,7 @@ impl Needles {
         self.0.extend(places.map(word));
     }
 
-    /// How many of them are in any file of any disk.
+    /// The number of them in all files of all disks.
     fn found(&self, world: &World) -> usize {
         let mut found = FxHashSet::default();
         for disk in &world.disks {
@@ -86,8 +86,8 @@ async fn write(world: &World, ino: Ino, offset: u64, bytes: &[u8], stability: St
     written.await.unwrap();
 }
 
-/// Every way on which bytes of files get to a disk; what was written stays readable. Returns how many of some pieces of it
-/// were on the disks at all, looked at after each step.
+/// Sends bytes of files to a disk on every way that exists, and checks that they stay readable. Returns how many of
+/// some pieces of them were on the disks, looked for after each step.
 async fn on_the_disks(is_encrypted: bool) -> usize {
     let mut world = World::encrypted(3, is_encrypted).await;
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
@@ -106,7 +106,7 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
         content.extend(bytes);
     }
     contents.push((ino, content));
-    // A file that gets its name when it is whole: with it in the journal.
+    // A file that gets its name when it is complete, with the name in the journal.
     let who = Credentials::ROOT;
     let mut unnamed = world.fs.make_unnamed(&who).unwrap();
     let bytes = noise.take(9000);
@@ -114,7 +114,7 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
     unnamed.append(bytes.clone().into()).await.unwrap();
     let placed = unnamed.place(&who, &placing(b"placed")).await.unwrap();
     contents.push((placed.ino, bytes));
-    // Values of extended attributes, of a file that is there and of one that is put whole.
+    // Values of extended attributes, of an existing file and of one that is put as a whole.
     let mut attributes: Vec<(Ino, &[u8], Vec<u8>)> = Vec::new();
     for name in [&b"user.one"[..], b"user.two"] {
         for len in [30, 700] {
@@ -150,7 +150,7 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
         let ino = create(&world, name).await;
         let bytes = match is_text {
             false => noise.take(len),
-            // Compressed, the beginning of each is as it was.
+            // Compressed, the beginning of each stays readable.
             true => {
                 let texts = (0..len / 2000).map(|_| noise.take(40).repeat(50));
                 texts.flatten().collect()
@@ -163,7 +163,7 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
     }
     found += needles.found(&world);
 
-    // A snapshot, overwritten and cut files, and what moves records.
+    // A snapshot, overwritten and cut files, and moves of records.
     world.fs.take_snapshot(b"before", b"").await.unwrap();
     let (ino, content) = &mut contents[3];
     let bytes = noise.take(100_000);
@@ -178,14 +178,14 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
     world.fs.rewrite_segments(&segments, &pace).await.unwrap();
     found += needles.found(&world);
 
-    // Bytes that are shared.
+    // Shared bytes.
     let mut unnamed = world.fs.make_unnamed(&who).unwrap();
     let source = world.fs.in_view(View::Live).unwrap();
     unnamed.share(&source, ino, 500..200_000).await.unwrap();
     let placed = unnamed.place(&who, &placing(b"shared")).await.unwrap();
     contents.push((placed.ino, contents[3].1[500..200_000].to_vec()));
 
-    // More in the journal, and starts that carry it on.
+    // More data in the journal, and starts that carry it on.
     let ino = contents[0].0;
     for at in 0..8 {
         let bytes = noise.take(1000);
@@ -213,13 +213,13 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
 fn nothing_that_was_written_is_on_the_disks_of_an_encrypted_volume() {
     block_on(async {
         assert_eq!(on_the_disks(true).await, 0);
-        // The same search finds it where it is.
+        // On a plain volume, this search finds the bytes.
         let found = on_the_disks(false).await;
         assert!(found > 10_000, "{found}");
     });
 }
 
-/// Whoever opens it with no key, or another one, gets an error that says so, and nothing is lost by that.
+/// An opening without the key, or with another one, gets an error that says so, and loses nothing.
 #[test]
 fn an_encrypted_volume_is_refused_without_its_key() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! Listing and changing directories while others change them.
+//! Listing and changing directories while other clients change them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ async fn make_file(fs: &Fs, name: &str) -> Ino {
     made.unwrap().attr.ino
 }
 
-/// Each entry that was renamed came again at the end, so that who renamed all that he read read for ever.
+/// Each renamed entry came again at the end, so a client that renamed all listed entries went on for ever.
 #[test]
 fn who_renames_what_is_listed_comes_to_the_end() {
     const COUNT: usize = 100;
@@ -54,7 +54,7 @@ fn who_renames_what_is_listed_comes_to_the_end() {
     });
 }
 
-/// It would hide the snapshots of its directory.
+/// Such an entry would hide the snapshots of its directory.
 #[test]
 fn nothing_gets_the_name_of_the_snapshots() {
     block_on(async {
@@ -103,8 +103,7 @@ fn nothing_gets_the_name_of_the_snapshots() {
     });
 }
 
-/// Who listed a directory with attributes while a file was made in it put the inode into the table first, and the
-/// maker panicked.
+/// A listing with attributes during the making of a file put the inode into the table first, and the maker panicked.
 #[test]
 fn a_directory_is_listed_while_files_are_made() {
     const COUNT: usize = 5000;
@@ -121,7 +120,7 @@ fn a_directory_is_listed_while_files_are_made() {
             async move {
                 let (mut cookie, mut count) = (0, 0);
                 loop {
-                    // Nothing else here gives way: what was woken on this thread would wait for ever.
+                    // Nothing else here yields: a task that was woken on this thread would wait for ever.
                     tokio::task::yield_now().await;
                     let is_last = has_ended.load(Ordering::Acquire);
                     let page = fs.read_dir(&ROOT_USER, ROOT_INO, cookie, 100, true).await;
@@ -147,7 +146,8 @@ fn a_directory_is_listed_while_files_are_made() {
     });
 }
 
-/// A removal looks its name up before it has the locks: others may put another file there meanwhile, and the one that was found is gone then.
+/// A removal looks its name up before it has the locks: others may put another file there meanwhile, and the found
+/// one is gone then.
 #[test]
 fn a_name_that_others_change_is_removed_with_the_file_that_it_names() {
     const ROUNDS: usize = 1000;
@@ -191,13 +191,13 @@ fn a_name_that_others_change_is_removed_with_the_file_that_it_names() {
         let named: BTreeSet<Ino> = page.unwrap().entries.iter().map(|it| it.ino).collect();
         let (from, to) = Key::inodes();
         let stored = fs.meta().live().scan(&from, &to, usize::MAX).unwrap();
-        // No file is left without a name, and none is gone that has one.
+        // No file is left without a name, and none with a name is gone.
         assert_eq!(stored.len(), named.len(), "{named:?}");
         recount(fs).await;
     });
 }
 
-/// Whoever asked for one entry at a time was told after "." that an empty directory has no more.
+/// A client that asked for one entry at a time was told after "." that an empty directory has no more.
 #[test]
 fn a_directory_is_listed_one_by_one() {
     block_on(async {

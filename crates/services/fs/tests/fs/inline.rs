@@ -21,7 +21,7 @@ async fn write(world: &World, ino: Ino, offset: usize, bytes: &[u8]) {
     let fs = &world.fs;
     let written = fs.write(&ROOT_USER, ino, offset as u64, data, Stability::Unstable);
     written.await.unwrap();
-    // Long enough for the flush of what is old.
+    // Long enough for a flush by age.
     world.run_for(5).await;
 }
 
@@ -79,7 +79,7 @@ fn only_tiny_files_that_may_be_plain_are_in_the_metadata() {
     }
 }
 
-/// Whatever becomes of such a file, it has its bytes, snapshots have theirs, and counters agree.
+/// After each change of such a file, it has its bytes, snapshots have theirs, and counters agree.
 #[test]
 fn files_in_the_metadata_change_as_others_do() {
     block_on(async {
@@ -90,7 +90,7 @@ fn files_in_the_metadata_change_as_others_do() {
         write(&world, ino, 0, &want).await;
         let first = fs.take_snapshot(b"first", b"").await.unwrap();
         let at_first = want.clone();
-        // The middle is overwritten: what is left of it are its own bytes, not its first ones.
+        // The middle is overwritten: the rest keeps its own bytes, not the first ones.
         write(&world, ino, 40, &[0xee; 20]).await;
         want[40..60].fill(0xee);
         let parts = [(0, 40, true), (40, 60, true), (60, 100, true)];
@@ -101,7 +101,7 @@ fn files_in_the_metadata_change_as_others_do() {
         want[10..15].fill(0);
         assert!(read_all(fs, ino).await == want);
         recount(fs).await;
-        // It grows beyond the bound, and is cut to less.
+        // The file grows beyond the limit, and is cut to less.
         let more = pattern(5000, 3);
         write(&world, ino, 100, &more).await;
         want.extend(&more);
@@ -113,7 +113,7 @@ fn files_in_the_metadata_change_as_others_do() {
         want.truncate(70);
         assert!(read_all(fs, ino).await == want);
         recount(fs).await;
-        // A part of it is in a larger file, where records are around it.
+        // A part of it is in a larger file, with records around it.
         let large = create(fs, "large").await;
         let mut around = pattern(20_000, 5);
         write(&world, large, 0, &around).await;
@@ -122,7 +122,7 @@ fn files_in_the_metadata_change_as_others_do() {
         around[9000..9060].copy_from_slice(&want[5..65]);
         assert!(read_all(fs, large).await == around);
         recount(fs).await;
-        // It goes, and the snapshot has what it was.
+        // The file is removed, and the snapshot has its former bytes.
         let removed = fs.remove(&ROOT_USER, ROOT_INO, b"file").await;
         removed.unwrap();
         world.run_for(130).await;
@@ -136,7 +136,7 @@ fn files_in_the_metadata_change_as_others_do() {
         let fs = &world.fs;
         assert!(read_all(fs, large).await == around);
         recount(fs).await;
-        // It comes back with the whole volume.
+        // A rollback of the whole volume puts it back.
         let mut world = world;
         world = world.restore(31, first.generation, None, &[]).await;
         let fs = &world.fs;
@@ -153,7 +153,7 @@ fn files_in_the_metadata_change_as_others_do() {
     });
 }
 
-/// Bytes that are not what was stored are an error, and no other file has one.
+/// Bytes that differ from the stored ones are an error, and no other file has one.
 #[test]
 fn damaged_bytes_in_the_metadata_are_not_read() {
     block_on(async {

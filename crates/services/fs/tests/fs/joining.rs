@@ -1,4 +1,4 @@
-//! Files in many small extents are written anew in few, where that costs no space and takes nothing from anybody.
+//! Files in many small extents are rewritten in few, where that costs no space and delays no other work.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ async fn commit(fs: &Fs, ino: Ino) {
     fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
 }
 
-/// Overwrites each block of a file once, those of one flush all over it.
+/// Overwrites each block of a file once; the blocks of one flush are all over it.
 async fn overwrite(fs: &Fs, ino: Ino, bytes: &mut [u8], random: &mut Rng) {
     for number in 0..BLOCKS {
         let at = number * 1031 % BLOCKS * BLOCK_BYTES;
@@ -64,7 +64,7 @@ fn extent_count(fs: &Fs, ino: Ino) -> usize {
     count
 }
 
-/// All of a file; returns how many bytes that was.
+/// Joins all of a file; returns how many bytes were rewritten.
 async fn join(fs: &Fs, ino: Ino) -> u64 {
     let mut joined = 0;
     for at in (0..LEN_BYTES).step_by(STEP_BYTES as usize) {
@@ -86,7 +86,7 @@ fn small_extents_become_few() {
             assert_eq!(fs.stats().joined_bytes, LEN_BYTES);
             assert!(extent_count(fs, ino) <= 16, "{}", extent_count(fs, ino));
             assert!(read_all(fs, ino).await == bytes);
-            // It is the same file as before.
+            // The file is unchanged.
             let after = stored(fs, ino);
             assert_eq!(after.used_bytes, before.used_bytes);
             assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime));
@@ -101,7 +101,7 @@ fn small_extents_become_few() {
     });
 }
 
-/// Holes stay holes, also beside what is joined.
+/// Holes stay holes, also beside joined extents.
 #[test]
 fn holes_stay() {
     block_on(async {
@@ -112,7 +112,7 @@ fn holes_stay() {
         let ino = made.unwrap().attr.ino;
         let mut want = vec![0; LEN_BYTES as usize];
         let mut random = Rng::new(4);
-        // Runs of eight blocks, and as much between them that is not there; every other block of all runs at first.
+        // Runs of eight blocks, with holes of equal size between them; every other block of all runs at first.
         for number in (0..512).step_by(2).chain((1..512).step_by(2)) {
             let at = (number / 8 * 16 + number % 8) * BLOCK_BYTES;
             let block = random.bytes(BLOCK_BYTES);
@@ -147,7 +147,7 @@ fn what_a_snapshot_sees_stays_where_it_is() {
         let old = bytes.clone();
         assert_eq!(join(fs, ino).await, 0);
         assert_eq!(fs.meta().counters().history_bytes, 0);
-        // What comes after it is the file's own.
+        // Later extents belong to the file alone.
         let mut random = Rng::new(6);
         overwrite(fs, ino, &mut bytes, &mut random).await;
         let history_bytes = fs.meta().counters().history_bytes;
@@ -188,7 +188,7 @@ fn what_is_read_at_random_stays_as_it_is() {
     });
 }
 
-/// A reader in order has it done, once it has ended.
+/// A sequential reader causes the joining, once it has ended.
 #[test]
 fn a_reader_in_order_has_it_done() {
     block_on(async {
@@ -204,7 +204,7 @@ fn a_reader_in_order_has_it_done() {
             for part in part.await.unwrap().parts {
                 read.extend_from_slice(&part);
             }
-            // What goes on in the background has its turn.
+            // Background tasks get their turn.
             for _ in 0..50 {
                 tokio::task::yield_now().await;
             }
@@ -221,14 +221,14 @@ fn a_reader_in_order_has_it_done() {
     });
 }
 
-/// What clients write and cut while extents are joined is what is there afterwards.
+/// Writes and cuts of clients during the joining have their full effect.
 #[test]
 fn nothing_that_is_written_meanwhile_is_lost() {
     block_on(async {
         let world = World::new(10, 1).await;
         let fs = &world.fs;
         let (ino, mut bytes) = fragmented(fs, b"file", 10).await;
-        // What reads and writes takes its time, so that more comes between.
+        // Reads and writes take time, so that more happens in between.
         for disk in &world.disks {
             disk.yield_at_random(5, 40);
         }
@@ -237,7 +237,7 @@ fn nothing_that_is_written_meanwhile_is_lost() {
             let joining = async { join(fs, ino).await };
             let writing = async {
                 for _ in 0..6 {
-                    // More than goes to the journal, so that it comes to be extents at once.
+                    // More than goes to the journal, so that it becomes extents at once.
                     let at = random.below(LEN_BYTES - 300_000);
                     let len_bytes = 70_000 + random.below(200_000);
                     let part = random.bytes(len_bytes as usize);

@@ -1,4 +1,5 @@
-//! What files were before clients changed or removed them: what is kept of it, and that a crash leaves both or neither.
+//! Previous contents of files, kept before clients change or remove them: a crash leaves both the change and the kept
+//! content, or neither.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -84,7 +85,7 @@ async fn mkdir(fs: &Fs, parent: Ino, name: &[u8]) -> Ino {
     made.unwrap().attr.ino
 }
 
-/// All that is kept, by paths: contents, and markers as `None`.
+/// All kept contents, by paths; markers as `None`.
 async fn kept(fs: &Fs) -> Vec<(String, Option<Vec<u8>>)> {
     let hidden = fs.hidden_folder().await.unwrap().unwrap();
     let dir = fs.child(&ROOT_USER, hidden, b"kept").await.unwrap();
@@ -139,7 +140,7 @@ fn a_change_keeps_what_was_there_once_in_a_while() {
             let below = mkdir(fs, dir, b"sub").await;
             fs.keep_below(dir, Some(DURING)).await.unwrap();
             let keeper = attach(fs, 1).await;
-            // Who makes a file goes on filling it.
+            // The client that makes a file goes on filling it.
             let before = pattern(len, 1);
             let ino = put(fs, below, b"a", &before).await;
             let value = [(&b"user.a"[..], &b"value"[..])];
@@ -176,7 +177,7 @@ fn a_change_keeps_what_was_there_once_in_a_while() {
             want.sort();
             assert_eq!(kept(fs).await, want);
             recount(fs).await;
-            // No more.
+            // Keeping ends.
             fs.keep_below(dir, None).await.unwrap();
             world.clock.advance(DURING);
             write(fs, ino, 0, b"four").await;
@@ -187,7 +188,7 @@ fn a_change_keeps_what_was_there_once_in_a_while() {
     }
 }
 
-/// A SETATTR that checks the change time is not refused for what was kept before it.
+/// A SETATTR that checks the change time is not refused because of the content that was kept before it.
 #[test]
 fn a_guard_holds_for_what_the_client_saw() {
     block_on(async {
@@ -212,7 +213,7 @@ fn a_guard_holds_for_what_the_client_saw() {
     });
 }
 
-/// Nothing is changed before it is known where it goes, not even right after the volume was opened.
+/// No change is made before the place of the content is known, not even right after the volume was opened.
 #[test]
 fn a_change_waits_for_the_keeper() {
     block_on(async {
@@ -240,7 +241,7 @@ fn a_change_waits_for_the_keeper() {
         ];
         assert_eq!(kept(fs).await, want);
         drop(keeper);
-        // Without one, the client is to try again.
+        // Without a keeper, the client is to try again.
         put(fs, dir, b"b", b"other").await;
         let remove = fs.remove(&ROOT_USER, dir, b"b");
         let (removed, ()) = futures_util::future::join(remove, world.run_for(30)).await;
@@ -249,7 +250,7 @@ fn a_change_waits_for_the_keeper() {
     });
 }
 
-/// What a kernel's client does with a file that is removed while it is open.
+/// The operations of a kernel's client for a file that is removed while it is open.
 #[test]
 fn a_removal_of_an_open_file_is_one() {
     block_on(async {
@@ -276,7 +277,7 @@ fn a_removal_of_an_open_file_is_one() {
     });
 }
 
-/// Who may not change a file keeps nothing of it.
+/// A client that may not change a file keeps nothing of it.
 #[test]
 fn what_is_refused_keeps_nothing() {
     block_on(async {
@@ -313,7 +314,7 @@ fn what_is_refused_keeps_nothing() {
     });
 }
 
-/// What was removed and is brought back is a version, whatever was going on before.
+/// A removed file that is brought back is a version, whatever changes were in progress before.
 #[test]
 fn a_file_that_is_brought_back_is_not_being_changed() {
     block_on(async {
@@ -348,7 +349,7 @@ fn a_file_that_is_brought_back_is_not_being_changed() {
     });
 }
 
-/// What comes from a snapshot replaces as a rename does.
+/// A file from a snapshot replaces another as a rename does.
 #[test]
 fn a_file_that_is_put_in_its_place_keeps_what_was_there() {
     block_on(async {
@@ -418,7 +419,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct File {
     data: Vec<u8>,
     until: u64,
-    /// The name that it knows of, and in which directory it would look for another.
+    /// The name that the inode records, and the directory in which it would look for another.
     known: Option<usize>,
     is_below: bool,
 }
@@ -437,7 +438,7 @@ impl Model {
         self.kept.push((NAMES[name].1.to_owned(), Some(data)));
     }
 
-    /// The bytes of a file are to be changed.
+    /// The bytes of a file are about to change.
     fn change(&mut self, file: usize) {
         let of = &self.files[file];
         if of.until > self.now || !of.is_below {
@@ -458,7 +459,7 @@ impl Model {
         self.names.values().filter(|at| **at == file).count()
     }
 
-    /// A name goes, and what it named is kept.
+    /// A name is removed, and its file is kept.
     fn take(&mut self, name: usize) {
         let Some(file) = self.names.remove(&name) else {
             return;
@@ -602,7 +603,7 @@ async fn run(seed: u64, steps: Vec<Step>) {
                     _ => world.restart(seed).await,
                 };
                 keeper = attach(&world.fs, 2 + number as u64).await;
-                // What was going on is not known any more.
+                // The changes in progress are not known any more.
                 for file in &mut model.files {
                     file.until = 0;
                 }
@@ -636,8 +637,8 @@ proptest! {
     }
 }
 
-/// A change ends anywhere, with a crash: what it takes away is there as a file or is kept, and whole; and what is kept is not what
-/// is there, too, as the same version.
+/// A change ends anywhere, with a crash: the content that it replaces is there as a file or is kept, and complete;
+/// and it is not both, as one version.
 async fn cut_short(seed: u64, polls: usize, kind: usize, len: u32, mode: Crash) -> bool {
     let world = World::new(seed, 1).await;
     let fs = &world.fs;
@@ -719,7 +720,7 @@ fn cut_everywhere(bug: Option<Bug>) {
     }
 }
 
-/// Unstable bytes of a file that is removed are kept, whenever the crash comes.
+/// Unstable bytes of a removed file are kept, whenever the crash comes.
 fn unstable(bug: Option<Bug>) {
     for mode in Crash::ALL {
         planted::plant(bug);
@@ -752,7 +753,7 @@ fn a_crash_leaves_what_was_there_or_what_is_kept() {
     unstable(None);
 }
 
-/// Mistakes that somebody could make are found.
+/// Checks that the tests find planted bugs.
 #[test]
 fn planted_bugs_are_found() {
     let hook = std::panic::take_hook();

@@ -36,7 +36,7 @@ async fn commit(world: &World, ino: Ino) {
     world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
 }
 
-/// What replaces bytes makes nothing larger, in memory or in segments.
+/// Overwrites make nothing larger, in memory or in segments.
 #[test]
 fn a_full_volume_takes_overwrites() {
     block_on(async {
@@ -62,8 +62,8 @@ fn a_full_volume_takes_overwrites() {
     });
 }
 
-/// Dirty bytes may replace others, and those on their way count twice for a moment: who adds to them waits until it
-/// is known.
+/// Dirty bytes may replace others, and those in flights count twice for a moment: a writer that adds to them waits
+/// until the true usage is known.
 #[test]
 fn dirty_bytes_are_not_counted_as_more_than_they_come_to() {
     block_on(async {
@@ -77,9 +77,9 @@ fn dirty_bytes_are_not_counted_as_more_than_they_come_to() {
     });
 }
 
-/// After each step of a random history what is shown as used is what will be there when all is stored: bytes that replace others
-/// count once, in memory, on their way and in flights alike. After a cut or a hole it is not known of all bytes whether they
-/// replace others; then less may be shown for a while, and never more.
+/// After each step of a random history, the shown usage is the usage after all data is stored: bytes that replace
+/// others count once, in memory, on their way and in flights alike. After a cut or a hole it is unknown for some
+/// bytes whether they replace others; then the shown usage may be less for a while, and never more.
 #[test]
 fn what_is_shown_as_used_is_what_will_be_there() {
     const BLOCK_BYTES: u64 = 4096;
@@ -146,7 +146,7 @@ fn what_is_shown_as_used_is_what_will_be_there() {
     });
 }
 
-/// A name adds nothing to what files hold, whatever is dirty.
+/// A name adds nothing to the bytes of files, whatever is dirty.
 #[test]
 fn a_file_is_made_while_others_are_overwritten() {
     block_on(async {
@@ -165,7 +165,8 @@ fn a_file_is_made_while_others_are_overwritten() {
     });
 }
 
-/// What fits is let in although others overwrite all the time, so that there is always as much dirty as there is room.
+/// A write that fits is admitted although other clients overwrite all the time, so that there is always as much dirty
+/// data as there is room.
 #[test]
 fn what_fits_is_let_in_while_others_overwrite() {
     block_on(async {

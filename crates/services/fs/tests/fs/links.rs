@@ -1,7 +1,6 @@
-//! How many links a file or directory may have, at the edge; names whose inode cannot be read.
+//! The maximum number of links of a file or directory; names whose inode cannot be read.
 //!
-//! Making 65,000 links takes too long for a test, so the count is written into the record, and the
-//! volume opened again.
+//! Making 65,000 links takes too long for a test, so the count is written into the record, and the volume opened again.
 
 use cairn_base::Ino;
 use cairn_fs::*;
@@ -25,7 +24,7 @@ async fn link_count(fs: &Fs, ino: Ino) -> u32 {
     fs.attr(ino).await.unwrap().nlink
 }
 
-/// The count that is stored, which is not always the one that is shown.
+/// The stored count, which is not always the shown one.
 fn stored_link_count(fs: &Fs, ino: Ino) -> u32 {
     let stored = fs.meta().live().get(&Key::inode(ino)).unwrap().unwrap();
     InodeRecord::decode(&stored).unwrap().nlink
@@ -61,7 +60,7 @@ fn a_file_has_a_last_name() {
         assert_eq!(missing.unwrap_err(), FsError::NotFound);
         assert_eq!(link_count(fs, file).await, LINK_COUNT_MAX);
 
-        // A name that goes makes room for another, over a restart as well.
+        // Removing a name makes room for another, over a restart as well.
         fs.remove(&ROOT_USER, ROOT_INO, b"last").await.unwrap();
         fs.link(&ROOT_USER, file, ROOT_INO, b"again").await.unwrap();
         let world = world.restart(3).await;
@@ -91,7 +90,7 @@ fn a_directory_takes_more_directories_than_it_shows_links() {
         assert_eq!(link_count(fs, full).await, 1);
         assert_eq!(stored_link_count(fs, full), LINK_COUNT_MAX + 2);
 
-        // The count is the true one also over a restart, and as directories go: by a removal, a move, a replacement.
+        // The count stays true over a restart, and when directories leave: by a removal, a move, a replacement.
         let world = world.restart(3).await;
         let fs = &world.fs;
         assert_eq!(link_count(fs, full).await, 1);
@@ -129,7 +128,7 @@ fn a_directory_whose_count_of_links_is_full_refuses_one_more() {
             .await;
         assert_eq!(refused.unwrap_err(), FsError::TooManyLinks);
 
-        // What adds no directory is let in: files, new names, one in the place of another.
+        // Changes that add no directory are admitted: files, new names, one in the place of another.
         make_file(fs, full, "file").await;
         fs.rename(&ROOT_USER, full, b"last", full, b"renamed")
             .await
@@ -143,7 +142,8 @@ fn a_directory_whose_count_of_links_is_full_refuses_one_more() {
     });
 }
 
-/// Its directory can be listed and its other names removed; those who ask for this one are told, not asked to try later.
+/// Its directory can be listed and its other names removed; a client that asks for this name gets an error, and not a
+/// request to try later.
 #[test]
 fn a_name_whose_inode_is_damaged_is_listed_and_told() {
     block_on(async {

@@ -1,7 +1,7 @@
 //! The file service against a small model of a POSIX file system, over restarts and crashes.
 //!
-//! One list of steps runs on both; after each step the answers are the same, and from time to time
-//! the whole tree is. Stable writes only where a crash follows, so that all of it must be there.
+//! One list of steps runs on both; after each step the results are equal, and from time to time the whole trees are.
+//! Only stable writes before a crash, so that all of them must be there.
 
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ enum Step {
     },
     Truncate(u8, u32),
     Punch(u8, u32, u32),
-    /// Bytes of a file in place of those of another, or of its own.
+    /// Shares bytes of a file over those of another, or over its own.
     ShareOver {
         from: u8,
         into: u8,
@@ -40,7 +40,7 @@ enum Step {
         at: u32,
         len: u32,
     },
-    /// A write if the file has what it has, or something else.
+    /// Writes if the file has the given bytes, which are its own, or others.
     CompareAndWrite {
         file: u8,
         offset: u32,
@@ -57,7 +57,7 @@ enum Step {
     Remove(u8, u8),
     RemoveDir(u8, u8),
     Rename(u8, u8, u8, u8),
-    /// A file that gets its name when it is whole.
+    /// A file that gets its name when it is complete.
     Place {
         dir: u8,
         name: u8,
@@ -65,7 +65,7 @@ enum Step {
         byte: u8,
         expected: u8,
     },
-    /// One that never gets a name.
+    /// A file that never gets a name.
     Forget(u32),
     Link(u8, u8, u8),
     Chmod(u8, u16),
@@ -76,20 +76,20 @@ enum Step {
         mode: XattrMode,
     },
     RemoveXattr(u8, u8),
-    /// A directory says something about data below it, or nothing any more.
+    /// Sets the policy of a directory, or removes it.
     Policy(u8, u8),
-    /// Data below a directory is converted to that, beside all that comes next.
+    /// Converts data below a directory to its policy, concurrently with all later steps.
     Apply(u8),
     CancelApply,
-    /// All data is converted: nothing is left that is stored in another way.
+    /// Waits until all data is converted: no data is left in another form.
     Applied,
     Compare,
     Restart,
     Crash(u8),
     Snapshot(u8),
     DropSnapshot(u8),
-    /// A new file with some bytes, then bytes of a file in a snapshot, once or twice; of one that is there if there is no
-    /// such snapshot.
+    /// Makes a new file with some bytes, then bytes of a file in a snapshot, once or twice; of a live file if there
+    /// is no such snapshot.
     Share {
         snapshot: u8,
         file: u8,
@@ -100,24 +100,24 @@ enum Step {
         but: u8,
         twice: bool,
     },
-    /// The whole volume becomes what a snapshot shows; what it was is kept, or not. Where there are crashes, one comes after
-    /// so many steps.
+    /// Rolls the whole volume back to a snapshot, and keeps the former contents or not. In runs with crashes, one
+    /// comes after so many steps.
     Restore {
         snapshot: u8,
         keep: bool,
         cut: u8,
     },
-    /// A volume that begins as this one is, or as a snapshot shows it.
+    /// Makes a volume that begins as this one is, or as a snapshot shows it.
     Clone(Option<u8>),
-    /// The steps that follow are about another of the volumes.
+    /// The following steps use another of the volumes.
     Switch(u8),
-    /// Deletes another volume than the one that the steps are about, and perhaps waits until what it had is freed.
+    /// Deletes another volume than the one in use, and perhaps waits until its data is freed.
     DropVolume(u8, bool),
-    /// What is told to be different of any two snapshots is.
+    /// Checks the reported differences of any two snapshots.
     Diff,
-    /// Lets freeing come to its end, and counts all space again.
+    /// Waits for the end of freeing, and counts all space again.
     Count,
-    /// Moves the records of all segments that can be.
+    /// Moves the records of all possible segments.
     Rewrite,
 }
 
@@ -180,7 +180,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same with snapshots, and what moves data below them.
+/// As [`step`], with snapshots, and with moves of data below them.
 fn step_with_snapshots() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => step(),
@@ -198,7 +198,7 @@ fn step_with_snapshots() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same with clones, which are written, cloned and deleted.
+/// As [`step_with_snapshots`], with clones, which are written, cloned and deleted.
 fn step_with_clones() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => step_with_snapshots(),
@@ -224,7 +224,7 @@ struct Entry {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Inode -> what it is. Numbers are those that the file system gave.
+/// Maps each inode to its contents. The numbers are those of the file system.
 #[derive(Clone)]
 struct Model {
     inodes: BTreeMap<Ino, Entry>,
@@ -244,7 +244,7 @@ impl Model {
         }
     }
 
-    /// What a clone begins with.
+    /// The contents of a new clone.
     fn in_branch(&self, branch: Branch) -> Self {
         let of = |ino: Ino| ino.in_branch(branch);
         let inodes = self.inodes.iter().map(|(ino, entry)| {
@@ -279,7 +279,7 @@ impl Model {
         self.of(|node| matches!(node, Node::File(_)))
     }
 
-    /// Of directories, those around them.
+    /// The parent of each directory.
     fn parents(&self) -> BTreeMap<Ino, Ino> {
         let dirs = self.dirs().into_iter();
         dirs.map(|dir| (dir, self.inodes[&dir].parent)).collect()
@@ -451,7 +451,7 @@ async fn list_all(fs: &FsView, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
     }
 }
 
-/// The volume and each snapshot.
+/// Compares the volume and each snapshot.
 async fn compare_all(fs: &Fs, model: &Model, snapshots: &BTreeMap<u8, Model>) {
     compare(fs, model).await;
     assert_eq!(fs.stats().flush_errors, 0);
@@ -465,7 +465,7 @@ async fn compare_all(fs: &Fs, model: &Model, snapshots: &BTreeMap<u8, Model>) {
     }
 }
 
-/// A volume that the steps are not about just now.
+/// A volume that the steps do not use now.
 struct Other {
     model: Model,
     snapshots: BTreeMap<u8, Model>,
@@ -487,9 +487,9 @@ fn fs_of(world: &World, volume: u32) -> Fs {
     }
 }
 
-/// What a clone is said to have is what a walk over it finds.
+/// Compares the counts of a clone with a walk over it.
 async fn check_counts(world: &World, fs: &Fs, model: &Model) {
-    // Bytes that are in the journal alone count when they are flushed.
+    // Bytes that are only in the journal count when they are flushed.
     fs.take_snapshot(b"counted", b"").await.unwrap();
     fs.delete_snapshot(b"counted").await.unwrap();
     let mut want = VolumeCounts::default();
@@ -497,7 +497,7 @@ async fn check_counts(world: &World, fs: &Fs, model: &Model) {
         want.inodes += 1;
         want.file_bytes += fs.attr(*ino).await.unwrap().used_bytes;
     }
-    // What was removed goes in the background, a moment later.
+    // Removed files are deleted in the background, a moment later.
     for turn in 0..100_000 {
         if fs.counts() == want {
             break;
@@ -514,7 +514,7 @@ async fn diff_all(fs: &Fs) {
     if !fs.branch().is_main() {
         return;
     }
-    // Those that were taken for clones go with the last.
+    // Snapshots that were taken for clones go with the last clone.
     let mut all = fs.snapshots();
     all.retain(|snapshot| snapshot.schedule.is_empty());
     for (at, earlier) in all.iter().enumerate() {
@@ -562,7 +562,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     let mut snapshots: BTreeMap<u8, Model> = BTreeMap::new();
     let mut volume = MAIN;
     let mut others: BTreeMap<u32, Other> = BTreeMap::new();
-    // What each clone began from.
+    // The snapshot that each clone began from.
     let mut bases: BTreeMap<u32, (u32, Option<u8>)> = BTreeMap::new();
     let mut saying = Saying::default();
     let who = &ROOT_USER;
@@ -668,7 +668,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 let start = (offset as usize).min(data.len());
                 let end = (start + len as usize).min(data.len());
                 data[start..end].fill(0);
-                // What is a hole now is told to be one.
+                // A hole is reported as one.
                 let told = fs.allocation(who, ino, range.clone()).await.unwrap();
                 assert!(told.iter().all(|part| !part.is_allocated), "step {index}");
                 assert_eq!(
@@ -686,7 +686,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 let (from, into) = (pick(&files, from), pick(&files, into));
                 let source = model.data(from).clone();
                 let there = model.data(into).len();
-                // Mostly what fits; sometimes a little more.
+                // Mostly a matching size; sometimes a little more.
                 let start = start as usize % (source.len() + 1);
                 let at = at as usize % (there + 1);
                 let fits = (source.len() - start).min(there - at);
@@ -952,7 +952,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
             }
             Step::Snapshot(number) => {
                 if !crashes {
-                    // What clients may lose is in none.
+                    // Bytes that clients may lose are in no comparison.
                     for ino in &files {
                         fs.commit(who, *ino, 0, 0).await.unwrap();
                     }
@@ -973,7 +973,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 let before = fs.snapshot(&name(number));
                 let mut deleted = fs.delete_snapshot(&name(number)).await;
                 if deleted == Err(SnapshotError::HasClones.into()) {
-                    // Perhaps of one that is deleted and not freed.
+                    // Perhaps of a volume that is deleted and not freed.
                     fs.free_snapshots().await.unwrap();
                     deleted = fs.delete_snapshot(&name(number)).await;
                 }
@@ -994,7 +994,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                     }
                 }
             }
-            // A clone has none of its own.
+            // A clone has no policies of its own.
             Step::Policy(dir, policy) if volume != MAIN => {
                 refuses_policies(&fs, pick(&dirs, dir), policy).await;
             }
@@ -1159,7 +1159,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     }
     world.fs.free_snapshots().await.unwrap();
     recount(&world.fs).await;
-    // In any order; one of them is the store's own in half of all cases.
+    // In any order; in half of all cases, one of them is the store's own volume.
     let mut left: Vec<u32> = others.into_keys().collect();
     left.retain(|id| *id != MAIN || seed.is_multiple_of(2));
     while !left.is_empty() {
@@ -1177,7 +1177,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     world.fs.close().await.unwrap();
 }
 
-/// Deletes a volume of the world's store; it is there for nobody after that.
+/// Deletes a volume of the world's store; nobody can open it after that.
 async fn drop_volume(world: &World, id: u32) {
     let fs = fs_of(world, id);
     match id {
@@ -1197,8 +1197,8 @@ async fn drop_volume(world: &World, id: u32) {
     assert_eq!(taken.unwrap_err(), FsError::Stale.into());
 }
 
-/// The volumes that began from a snapshot, at once or by way of one that is deleted. `bases`: what each began from; `others`
-/// and `volume` are those that are there.
+/// The volumes that began from a snapshot, directly or through a deleted volume. `bases`: the base of each clone;
+/// `others` and `volume` are the existing ones.
 fn clones_of(
     bases: &BTreeMap<u32, (u32, Option<u8>)>,
     others: &BTreeMap<u32, Other>,
@@ -1221,8 +1221,8 @@ fn clones_of(
     found
 }
 
-/// A journal entry whose bytes were overwritten in memory came back at the restart: the flush that
-/// put the newer bytes into a segment did not fold it.
+/// A journal entry whose bytes were overwritten in memory came back at the restart: the flush that put the newer
+/// bytes into a segment did not fold it.
 #[test]
 fn overwritten_journal_entry_stays_overwritten() {
     let write = |len, byte, stable| Step::Write {

@@ -1,4 +1,4 @@
-//! What an inode is called now, asked of it and not of its names.
+//! The present path of an inode, found from the inode and not from its names.
 
 use cairn_base::Ino;
 use cairn_fs::*;
@@ -37,7 +37,7 @@ fn an_inode_knows_where_it_is() {
         check(below, Some("/top/below")).await;
         check(file, Some("/top/below/file")).await;
 
-        // A directory above moves, and the file itself, over another one.
+        // A directory above moves, and then the file itself, over another one.
         fs.rename(&ROOT_USER, top, b"below", ROOT_INO, b"moved")
             .await
             .unwrap();
@@ -49,7 +49,7 @@ fn an_inode_knows_where_it_is() {
         check(file, Some("/other")).await;
         check(other, None).await;
 
-        // Of two names it knows one.
+        // Of two names the inode records one.
         fs.link(&ROOT_USER, file, top, b"linked").await.unwrap();
         let known = path_of(fs, file).await;
         assert!(

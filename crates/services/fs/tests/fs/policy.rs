@@ -1,4 +1,4 @@
-//! Directories that say how data below them is stored.
+//! Policies of directories: how data below them is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ use cairn_testkit::{Crash, Rng};
 
 use crate::world::*;
 
-/// A policy by number; 0 says nothing.
+/// A policy by number; 0 is empty.
 pub fn policy(number: u8) -> PolicyRecord {
     let nothing = PolicyRecord::default();
     match number {
@@ -56,12 +56,12 @@ pub fn policy(number: u8) -> PolicyRecord {
     }
 }
 
-/// What directories say, as a test knows it.
+/// The policies of directories, as a test knows them.
 #[derive(Default)]
 pub struct Saying(BTreeMap<Ino, PolicyRecord>);
 
 impl Saying {
-    /// Those of directories that are gone went with them.
+    /// Policies of removed directories are removed with them.
     pub fn keep(&mut self, dirs: &[Ino]) {
         self.0.retain(|dir, _| dirs.contains(dir));
     }
@@ -83,7 +83,7 @@ impl Saying {
         }
     }
 
-    /// What holds in a directory.
+    /// The policy that applies in a directory.
     fn within(&self, dir: Ino, parents: &BTreeMap<Ino, Ino>) -> PolicyRecord {
         let own = self.0.get(&dir).copied().unwrap_or_default();
         match parents.get(&dir) {
@@ -92,7 +92,7 @@ impl Saying {
         }
     }
 
-    /// Each directory says what it is known to say, and hears those above it.
+    /// Checks that each directory has its known policy, and inherits from those above it.
     pub async fn check(&mut self, fs: &Fs, parents: &BTreeMap<Ino, Ino>) {
         self.0.retain(|dir, _| parents.contains_key(dir));
         let listed = fs.dir_policies().await.unwrap();
@@ -145,7 +145,7 @@ fn extents_of(fs: &Fs) -> Vec<(Ino, u64, ExtentRecord)> {
     extents
 }
 
-/// What the segment of an extent asks for.
+/// The protection that the segment of an extent was made for.
 fn protection_of(fs: &Fs, extent: &ExtentRecord) -> Option<Protection> {
     match &extent.place {
         ExtentPlace::Record { record, .. } => {
@@ -163,7 +163,7 @@ fn codec_of(extent: &ExtentRecord) -> Option<Codec> {
     }
 }
 
-/// No extent of a file with a name is what its policy would not make.
+/// Checks that no extent of a file with a name differs from the form that its policy gives.
 pub fn check_form(fs: &Fs, parents: &BTreeMap<Ino, Ino>, saying: &Saying) {
     for (ino, end, extent) in extents_of(fs) {
         if !ino.branch().is_main() {
@@ -174,7 +174,7 @@ pub fn check_form(fs: &Fs, parents: &BTreeMap<Ino, Ino>, saying: &Saying) {
             continue;
         }
         let said = saying.within(inode.parent, parents);
-        // What has its bytes itself has no form.
+        // Inline bytes have no form.
         let Some(codec) = codec_of(&extent) else {
             continue;
         };
@@ -249,8 +249,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 const LEN_BYTES: u32 = 3 << 20;
 
-/// New data follows the nearest directory that says something, also where it was made before that said it, and where it was
-/// moved; a restart changes nothing.
+/// New data follows the nearest directory with a policy, also in files made before the policy was set, and in moved
+/// files; a restart changes nothing.
 #[test]
 fn new_data_follows_its_directory() {
     block_on(async {
@@ -276,7 +276,7 @@ fn new_data_follows_its_directory() {
         fs.set_dir_policy(inner, policy(2)).await.unwrap();
         let raw = make(&fs, inner, b"raw", &bytes).await;
         assert_eq!(codecs_of(&fs, raw), [Codec::Raw], "the nearest is heard");
-        // A file that moves, and a directory that does.
+        // A moved file, and a moved directory.
         let moved = fs.rename(&ROOT_USER, other, b"beside", outer, b"beside");
         moved.await.unwrap();
         write_at(&fs, beside, 0, &bytes).await;
@@ -291,7 +291,7 @@ fn new_data_follows_its_directory() {
         let fs = &world.fs;
         write_at(fs, beside, 0, &bytes).await;
         assert_eq!(codecs_of(fs, beside), [Codec::Zstd]);
-        // What comes to a directory has its policy before it has its name there.
+        // A file that is made for a directory has its policy before it has its name there.
         let mut unnamed = fs.make_unnamed_near(&ROOT_USER, outer).await.unwrap();
         unnamed.append(Bytes::from(bytes.clone())).await.unwrap();
         world.run_for(10).await;
@@ -300,7 +300,7 @@ fn new_data_follows_its_directory() {
     });
 }
 
-/// Protections that the segments of a file's extents ask for, and the copies they have.
+/// Protections that the segments of a file's extents were made for, and their numbers of copies.
 fn protections_of(fs: &Fs, ino: Ino) -> BTreeSet<(Option<Protection>, u8)> {
     let extents = extents_of(fs).into_iter();
     let own = extents.filter(|(of, ..)| *of == ino);
@@ -314,8 +314,8 @@ fn protections_of(fs: &Fs, ino: Ino) -> BTreeSet<(Option<Protection>, u8)> {
     .collect()
 }
 
-/// Data has the protection of its directory, in segments of its own; collections keep it, also of what two directories share and of
-/// what only a snapshot has, and a conversion changes it.
+/// Data has the protection of its directory, in segments of its own. Collections keep it, also for data that two
+/// directories share and data that only a snapshot has, and a conversion changes it.
 #[test]
 fn protection_follows_its_directory() {
     block_on(async {
@@ -354,7 +354,7 @@ fn protection_follows_its_directory() {
             "its directory says nothing"
         );
         assert!(read_all(&shown, gone).await == bytes);
-        // Of the one that is there, and of the one that a snapshot has.
+        // Of the live file, and of the one in the snapshot.
         let asking = segments_asking(fs, Protection::Mirror(3));
         assert_eq!(asking, 2 * u64::from(LEN_BYTES));
         assert_eq!(
@@ -378,14 +378,14 @@ fn protection_follows_its_directory() {
     });
 }
 
-/// Live bytes of segments that ask for a protection.
+/// Live bytes of segments that were made for a protection.
 fn segments_asking(fs: &Fs, protection: Protection) -> u64 {
     let segments = fs.meta().segments().into_iter();
     let asking = segments.filter(|(_, it)| it.protection == Some(protection));
     asking.map(|(_, it)| it.live_bytes).sum()
 }
 
-/// The same bytes are not shared with a directory that asks for another protection.
+/// Equal bytes are not shared with a directory that asks for another protection.
 #[test]
 fn the_same_bytes_are_there_for_each_protection() {
     block_on(async {
@@ -410,7 +410,8 @@ fn the_same_bytes_are_there_for_each_protection() {
     });
 }
 
-/// Where there are too few disks for what a directory asks, its data is as safe as that of the volume until there are enough.
+/// Where there are too few disks for the protection of a directory, its data has that of the volume until there are
+/// enough.
 #[test]
 fn too_few_disks_hold_nothing_up() {
     block_on(async {
@@ -460,7 +461,7 @@ fn what_is_no_policy_is_refused() {
     });
 }
 
-/// Data below the directory is converted and other data is not; the next time nothing is left to do.
+/// Data below the directory is converted and other data is not; the next conversion finds nothing to do.
 #[test]
 fn existing_data_is_converted_once() {
     block_on(async {
@@ -500,7 +501,7 @@ fn existing_data_is_converted_once() {
     });
 }
 
-/// Data that was written without deduplication comes to be there once: what is cut smaller, and what the index forgot.
+/// A conversion deduplicates data that was written twice: also in smaller records, and after the index forgot it.
 #[test]
 fn what_was_written_twice_comes_to_be_there_once() {
     block_on(async {
@@ -523,7 +524,7 @@ fn what_was_written_twice_comes_to_be_there_once() {
             let counters = fs.meta().counters();
             assert_eq!(counters.history_bytes, 0, "snapshots see what there is now");
             assert_eq!(counters.stored_bytes, stored_bytes, "which counts twice");
-            // After a restart the index knows nothing; what is shared stays so, and what comes is found.
+            // After a restart the index is empty; shared records stay shared, and new ones are found.
             let world = world.restart(seed + 2).await;
             let fs = &world.fs;
             fs.apply_policies(dir).await.unwrap();
@@ -543,7 +544,8 @@ fn what_was_written_twice_comes_to_be_there_once() {
     });
 }
 
-/// What is shared is converted, too, and stays shared; where two directories want two forms of the same bytes there are two.
+/// Shared records are converted, too, and stay shared; where two directories want two forms of equal bytes, there are
+/// two.
 #[test]
 fn what_is_shared_gets_another_form_once() {
     block_on(async {
@@ -561,7 +563,7 @@ fn what_is_shared_gets_another_form_once() {
             fs.apply_policies(ROOT_INO).await.unwrap();
             let record = applied(&world).await.record;
             assert_eq!(record.left, 0);
-            // Some pieces of the pattern are the same.
+            // Some pieces of the pattern are equal.
             assert!(record.rewritten_bytes <= u64::from(LEN_BYTES));
             assert!(record.shared_bytes >= 2 * u64::from(LEN_BYTES));
             assert_eq!(codecs_of(fs, outside), [Codec::Lz4]);
@@ -577,7 +579,7 @@ fn what_is_shared_gets_another_form_once() {
     });
 }
 
-/// Snapshots keep what they had, whatever is converted and deleted in which order.
+/// Snapshots keep their bytes, in every order of conversions and deletions.
 #[test]
 fn snapshots_keep_what_they_had() {
     block_on(async {
@@ -614,7 +616,7 @@ fn snapshots_keep_what_they_had() {
     });
 }
 
-/// A conversion that is cut short goes on where it was.
+/// An interrupted conversion continues where it was.
 #[test]
 fn a_conversion_goes_on_after_a_crash() {
     block_on(async {
@@ -643,7 +645,7 @@ fn a_conversion_goes_on_after_a_crash() {
                     continue;
                 }
                 crashes += 1;
-                // What is not durable yet is done again.
+                // Steps that are not durable yet are done again.
                 files_before = 0;
                 world = world.crash(20 + crashes, mode).await;
             }
@@ -659,8 +661,8 @@ fn a_conversion_goes_on_after_a_crash() {
     });
 }
 
-/// What clients write, cut and remove meanwhile is what is there afterwards. Whoever points to copies of what is not there any
-/// more loses it.
+/// Concurrent writes, cuts and removals of clients have their full effect. Pointers to copies of bytes that are gone
+/// are dropped.
 #[test]
 fn nothing_that_is_written_meanwhile_is_lost() {
     block_on(async {
@@ -678,7 +680,7 @@ async fn write_meanwhile(bug: Option<Bug>) -> bool {
         let bytes = pattern(LEN_BYTES, number);
         files.push((make(fs, dir, &[b'a' + number], &bytes).await, bytes));
     }
-    // What reads and writes takes its time, so that more comes between.
+    // Reads and writes take time, so that more happens in between.
     for disk in &world.disks {
         disk.yield_at_random(5, 40);
     }
@@ -715,7 +717,7 @@ async fn write_meanwhile(bug: Option<Bug>) -> bool {
     is_right
 }
 
-/// Which inodes there are files of is asked of the metadata, not of memory.
+/// The conversion finds files by the metadata, and not by the inodes in memory.
 #[test]
 fn few_inodes_in_memory_are_enough() {
     block_on(async {
@@ -748,7 +750,7 @@ fn few_inodes_in_memory_are_enough() {
     });
 }
 
-/// What is cancelled stays as far as it came, and the next one does the rest.
+/// A cancelled conversion keeps its results, and the next one does the rest.
 #[test]
 fn a_conversion_can_be_cancelled() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! Quotas: what is refused, and that what is counted is what is there, whatever happens meanwhile.
+//! Quotas: refusals, and that the counted usage is the real one, whatever happens meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -107,7 +107,7 @@ fn a_directory_takes_what_its_quota_says() {
             write(fs, file, 4 * MIB, 1).await,
             Err(FsError::QuotaExceeded)
         );
-        // What replaces bytes adds nothing, in memory or in segments.
+        // Overwrites add nothing, in memory or in segments.
         write(fs, file, MIB, 2 * MIB).await.unwrap();
         fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
         write(fs, file, MIB, 2 * MIB).await.unwrap();
@@ -115,10 +115,10 @@ fn a_directory_takes_what_its_quota_says() {
         write(fs, other, 0, 2 * MIB).await.unwrap();
         let more = write(fs, other, 2 * MIB, 1).await;
         assert_eq!(more, Err(FsError::QuotaExceeded), "the outer one");
-        // Beside them there is room.
+        // Beside these directories there is room.
         let free = file_in(fs, ROOT_INO, b"free").await;
         write(fs, free, 0, 8 * MIB).await.unwrap();
-        // A file that goes gives back what it took.
+        // A removed file gives back its space.
         fs.remove(&ROOT_USER, inner, b"file").await.unwrap();
         world.run_for(3).await;
         write(fs, other, 2 * MIB, 3 * MIB).await.unwrap();
@@ -175,7 +175,7 @@ fn users_and_groups_have_quotas_in_the_volume_and_in_directories() {
         };
         fs.set_attr(&ROOT_USER, ROOT_INO, set, None).await.unwrap();
         let dir = dir_in(fs, ROOT_INO, b"dir").await;
-        // What was there counts at once: users are counted always.
+        // Present files count at once: users are counted always.
         let early = file_of(fs, &user(7), dir, b"early").await.unwrap();
         write(fs, early, 0, MIB).await.unwrap();
         fs.commit(&ROOT_USER, early, 0, 0).await.unwrap();
@@ -193,15 +193,15 @@ fn users_and_groups_have_quotas_in_the_volume_and_in_directories() {
         let third = file_of(fs, &user(7), dir, b"third").await;
         assert_eq!(third, Err(FsError::QuotaExceeded));
         file_of(fs, &user(8), dir, b"of another").await.unwrap();
-        // Root is nobody's default.
+        // Default quotas do not apply to root.
         for number in 0..5u8 {
             file_in(fs, dir, &[b'r', number + b'0']).await;
         }
-        // A quota of one's own takes the place of the default.
+        // A user's own quota overrides the default.
         let set = fs.set_quota(dir, QuotaKind::User, 7, hard_files(3), b"dir");
         set.await.unwrap();
         file_of(fs, &user(7), dir, b"third").await.unwrap();
-        // Giving a file away takes its usage along.
+        // Giving a file away moves its usage along.
         let set = SetAttr {
             uid: Some(9),
             ..SetAttr::default()
@@ -211,7 +211,7 @@ fn users_and_groups_have_quotas_in_the_volume_and_in_directories() {
         assert_eq!(used(fs, ROOT_INO, QuotaKind::User, 7).file_bytes, 0);
         assert_eq!(used(fs, ROOT_INO, QuotaKind::User, 9).file_bytes, 2 * MIB);
         assert_eq!(used(fs, dir, QuotaKind::User, 7).inodes, 2);
-        // Who is no root cannot fill up a group with it.
+        // A user other than root cannot fill up a group with it.
         let set = fs.set_quota(ROOT_INO, QuotaKind::Group, 50, hard_files(0), b"");
         set.await.unwrap();
         let member = Credentials {
@@ -255,7 +255,7 @@ fn a_soft_limit_is_hard_when_its_grace_is_over_also_after_a_restart() {
         world = world.restart(5).await;
         assert_eq!(since(&world), Some(first));
         write(&world.fs, file, MIB + 1, 1).await.unwrap();
-        // The clock of this start began anew, a few seconds before.
+        // The clock began again at this start, a few seconds ago.
         let grace = std::time::Duration::from_secs(WEEK_SECONDS + 60);
         world.clock.advance(grace);
         let refused = write(&world.fs, file, 2 * MIB, 1).await;
@@ -263,7 +263,7 @@ fn a_soft_limit_is_hard_when_its_grace_is_over_also_after_a_restart() {
         let refused = file_of(&world.fs, &ROOT_USER, dir, b"more").await;
         assert_eq!(refused, Err(FsError::QuotaExceeded));
         assert_eq!(world.fs.quota_counts().over_soft, 1);
-        // Below it, all is well again.
+        // Below the limit, all is well again.
         let cut = SetAttr {
             size_bytes: Some(MIB / 2),
             ..SetAttr::default()
@@ -331,7 +331,7 @@ fn directories_stay_in_their_tree_and_files_take_their_usage_along() {
         fs.rename(&ROOT_USER, sub, b"small", b, b"small")
             .await
             .unwrap();
-        // Its dirty bytes went along.
+        // Its dirty bytes moved along.
         let more = write(fs, small, MIB, MIB + 1).await;
         assert_eq!(more, Err(FsError::QuotaExceeded));
         write(fs, small, MIB, MIB).await.unwrap();
@@ -339,7 +339,7 @@ fn directories_stay_in_their_tree_and_files_take_their_usage_along() {
         fs.link(&ROOT_USER, file, a, b"again").await.unwrap();
         let moved = fs.rename(&ROOT_USER, a, b"again", ROOT_INO, b"x").await;
         assert_eq!(moved.map(drop), Err(FsError::CrossTree));
-        // Within a tree, and a tree as a whole within what is around it, all can move.
+        // Within a tree, and a whole tree within the tree around it, everything can move.
         let other = dir_in(fs, a, b"other").await;
         fs.rename(&ROOT_USER, a, b"sub", other, b"sub")
             .await
@@ -377,7 +377,7 @@ async fn count_beside_work(seed: u64) {
     }
     let view = set_tree(&world.fs, top, hard(1 << 40)).await;
     assert!(view.is_counting);
-    // While it is counted, files and directories come, go and move.
+    // During the counting, files and directories come, go and move.
     for round in 0..40usize {
         let fs = &world.fs;
         let (from, to) = (dirs[1 + round * 3 % 20], dirs[1 + (round * 11 + 5) % 20]);
@@ -419,7 +419,7 @@ fn a_directory_takes_its_quota_along_when_it_is_removed() {
         let outer = dir_in(fs, ROOT_INO, b"outer").await;
         let inner = dir_in(fs, outer, b"inner").await;
         set_tree(fs, inner, hard(MIB)).await;
-        // Around one that is there already.
+        // Around an existing tree.
         set_tree(fs, outer, hard(MIB)).await;
         let set = fs.set_quota(inner, QuotaKind::User, 5, hard(MIB), b"");
         set.await.unwrap();
@@ -459,7 +459,7 @@ fn objects_count_where_they_come_to() {
             file.append(pattern(len, 1).into()).await.unwrap();
             file.place(&user(7), &placing(name)).await.unwrap();
         }
-        // One that is refused on its way, and one that is where it comes to its place.
+        // One file that is refused on its way, and one that is refused when it gets its place.
         let mut near = fs.make_unnamed_near(&ROOT_USER, dir).await.unwrap();
         near.append(pattern(MIB as u32, 2).into()).await.unwrap();
         let refused = near.append(pattern(MIB as u32, 2).into()).await;
@@ -480,8 +480,8 @@ fn objects_count_where_they_come_to() {
     });
 }
 
-/// Each inode counts in the innermost directory with a quota that it is in. One with several names is in any of theirs,
-/// which one it keeps when that name goes, so those that were `linked` are left out.
+/// Each inode counts in the innermost directory with a quota that it is in. An inode with several names is in any of
+/// their trees, and stays in it when that name is removed; so `linked` inodes are left out.
 async fn check_trees(fs: &Fs, linked: &BTreeSet<Ino>) {
     let trees: BTreeSet<Ino> = fs.quotas().iter().map(|quota| quota.key.tree).collect();
     let mut todo = vec![(ROOT_INO, Ino(0))];
@@ -583,7 +583,7 @@ fn picked(list: &[Ino], number: u8) -> Option<Ino> {
     list.get(usize::from(number) % list.len().max(1)).copied()
 }
 
-/// What names lead to: directories and files.
+/// The directories and files that names lead to.
 async fn found(fs: &Fs) -> (Vec<Ino>, Vec<Ino>) {
     let (mut dirs, mut files) = (vec![ROOT_INO], Vec::new());
     let mut at = 0;
@@ -782,7 +782,7 @@ async fn run(seed: u64, steps: Vec<Step>) {
     check_trees(&world.fs, &linked).await;
     world.fs.free_snapshots().await.unwrap();
     recount(&world.fs).await;
-    // Nothing is left of quotas that are gone.
+    // Nothing is left of removed quotas.
     for quota in world.fs.quotas() {
         let tree = quota.key.tree;
         let dir = if tree == Ino(0) { ROOT_INO } else { tree };
@@ -806,7 +806,7 @@ proptest! {
     }
 }
 
-/// Mistakes that somebody could make are found.
+/// Checks that the tests find planted bugs.
 #[test]
 fn planted_bugs_are_found() {
     const TRIES_MAX: u64 = 400;
@@ -817,7 +817,7 @@ fn planted_bugs_are_found() {
         Bug::RenameNotCharged,
     ];
     let hook = std::panic::take_hook();
-    // Those that are found would fill the screen; a test that fails says so after this.
+    // The panics would fill the screen; a failing test reports after this.
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for bug in bugs {

@@ -1,4 +1,4 @@
-//! Requests are known by the volume's log: after a crash, and as many as are kept.
+//! The volume's log knows requests: after a crash, and as many as are kept.
 
 use cairn_base::Ino;
 use cairn_fs::*;
@@ -40,10 +40,10 @@ fn what_was_done_is_known_after_a_crash_by_its_request() {
         };
         fs.set_attr(&asked(5), made, mode, None).await.unwrap();
         fs.remove(&asked(6), dir, b"linked").await.unwrap();
-        // What failed was not done.
+        // A failed request was not done.
         let none = fs.remove(&asked(7), dir, b"linked").await;
         assert_eq!(none, Err(FsError::NotFound));
-        // While it is open, others remember.
+        // While the volume is open, the edge remembers.
         assert_eq!(known(fs, 1), None);
 
         let world = world.crash(4, Crash::LoseUnsynced).await;
@@ -59,7 +59,7 @@ fn what_was_done_is_known_after_a_crash_by_its_request() {
             assert_eq!(known(fs, number), Some(want), "{number}");
         }
         assert_eq!(known(fs, 7), None);
-        // Requests of this life do not take the places of those of the last one too early.
+        // New requests do not overwrite those from before the opening too early.
         fs.remove(&asked(8), dir, b"moved").await.unwrap();
         let world = world.crash(5, Crash::LoseUnsynced).await;
         for number in [1, 6, 8] {

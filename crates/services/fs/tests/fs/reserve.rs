@@ -1,4 +1,4 @@
-//! Files whose space is set aside.
+//! Files with reserved space.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::world::*;
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 512 * MIB;
 const LEN_BYTES: u64 = 32 * MIB;
-/// A write that has to wait for a collection is tried again so often, once a second.
+/// Number of attempts of a write that has to wait for a collection, one each second.
 const PATIENCE: u32 = 300;
 
 async fn make(fs: &Fs, name: &str, size_bytes: u64) -> Ino {
@@ -29,7 +29,7 @@ async fn make(fs: &Fs, name: &str, size_bytes: u64) -> Ino {
     made.unwrap().attr.ino
 }
 
-/// Bytes that no compression makes less. Time goes on while the write waits.
+/// Writes incompressible bytes. Time goes on while the write waits.
 async fn write(world: &World, ino: Ino, mib: u64, rng: &mut Rng) -> Result<(), FsError> {
     let data = Bytes::from(rng.bytes(MIB as usize));
     let fs = &world.fs;
@@ -43,7 +43,7 @@ async fn write(world: &World, ino: Ino, mib: u64, rng: &mut Rng) -> Result<(), F
     panic!("MiB {mib} is not written");
 }
 
-/// As an initiator does: what it is told to try later it tries again, and an error is one.
+/// Writes as an initiator does: repeats the write on "try later", and fails on an error.
 async fn write_patiently(world: &World, ino: Ino, mib: u64, rng: &mut Rng) {
     for _ in 0..PATIENCE {
         match write(world, ino, mib, rng).await {
@@ -54,14 +54,14 @@ async fn write_patiently(world: &World, ino: Ino, mib: u64, rng: &mut Rng) {
     panic!("MiB {mib} still has to wait");
 }
 
-/// Writes to a file until there is no space for it; how many MiB it has.
+/// Writes to a file until there is no space for it; returns its size in MiB.
 async fn fill(world: &World, ino: Ino, rng: &mut Rng) -> u64 {
     let mut count = 0;
     loop {
         match write(world, ino, count, rng).await {
             Ok(()) => count += 1,
             Err(FsError::NoSpace) => {
-                // What is on its way, or garbage, may leave some.
+                // Bytes in flights, or garbage, may leave some.
                 world.run_for(5).await;
                 if write(world, ino, count, rng).await == Err(FsError::NoSpace) {
                     return count;
@@ -86,14 +86,14 @@ fn a_reserved_file_finds_space_in_a_full_pool() {
         for mib in 0..LEN_BYTES / MIB {
             write_patiently(&world, reserved, mib, &mut rng).await;
         }
-        // Over a restart, and in place of what is there.
+        // Over a restart, and over present bytes.
         let world = world.restart(2).await;
         assert_eq!(world.fs.reserved_bytes(reserved), LEN_BYTES);
         for mib in 0..LEN_BYTES / MIB {
             write_patiently(&world, reserved, mib, &mut rng).await;
         }
         world.fs.commit(&ROOT_USER, reserved, 0, 0).await.unwrap();
-        // What nobody needs any more is everybody's.
+        // Released space is free for all files.
         world.fs.unreserve(reserved).await.unwrap();
         assert_eq!(world.fs.reserved_bytes(reserved), 0);
         world.fs.close().await.unwrap();
@@ -114,7 +114,7 @@ fn what_does_not_fit_is_not_set_aside() {
         fs.reserve(file, LEN_BYTES).await.unwrap();
         let left = fs.space().await.unwrap().free_bytes;
         assert!(left <= free - LEN_BYTES);
-        // More for the same file is a change; another finds what is left.
+        // More for the same file is a change; another file finds the rest.
         assert_eq!(fs.reserve(file, free).await, Err(FsError::NoSpace));
         assert_eq!(fs.reserved_bytes(file), LEN_BYTES);
         let second = make(fs, "second", LEN_BYTES).await;
@@ -129,7 +129,7 @@ fn what_does_not_fit_is_not_set_aside() {
     });
 }
 
-/// A quota counts what is set aside: others are refused what would leave too little, and the file itself is not.
+/// A quota counts reservations: other files are refused if they would leave too little, and the file itself is not.
 #[test]
 fn what_is_set_aside_counts_for_quotas() {
     block_on(async {
@@ -161,7 +161,7 @@ fn what_is_set_aside_counts_for_quotas() {
             write(&world, file, mib, &mut rng).await.unwrap();
             assert_eq!(free().await, 0);
         }
-        // In place of what is there.
+        // Over present bytes.
         write(&world, file, 3, &mut rng).await.unwrap();
         world.run_for(10).await;
         assert_eq!(free().await, 0);
@@ -169,7 +169,7 @@ fn what_is_set_aside_counts_for_quotas() {
     });
 }
 
-/// It would have to be overwritten as a whole beside what the snapshot keeps, for which there is no room.
+/// The whole file would have to be overwritten beside the bytes that the snapshot keeps, and there is no room for that.
 #[test]
 fn a_snapshot_that_leaves_too_little_is_refused() {
     block_on(async {
@@ -185,7 +185,7 @@ fn a_snapshot_that_leaves_too_little_is_refused() {
         fs.take_snapshot(b"fits", b"").await.unwrap();
         let other = make(fs, "other", 0).await;
         fill(&world, other, &mut rng).await;
-        // All of the file can be overwritten once more, as it is then; after that there is no room for another.
+        // All of the file can be overwritten once more, as it is then; after that there is no room for another snapshot.
         for mib in 0..LEN_BYTES / MIB {
             write_patiently(&world, file, mib, &mut rng).await;
         }
@@ -196,7 +196,7 @@ fn a_snapshot_that_leaves_too_little_is_refused() {
     });
 }
 
-/// Records that others have, too, would stay when they are overwritten.
+/// Shared records would stay when they are overwritten.
 #[test]
 fn a_reserved_file_shares_nothing() {
     block_on(async {
@@ -222,7 +222,7 @@ fn a_reserved_file_shares_nothing() {
     });
 }
 
-/// Others who fill the same disks: what they were told, and why they cannot be told more.
+/// Other nodes that fill the same disks: the last amounts they were told, and why they cannot be told more.
 #[derive(Default)]
 struct Others {
     told_bytes: Mutex<Vec<u64>>,
@@ -242,7 +242,7 @@ impl Claims for Others {
     }
 }
 
-/// Nothing is promised that others do not leave free, and what they have set aside is not free here.
+/// A reservation is granted only if other nodes leave its space free, and their reservations are not free here.
 #[test]
 fn others_who_fill_the_same_disks_are_told_first() {
     block_on(async {
@@ -258,7 +258,7 @@ fn others_who_fill_the_same_disks_are_told_first() {
         assert_eq!((fs.reserved_bytes(file), fs.reserved_on_disks()), (0, 0));
 
         *others.away.lock() = None;
-        // Of what cannot be, nobody hears: they would leave it free.
+        // Other nodes do not hear of an impossible reservation: they would leave its space free.
         let too_much = 2 * fs.space().await.unwrap().total_bytes;
         assert_eq!(fs.reserve(file, too_much).await, Err(FsError::NoSpace));
         assert!(others.told_bytes.lock().is_empty());
@@ -268,7 +268,7 @@ fn others_who_fill_the_same_disks_are_told_first() {
         assert!(claimed[0] >= LEN_BYTES);
         assert!((LEN_BYTES..=claimed[0]).contains(&fs.reserved_on_disks()));
 
-        // Bytes on disks, and bytes in the memory of others, which are seen late.
+        // Bytes on disks, and bytes in the memory of other nodes, which are seen late.
         for (reserved_bytes, unflushed_bytes) in [(64 * MIB, 0), (0, 32 * MIB)] {
             world.run_for(1).await;
             let free = fs.space().await.unwrap().free_bytes;
@@ -280,7 +280,7 @@ fn others_who_fill_the_same_disks_are_told_first() {
             dirty.set_elsewhere(0, 0);
         }
 
-        // A snapshot keeps what is overwritten, so that more is needed.
+        // A snapshot keeps overwritten bytes, so more space is needed.
         write_patiently(&world, file, 0, &mut rng).await;
         fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
         *others.away.lock() = Some(away.clone());
@@ -290,7 +290,7 @@ fn others_who_fill_the_same_disks_are_told_first() {
         fs.take_snapshot(b"first", b"").await.unwrap();
         let claimed = others.told_bytes.lock().clone();
         assert_eq!(claimed.len(), 2);
-        // The whole file once more, whatever there is of it.
+        // The whole file once more, however much of it exists.
         assert!(claimed[1] >= LEN_BYTES);
         fs.close().await.unwrap();
     });

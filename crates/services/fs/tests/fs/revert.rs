@@ -1,4 +1,4 @@
-//! A whole volume that is restored: it is what the snapshot shows, to the last key, and all that is counted is right.
+//! Rollback of a whole volume: it equals the snapshot, to the last key, and all counters are right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ type Keys = BTreeMap<Key, Bytes>;
 
 const HIDDEN: u64 = u64::MAX - 1;
 
-/// What a view has of inodes with a name, apart from what a restored inode has of its own.
+/// The keys of named inodes in a view, without the values that a rollback sets itself.
 fn keys(fs: &Fs, view: View) -> Keys {
     let meta = fs.meta().view(view).unwrap();
     let (from, to) = (Key::inodes().0, Key::orphans().0);
@@ -69,7 +69,7 @@ fn keys(fs: &Fs, view: View) -> Keys {
             assert_eq!(named.remove(key), Some(name.as_bytes().to_vec().into()));
             false
         }
-        // What is set there stays.
+        // Attributes there stay.
         KeyKind::Xattr { ino, .. } if ino.0 == HIDDEN => false,
         KeyKind::Inode(ino) | KeyKind::Extent { ino, .. } | KeyKind::Xattr { ino, .. } => {
             !nameless.contains(&ino)
@@ -80,7 +80,7 @@ fn keys(fs: &Fs, view: View) -> Keys {
     all
 }
 
-/// That the volume has what the snapshot has, and nothing else.
+/// Checks that the volume has the contents of the snapshot, and nothing else.
 pub fn check_same(fs: &Fs, generation: Generation) {
     let (live, shown) = (keys(fs, View::Live), keys(fs, View::Snapshot(generation)));
     for (key, value) in &shown {
@@ -139,9 +139,9 @@ fn used(fs: &Fs, dir: Ino) -> Option<u64> {
 
 const MIB: usize = 1 << 20;
 
-/// Three directories with quotas, one each that was there before, that came since and that went since; schedules in the
-/// hidden folder; a file of which a part was written, one that was removed, one that is new, one that was moved to another
-/// tree.
+/// Three directories with quotas, one each that existed before, that was made since and that was removed since;
+/// schedules in the hidden folder; a partly overwritten file, a removed one, a new one, and one that was moved to
+/// another tree.
 async fn restore_some(seed: u64, keep: Option<&str>) {
     let world = World::new(seed, 4).await;
     let fs = world.fs.clone();
@@ -217,7 +217,7 @@ async fn restore_some(seed: u64, keep: Option<&str>) {
         assert!(read_all(&shown, made).await == long);
         assert_eq!(shown.attr(removed).await.unwrap_err(), FsError::Stale);
     }
-    // It goes on as any volume does: it can be restored again, forward, too.
+    // The volume goes on as any other: another rollback works, forward, too.
     let last = fs.snapshots().pop().unwrap();
     write(fs, written, b"more").await;
     let world = world.restore(seed + 2, last.generation, None, &[]).await;
@@ -238,7 +238,7 @@ fn a_volume_is_what_the_snapshot_shows_and_its_quotas_are_right() {
     }
 }
 
-/// The server ends again and again while it is being done: nobody sees a part of it.
+/// The server ends again and again during the rollback: no client sees a part of it.
 #[test]
 fn a_crash_goes_on_with_it() {
     block_on(async {
@@ -289,8 +289,8 @@ fn a_crash_goes_on_with_it() {
     });
 }
 
-/// A file is written, and gets its old size and times back, as archivers do: of its record only the time of its last change tells
-/// that. Its extents began and ended elsewhere, and some stayed beside those that came back.
+/// A file is written, and gets its old size and times back, as archivers do: in its record only the change time tells
+/// that. Its extents began and ended elsewhere, and some stayed beside the restored ones.
 #[test]
 fn a_file_with_its_old_times_has_its_bytes_there_and_back() {
     block_on(async {
@@ -319,7 +319,7 @@ fn a_file_with_its_old_times_has_its_bytes_there_and_back() {
         let world = world.restore(4, taken.generation, Some("whole"), &[]).await;
         check_same(&world.fs, taken.generation);
         assert!(read_all(&world.fs, ino).await == pieces);
-        // Clients that have its bytes in memory learn of it, and so does whoever copies what has changed between snapshots.
+        // Clients that have its bytes in memory learn of it, and so do programs that copy changes between snapshots.
         assert!(world.fs.attr(ino).await.unwrap().ctime > changed_at);
         let restored = world.fs.take_snapshot(b"restored", b"").await.unwrap();
         let whole_again = world.fs.snapshot(b"whole").unwrap();
@@ -333,8 +333,8 @@ fn a_file_with_its_old_times_has_its_bytes_there_and_back() {
     });
 }
 
-/// Secrets in the hidden folder, and who may use what lies there, are as they are now, also when the snapshot is from before
-/// there was any of it; what comes back is for nobody's use.
+/// Secrets in the hidden folder, and access rules of its files, are as they are now, also when the snapshot is older
+/// than all of them; nobody may use restored files.
 #[test]
 fn who_may_use_what_does_not_go_back() {
     const SECRET: &[u8] = b"user.initiator.a";
@@ -352,7 +352,7 @@ fn who_may_use_what_does_not_go_back() {
         let luns = fs.child(&ROOT_USER, hidden, b"luns").await.unwrap();
         (hidden, luns.unwrap().0)
     }
-    /// What the record says that the names of an inode's extended attributes take.
+    /// The recorded size of the names of an inode's extended attributes, and the real one.
     async fn names_len(fs: &Fs, ino: Ino) -> (u32, u32) {
         let stored = fs.meta().live().get(&Key::inode(ino)).unwrap().unwrap();
         let said = InodeRecord::decode(&stored).unwrap().xattr_names_len_bytes;
@@ -418,7 +418,7 @@ fn who_may_use_what_does_not_go_back() {
         }
         recount(fs).await;
 
-        // Forward again: what was made since comes back, and is for nobody.
+        // Forward again: newer files come back, and nobody may use them.
         let now = fs.snapshot(b"now").unwrap().generation;
         let world = world.restore(63, now, None, &cuts(2)).await;
         let fs = &world.fs;
@@ -441,7 +441,7 @@ fn what_cannot_be_restored_changes_nothing() {
         let ino = make_file(&world.fs, ROOT_INO, "file", b"before").await;
         let taken = world.fs.take_snapshot(b"good", b"").await.unwrap();
         write(&world.fs, ino, b"after!").await;
-        // The name that it is to be kept under is there already.
+        // The name for the present contents is taken.
         let refused = world
             .fs
             .close_to_restore(taken.generation, Some(b"good"))

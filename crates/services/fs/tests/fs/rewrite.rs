@@ -1,4 +1,4 @@
-//! Segments are emptied by their summaries: nothing that is live is missed, and nobody looks at all extents.
+//! Segments are emptied by their summaries: no live record is missed, and no pass visits all extents.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Model {
         file.resize(size_bytes as usize, 0);
     }
 
-    /// One change of one file: anywhere, of any size, flushed at once or some time.
+    /// One change of one file: anywhere, of any size, flushed at once or some time later.
     async fn change(&mut self, fs: &Fs, rng: &mut Rng) {
         let inos: Vec<Ino> = self.0.keys().copied().collect();
         let ino = inos[rng.below(inos.len() as u64) as usize];
@@ -61,7 +61,7 @@ impl Model {
             _ => {
                 let len_max = if rng.coin() { 300_000 } else { 5000 };
                 let len = 1 + rng.below(len_max);
-                // Some of it packs.
+                // Some of it compresses.
                 let data = match rng.coin() {
                     true => rng.bytes(len as usize),
                     false => pattern(len as u32, rng.below(256) as u8),
@@ -117,7 +117,7 @@ fn sealed_segments_are_emptied_without_a_look_at_all_extents() {
             let world = world.restart(seed + 100).await;
             let before = ids(&world);
             assert!(!before.is_empty());
-            // Files change after their records were summed up, and while those move.
+            // Files change after their records were summarised, and while those move.
             for _ in 0..20 {
                 model.change(&world.fs, &mut rng).await;
             }
@@ -161,7 +161,7 @@ fn segments_that_a_crash_left_are_emptied_by_a_pass() {
     });
 }
 
-/// The metadata counts one more live record than the summary leads to: all extents are looked at, and the segment stays.
+/// The metadata counts one more live record than the summary leads to: a pass visits all extents, and the segment stays.
 #[test]
 fn a_summary_that_does_not_account_for_all_records_is_not_trusted() {
     block_on(async {
@@ -180,7 +180,7 @@ fn a_summary_that_does_not_account_for_all_records_is_not_trusted() {
     });
 }
 
-/// More extents than are looked at before others get their turn.
+/// More extents than are visited before other tasks get their turn.
 #[test]
 fn a_long_pass_goes_on_where_it_left_off() {
     const EXTENTS: u64 = 5000;

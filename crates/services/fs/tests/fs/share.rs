@@ -42,7 +42,7 @@ async fn share(fs: &Fs, snapshot: &Snapshot, from: Ino, name: &[u8]) -> Ino {
     file.place(&ROOT_USER, &placing).await.unwrap().ino
 }
 
-/// Moving what many share copies it once, and they go on sharing it.
+/// A collection copies records that many files share once, and they go on sharing them.
 #[test]
 fn what_is_shared_is_copied_once() {
     block_on(async {
@@ -63,7 +63,7 @@ fn what_is_shared_is_copied_once() {
         recount(fs).await;
         assert_eq!(fs.stats().gc_rewritten_bytes, u64::from(LEN_BYTES));
         assert_eq!(fs.stats().rewrite_passes, 0, "it is known who shares");
-        // The original goes, the snapshot goes, one is changed.
+        // The original is removed, the snapshot is deleted, one file is changed.
         fs.remove(&ROOT_USER, ROOT_INO, b"file").await.unwrap();
         fs.delete_snapshot(b"one").await.unwrap();
         let data = Bytes::from_static(b"new");
@@ -92,7 +92,7 @@ fn what_is_shared_is_copied_once() {
     });
 }
 
-/// Sharing while what is shared is moved elsewhere, and its segments go.
+/// Sharing during moves of the shared records, and deletions of their segments.
 #[test]
 fn what_is_shared_may_move_meanwhile() {
     block_on(async {
@@ -127,7 +127,7 @@ fn what_is_shared_may_move_meanwhile() {
     });
 }
 
-/// Who begins to share is told when what it found is being taken away, and finds it where it is now.
+/// A new sharer is told when its found record is being moved, and finds the new place.
 #[test]
 fn what_is_dead_is_not_shared() {
     block_on(async {
@@ -146,7 +146,7 @@ fn what_is_dead_is_not_shared() {
     });
 }
 
-/// What shares and never gets a name is gone: dropped, or left by a crash.
+/// A file that shares and never gets a name is gone: dropped, or left by a crash.
 #[test]
 fn what_is_shared_without_a_name_goes() {
     block_on(async {
@@ -163,7 +163,7 @@ fn what_is_shared_without_a_name_goes() {
             let unnamed = file.ino();
             assert_eq!(world.fs.meta().counters().stored_bytes, 2 * stored_bytes);
             if crashes {
-                // It is not dropped, as in a process that is killed.
+                // The file is not dropped, as in a killed process.
                 std::mem::forget(file);
                 drop(shown);
                 world = world.crash(9, Crash::KeepUnsynced).await;
@@ -179,7 +179,7 @@ fn what_is_shared_without_a_name_goes() {
     });
 }
 
-/// A file that takes over bytes of others as they are now: those in memory, those in the journal, parts of records.
+/// A file takes over the present bytes of others: those in memory, those in the journal, parts of records.
 #[test]
 fn what_is_there_now_is_shared() {
     block_on(async {
@@ -213,7 +213,7 @@ fn what_is_there_now_is_shared() {
         let parts = file.place(&ROOT_USER, &placing).await.unwrap().ino;
         assert!(read_all(fs, parts).await == want);
         recount(fs).await;
-        // Each goes its way.
+        // Each file changes on its own.
         let cut = SetAttr {
             size_bytes: Some(1_000),
             ..SetAttr::default()
@@ -236,7 +236,7 @@ fn what_is_there_now_is_shared() {
     });
 }
 
-/// Who may not read a file cannot share it.
+/// A user that may not read a file cannot share it.
 #[test]
 fn what_may_not_be_read_is_not_shared() {
     block_on(async {

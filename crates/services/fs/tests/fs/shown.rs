@@ -1,4 +1,4 @@
-//! Nobody is told of a change that a power cut could undo.
+//! No client sees a change that a power cut could undo.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::world::*;
 
-/// Log writes wait until they are let go.
+/// Log writes wait until they are released.
 #[derive(Default)]
 struct HeldLog {
     is_held: AtomicBool,
@@ -93,7 +93,7 @@ async fn files_in(world: World) -> Files {
 
 type Reading = Pin<Box<dyn Future<Output = String> + Send>>;
 
-/// A change that is under way, what must wait for it, and what must not.
+/// A change in progress, the calls that must wait for it, and those that must not.
 async fn check(
     change: impl FnOnce(Fs, &Files) -> BoxFuture<()>,
     waiting: impl FnOnce(&dyn Fn() -> Fs, &Files) -> Vec<Reading>,
@@ -243,7 +243,7 @@ fn journaled_bytes_are_seen_when_they_are_durable() {
                 reading!(fs, lookup(&ROOT_USER, dir, b"file")),
             ]
         },
-        // Who uses other bytes of the same file is not held up.
+        // Users of other bytes of the file do not wait.
         |fs, files| {
             let (file, other) = (files.file, files.other);
             vec![
@@ -298,7 +298,7 @@ fn a_symlink_and_what_is_beside_it_are_seen_when_it_is_durable() {
             let link = cairn_meta::DirentRecord::decode(&stored).unwrap().ino;
             let open = fs();
             let open = async move {
-                // The file is as it was, but the directory is shown with it.
+                // The file is unchanged, but the reply shows the directory with it.
                 let mode = CreateMode::Unchecked(SetAttr::default());
                 let opened = open.create(&ROOT_USER, dir, b"file", mode).await;
                 format!("{opened:?}")
@@ -323,7 +323,7 @@ fn a_symlink_and_what_is_beside_it_are_seen_when_it_is_durable() {
     ));
 }
 
-/// Who is told that there are none is told where the file ends.
+/// A reader behind the end of a file learns where it ends.
 #[test]
 fn the_end_of_a_file_is_seen_when_it_is_durable() {
     block_on(check(
@@ -343,7 +343,7 @@ fn the_end_of_a_file_is_seen_when_it_is_durable() {
     ));
 }
 
-/// An inode that was forgotten and is read again shows no more than one that stayed in memory.
+/// An inode that was evicted and is loaded again shows no more than one that stayed in memory.
 #[test]
 fn what_is_read_anew_is_seen_when_it_is_durable() {
     block_on(async {
@@ -437,7 +437,7 @@ fn a_change_that_takes_effect_is_answered_so_though_the_volume_is_opened_again()
             }
         });
         settle().await;
-        // Behind the group that is written.
+        // Behind the group that is being written.
         let create = tokio::spawn({
             let fs = fs.clone();
             async move {

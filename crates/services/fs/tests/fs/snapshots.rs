@@ -11,7 +11,7 @@ use crate::world::*;
 
 const WRITES: u64 = 400;
 
-/// A writer makes a small write stable, and then a name. Whatever names a snapshot has, it has the bytes before them.
+/// A writer makes a small write stable, and then a name. A snapshot with any of the names has the bytes before it.
 #[test]
 fn a_snapshot_has_what_was_answered_before_anything_in_it() {
     block_on(async {
@@ -79,8 +79,8 @@ async fn number_in(fs: &Fs, snapshot: &Snapshot, log: Ino) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Somebody counts: in the first volume, and when that is answered in the other one. Both are on nodes of their own. Returns how
-/// often what their snapshots have does not fit together.
+/// A client counts: in the first volume, and after each reply in the other one. Each is on its own node. Returns how
+/// often their snapshots do not fit together.
 async fn misfits(holds: bool) -> usize {
     let worlds = [World::new(81, 1).await, World::new(82, 1).await];
     let all = worlds.each_ref().map(|world| world.fs.clone());
@@ -143,12 +143,13 @@ async fn misfits(holds: bool) -> usize {
 fn snapshots_of_nodes_that_hold_their_answers_fit_together() {
     block_on(async {
         assert_eq!(misfits(true).await, 0);
-        // It is seen if they do not.
+        // Without holding, the misfits show.
         assert_ne!(misfits(false).await, 0);
     });
 }
 
-/// What a group that broke off leaves is seen by nobody, keeps its name, and goes when that is decided; also after a start.
+/// The remains of a failed group are invisible, keep their name, and are deleted when that is decided; also after a
+/// start.
 #[test]
 fn a_group_that_breaks_off_leaves_nothing() {
     block_on(async {
@@ -159,7 +160,7 @@ fn a_group_that_breaks_off_leaves_nothing() {
         let mut part = JointSnapshots::begin(&[&fs], b"before", b"").await.unwrap();
         part.close().await.unwrap();
         part.hold();
-        // Answered when the part is dropped, and not before.
+        // Acknowledged when the part is dropped, and not before.
         let held = tokio::spawn({
             let fs = fs.clone();
             async move { write_number(&fs, log, 2).await }

@@ -1,5 +1,5 @@
-//! Space: full pools, what deleting gives back, what failed or interrupted flushes leave, files cut
-//! into very many extents, attributes that go with their inode.
+//! Space: full pools, the space that deleting gives back, remains of failed or interrupted flushes, files cut into
+//! very many extents, attributes that go with their inode.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -59,7 +59,7 @@ fn segments_on(disk: &MemDisk) -> Vec<SegmentId> {
     found
 }
 
-/// The space counters say what the extents say.
+/// Checks the space counters against the extents.
 fn check_counters(fs: &Fs) {
     let (from, to) = Key::all_extents();
     let mut file_bytes = 0;
@@ -81,8 +81,8 @@ fn check_counters(fs: &Fs) {
     assert_eq!(fs.meta().stats().counter_errors, 0);
 }
 
-/// Each of them alone would take a block of every shard. They are stable in the journal, and a snapshot or the end of the
-/// volume moves all of them at once.
+/// Each of them alone would take a block of every shard. They are stable in the journal, and a snapshot or the end of
+/// the volume moves all of them at once.
 #[test]
 fn small_files_that_are_flushed_together_share_stripes() {
     block_on(async {
@@ -116,15 +116,14 @@ fn small_files_that_are_flushed_together_share_stripes() {
     });
 }
 
-/// A file that is removed while its first flush is under way: the segment that the flush makes never
-/// gets into the metadata.
+/// A file that is removed during its first flush: the segment that the flush makes never gets into the metadata.
 #[test]
 fn a_segment_that_nothing_refers_to_is_deleted() {
     block_on(async {
         let world = World::new(1, 1).await;
         let fs = &world.fs;
         let ino = create(fs, "a").await.unwrap();
-        // Enough in order to start a flush at once, which runs when this test waits next.
+        // Enough sequential bytes to start a flush at once, which runs when this test waits next.
         for part in 0..8 {
             write(fs, ino, part * MIB, &pattern(MIB as u32, 1))
                 .await
@@ -136,7 +135,7 @@ fn a_segment_that_nothing_refers_to_is_deleted() {
         let left = world.segments.segments(VOLUME);
         assert!(!left.is_empty(), "it made a segment");
         assert_eq!(fs.meta().segments(), [], "which the metadata never knew");
-        // Open segments are sealed when they were idle for a minute.
+        // Open segments are sealed after a minute without use.
         world.run_for(70).await;
         assert_eq!(world.segments.segments(VOLUME), []);
         assert_eq!(fs.stats().gc_segments_removed, left.len() as u64);
@@ -182,8 +181,8 @@ fn a_crash_leaves_no_segments_behind() {
     });
 }
 
-/// Small files until nothing fits, then all deleted, three times. What was written stays readable, and
-/// as much fits the last time as before. (The first time the log does not have all its files yet.)
+/// Small files until nothing fits, then all deleted, three times. Stored files stay readable, and as much fits the
+/// last time as before. (The first time the log does not have all its files yet.)
 #[test]
 fn a_pool_filled_with_small_files_can_be_emptied_and_filled_again() {
     block_on(async {
@@ -210,7 +209,7 @@ fn a_pool_filled_with_small_files_can_be_emptied_and_filled_again() {
                 }
                 assert!(names.len() < 2000, "the pool never fills");
             }
-            // Full is full for names as well, and reading goes on.
+            // A full volume refuses names as well, and reading goes on.
             let refused = fs
                 .make_dir(&ROOT_USER, ROOT_INO, b"dir", SetAttr::default())
                 .await;
@@ -251,8 +250,8 @@ async fn take_all_but(disk: &MemDisk, name: &str, left_bytes: u64) {
     disk.sync_folder("").await.unwrap();
 }
 
-/// A disk that others fill up, so that not even the state of the metadata can be written: new data is
-/// refused, the rest goes on, a restart finds everything, and with space again all is as before.
+/// Others fill a disk, so that not even the state of the metadata can be written: new data is refused, all else goes
+/// on, a restart finds everything, and with space again all is as before.
 #[test]
 fn a_disk_without_space_for_metadata_stops_only_what_adds() {
     block_on(async {
@@ -282,7 +281,7 @@ fn a_disk_without_space_for_metadata_stops_only_what_adds() {
             assert_eq!(gone.unwrap_err(), FsError::NotFound);
             // Removed files are deleted a moment later.
             world.run_for(1).await;
-            // Times of access would take what deletions need.
+            // Access times would take space that deletions need.
             let before = fs.meta().stats().submitted;
             for file in 30..40 {
                 let name = format!("file{file}").into_bytes();
@@ -310,8 +309,8 @@ fn a_disk_without_space_for_metadata_stops_only_what_adds() {
     });
 }
 
-/// Where not even a start finds room the volume is read: what was stored and what is in the journal alone, snapshots, too. Every
-/// change is refused at once and is seen by nobody, and nothing is lost by it.
+/// Where not even a start finds room, the volume is read-only: it shows stored data, data that is only in the
+/// journal, and snapshots. Every change is refused at once and invisible, and nothing is lost.
 #[test]
 fn a_volume_that_is_opened_to_be_read_refuses_every_change() {
     block_on(async {
@@ -337,7 +336,7 @@ fn a_volume_that_is_opened_to_be_read_refuses_every_change() {
         let mut changed = pattern(200_000, 0);
         changed[100..5100].copy_from_slice(&journaled);
         world.fs.abandon();
-        // What was under way of it.
+        // Flushes that were in progress.
         world.run_for(3).await;
         for disk in &world.disks {
             take_all_but(disk, "other", 0).await;
@@ -378,7 +377,7 @@ fn a_volume_that_is_opened_to_be_read_refuses_every_change() {
                 assert_eq!(fs.reserved_bytes(inos[3]), MIB);
                 assert!(fs.take_snapshot(b"new", b"").await.is_err());
                 assert_eq!(fs.snapshots().len(), 1);
-                // A client that did not hear of it before asks for what is stable.
+                // A client that did not hear of it before asks for stable bytes.
                 commit(&fs, inos[0]).await.unwrap();
                 let missing = fs.lookup(&ROOT_USER, ROOT_INO, b"new").await;
                 assert_eq!(missing.unwrap_err(), FsError::NotFound);
@@ -455,7 +454,7 @@ fn files_of_very_many_extents_are_overwritten_and_cut_in_steps() {
     });
 }
 
-/// Extended attributes: what is not in the property test. Limits, permissions, and their end.
+/// Extended attributes, beyond the property test: limits, permissions, and their end.
 #[test]
 fn extended_attributes_have_limits_and_go_with_their_inode() {
     block_on(async {
@@ -506,7 +505,7 @@ fn extended_attributes_have_limits_and_go_with_their_inode() {
         let refused = fs.set_xattr(&stranger, sticky.attr.ino, b"user.b", b"x", XattrMode::Any);
         assert_eq!(refused.await.unwrap_err(), FsError::NotOwner);
 
-        // Without data it goes at once, with data by the reaper.
+        // Without data it is deleted at once, with data by the reaper.
         let full = create(fs, "b").await.unwrap();
         let before = fs.attr(full).await.unwrap();
         let set = fs.set_xattr(&ROOT_USER, full, b"user.b", b"x", XattrMode::Create);
@@ -528,7 +527,7 @@ fn extended_attributes_have_limits_and_go_with_their_inode() {
     });
 }
 
-/// Two volumes share the memory for dirty data: what one holds is flushed when the other needs room.
+/// Two volumes share the memory for dirty data: the data of one is flushed when the other needs room.
 #[test]
 fn volumes_share_the_memory_for_dirty_data() {
     block_on(async {
@@ -559,8 +558,8 @@ fn volumes_share_the_memory_for_dirty_data() {
     });
 }
 
-/// A flush all over a file of more extents than may be in memory lands, and so does what garbage
-/// collection and readers do meanwhile. (It once loaded and forgot extents in turns, for ever.)
+/// A flush all over a file of more extents than may be in memory lands, and so do concurrent reads and garbage
+/// collections. (It once loaded and forgot extents in turns, for ever.)
 #[test]
 fn a_flush_all_over_a_file_of_very_many_extents_lands() {
     const EXTENTS: u64 = 150_000;
@@ -603,8 +602,8 @@ fn a_flush_all_over_a_file_of_very_many_extents_lands() {
     });
 }
 
-/// Bytes of data that segments take on the disks: not those of files that wait to be used again, nor the
-/// room in segments that take appends.
+/// Bytes of data that segments take on the disks: without files that wait to be used again, and without the free room
+/// of open segments.
 fn used_bytes(world: &World, data: u64, total: u64) -> u64 {
     let sizes = world.disks.iter().flat_map(|disk| disk.file_sizes());
     let shards = sizes.filter(|(name, _)| name.starts_with("shards/"));
@@ -612,7 +611,7 @@ fn used_bytes(world: &World, data: u64, total: u64) -> u64 {
     raw_bytes / total * data - world.segments.stats().open_room_bytes
 }
 
-/// A file is overwritten at random for ten times its size: what is used stays in proportion.
+/// A file is overwritten at random with ten times its size: the used space stays in proportion.
 #[test]
 fn random_overwrites_do_not_grow_without_end() {
     const FILE_BYTES: u64 = 24 * MIB;
@@ -645,7 +644,7 @@ fn random_overwrites_do_not_grow_without_end() {
         }
         commit(fs, ino).await.unwrap();
         assert!(read_all(fs, ino).await == model);
-        // Beside the garbage: one segment of 4 MiB that just was filled, and what came since the last look.
+        // Beside the garbage: one segment of 4 MiB that was just filled, and data that came since the last survey.
         let bound = FILE_BYTES * 3 / 2 + 4 * MIB;
         assert!(used_max < bound, "{used_max} of {bound}");
         let stats = fs.stats();
@@ -659,8 +658,8 @@ fn random_overwrites_do_not_grow_without_end() {
     });
 }
 
-/// The disks say that there is room, and take no new files: a write that waits for memory is refused, once a flush
-/// that was tried again has found no space either.
+/// The disks report room, and take no new files: a write that waits for memory is refused, once a repeated flush has
+/// found no space either.
 #[test]
 fn a_write_that_waits_for_flushes_that_find_no_space_is_refused() {
     block_on(async {
@@ -691,7 +690,7 @@ fn a_write_that_waits_for_flushes_that_find_no_space_is_refused() {
         }
         assert_eq!(refused, Some(FsError::NoSpace));
         assert!(fs.space().await.unwrap().free_bytes > 64 * MIB);
-        // There is space again: what was answered is written, and more is taken.
+        // There is space again: acknowledged data is written, and more is accepted.
         world.disks[0].clear_faults();
         world.run_for(10).await;
         write(fs, ino, 9 * MIB, &data).await.unwrap();
@@ -700,8 +699,8 @@ fn a_write_that_waits_for_flushes_that_find_no_space_is_refused() {
     });
 }
 
-/// A pool that is full of small files, every other of which is deleted: half of the space comes back within
-/// a minute, although no segment is empty, and only the reserve was there to copy the rest with.
+/// A pool full of small files, every other of which is deleted: half of the space comes back within a minute,
+/// although no segment is empty, and only the reserve has room for the copies.
 #[test]
 fn half_of_a_full_pool_comes_back() {
     block_on(async {
@@ -719,7 +718,7 @@ fn half_of_a_full_pool_comes_back() {
                 };
                 if let Err(error) = written.await {
                     assert_eq!(error, FsError::NoSpace);
-                    // What the client was not told of may be there, and be written when there is space.
+                    // Changes without a reply may be there, and be written when there is space.
                     let _ = remove(fs, &name).await;
                     break;
                 }
@@ -748,13 +747,13 @@ fn half_of_a_full_pool_comes_back() {
             check_counters(fs);
             world = world.restart(17).await;
         }
-        // What garbage collection wrote last was still open.
+        // The last segment of garbage collection was still open.
         world.run_for(10).await;
         assert_eq!(world.segments.segments(VOLUME), []);
     });
 }
 
-/// What sealing gave back is no garbage, also after a restart: a volume that is left alone is left alone.
+/// The space that sealing gave back is no garbage, also after a restart: a volume without writes is left alone.
 #[test]
 fn short_segments_are_not_rewritten() {
     block_on(async {
@@ -783,7 +782,7 @@ fn short_segments_are_not_rewritten() {
     });
 }
 
-/// What is usual garbage while clients write is given back when nobody does: others can use it.
+/// The usual garbage of a volume with writers is given back when it is idle: others can use the space.
 #[test]
 fn a_volume_that_nobody_writes_to_gives_more_back() {
     block_on(async {
@@ -831,8 +830,8 @@ fn a_volume_that_nobody_writes_to_gives_more_back() {
     });
 }
 
-/// Files that wait for new shards took all that the metadata could have used: it found the disk full, so
-/// that nothing more was written, which alone would have used those files.
+/// Files that wait for new shards took all space that the metadata could have used. It found the disk full, so
+/// nothing more was written, which alone would have used those files.
 #[test]
 fn files_that_wait_for_shards_make_room_for_the_metadata() {
     block_on(async {
@@ -863,8 +862,8 @@ fn files_that_wait_for_shards_make_room_for_the_metadata() {
     });
 }
 
-/// One flush of a few bytes here and of a stretch of very many extents there: loading what is there drove
-/// out what is here, and loading what is here what is there, for ever.
+/// One flush of a few bytes here and of a range of very many extents there: loading one place evicted the other, in
+/// turns, for ever.
 #[test]
 fn a_flush_of_two_places_needs_both_in_memory() {
     const DENSE_AT: u64 = 16 * MIB;
@@ -896,8 +895,8 @@ fn a_flush_of_two_places_needs_both_in_memory() {
     });
 }
 
-/// A file with an extent that makes no sense and one that points nowhere cannot be deleted nor moved as a
-/// whole: that keeps no space of others.
+/// A file with an invalid extent and one with an invalid pointer cannot be deleted or moved as a whole: neither keeps
+/// space from others.
 #[test]
 fn what_makes_no_sense_keeps_no_space_of_others() {
     const LEN_BYTES: u64 = 200_000;
@@ -930,7 +929,7 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         batch.put(Key::extent(bad, 1 << 41), vec![0xff]);
         let ticket = fs.meta().submit(batch);
         fs.meta().durable(ticket).await.unwrap();
-        // The bad one last: it is the first that is tried.
+        // The bad one last: it is the first to be tried.
         let both = futures_util::future::join(remove(fs, "file2"), remove(fs, "file0")).await;
         assert_eq!(both, (Ok(()), Ok(())));
         for nth in (4..100).step_by(2) {
@@ -942,7 +941,7 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         assert!(fs.meta().live().get(&Key::inode(good)).unwrap().is_none());
         assert!(fs.stats().gc_rewritten_bytes > 10 * LEN_BYTES);
         assert_eq!(fs.stats().gc_errors, 0);
-        // What lives, a quarter of that, and the segment of the bad one.
+        // The live data, a quarter of that, and the segment of the bad one.
         let used_bytes = used_bytes(&world, 1, 1);
         assert!(
             used_bytes < 52 * LEN_BYTES * 5 / 4 + 4 * MIB,
@@ -955,8 +954,8 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
     });
 }
 
-/// Writes single bytes with holes between them, from offset `from` on, until one has to wait or there are so many;
-/// returns how many there are.
+/// Writes single bytes with holes between them, from offset `from` on, until one has to wait or there are
+/// `count_max`; returns how many there are.
 fn write_tiny(fs: &Fs, ino: Ino, from: u64, count_max: u64) -> u64 {
     let is_done = |at: &u64| match write(fs, ino, *at, &[1]).now_or_never() {
         Some(written) => written.is_ok(),
@@ -966,7 +965,7 @@ fn write_tiny(fs: &Fs, ino: Ino, from: u64, count_max: u64) -> u64 {
     places.take_while(is_done).count() as u64
 }
 
-/// A file that has little data in very many pieces was flushed by 1024 pieces in three seconds.
+/// A file with little data in very many pieces was flushed by 1024 pieces in three seconds.
 #[test]
 fn very_many_tiny_writes_are_flushed_when_they_are_due() {
     block_on(async {
@@ -981,7 +980,7 @@ fn very_many_tiny_writes_are_flushed_when_they_are_due() {
     });
 }
 
-/// A single byte in memory takes far more than a byte: what was counted was so little that the limit was none.
+/// A single byte in memory takes far more than a byte: the counted amount was so small that the limit had no effect.
 #[test]
 fn tiny_writes_are_charged_for_what_they_take() {
     block_on(async {
@@ -1002,7 +1001,7 @@ fn tiny_writes_are_charged_for_what_they_take() {
     });
 }
 
-/// Whatever becomes of tiny writes, all that was charged for them is given back.
+/// In every case, the whole charge of tiny writes is given back.
 #[test]
 fn what_tiny_writes_are_charged_is_given_back() {
     block_on(async {
@@ -1021,7 +1020,7 @@ fn what_tiny_writes_are_charged_is_given_back() {
                     fault: Fault::Io,
                 });
             }
-            // On their way, and then replaced and split in memory.
+            // In flights, and then replaced and split in memory.
             let mut flushing = pin!(commit(fs, ino));
             assert!((&mut flushing).now_or_never().is_none());
             write(fs, ino, 1001, &pattern(1000, 1)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Cold segments in a tier: out, back, and whatever goes wrong on the way.
+//! Tiering: offloading cold segments, promoting them, and all faults on the way.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const SNAPSHOT_ONLY: TierPolicy = TierPolicy {
     choice: TierChoice::SnapshotOnly { cooling_days: 2 },
     filter: None,
 };
-/// So long until what was written is sealed, and a look has sent it.
+/// The time until written data is sealed, and a round has offloaded it.
 const SEALED_AND_SENT_SECONDS: u64 = 90;
 
 async fn create(fs: &Fs, name: &str) -> Ino {
@@ -46,7 +46,7 @@ async fn write(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) {
     fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
 }
 
-/// A file of so many MiB that no compression makes smaller.
+/// A file of so many MiB that does not compress.
 async fn fill(fs: &Fs, name: &str, mib: u64, seed: u64) -> (Ino, Vec<u8>) {
     let ino = create(fs, name).await;
     let mut rng = Rng::new(seed);
@@ -83,7 +83,7 @@ async fn read_all(fs: &Fs, ino: Ino, len: usize) -> Result<Vec<u8>, FsError> {
     Ok(all)
 }
 
-/// What waits for the clock ends while it goes on.
+/// Advances the clock while a future waits for it.
 async fn while_time_passes<T>(world: &World, waiting: impl Future<Output = T>) -> T {
     let mut waiting = std::pin::pin!(waiting);
     for _ in 0..2000 {
@@ -97,7 +97,7 @@ async fn while_time_passes<T>(world: &World, waiting: impl Future<Output = T>) -
     panic!("it does not end");
 }
 
-/// The objects that segments of the volume are.
+/// The objects that segments of the volume refer to.
 fn referred(fs: &Fs) -> Vec<ObjectId> {
     let all = fs.meta().segments().into_iter();
     let mut objects: Vec<ObjectId> = all
@@ -124,7 +124,7 @@ fn on_disks(world: &World) -> BTreeSet<SegmentId> {
         .collect()
 }
 
-/// Each object is a segment's, and no segment is in two places or in none.
+/// Checks that each object belongs to a segment, and no segment is in two places or in none.
 fn check_places(world: &World, tier: &MemTier) {
     assert_eq!(tier.objects(), referred(&world.fs), "objects");
     assert!(tier.written_max() <= 1, "a key was written twice");
@@ -167,7 +167,7 @@ fn data_goes_out_frees_disks_and_comes_back() {
             check_places(&world, &tier);
             assert!(world.segments.space().free_bytes >= full + data.len() as u64);
             assert_eq!(world.fs.meta().segment_totals().live_bytes, 0);
-            // Nothing of it is in memory, and nothing knows of it but what is stored.
+            // Nothing of it is in memory, so only stored state knows of it.
             let world = restarted(world, seed + 10, &tier, ALL).await;
             assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
             assert!(world.segments.stats().remote_reads > 0);
@@ -175,7 +175,7 @@ fn data_goes_out_frees_disks_and_comes_back() {
             assert_eq!(small, data[5 * MIB as usize + 12_345..][..777]);
             recount(&world.fs).await;
             assert!(!world.fs.has_nothing_in_tiers().await.unwrap());
-            // Back.
+            // Promotion.
             world.fs.set_tiering(None);
             world.run_for(60).await;
             assert_eq!(world.fs.tiering_status().objects, 0);
@@ -190,8 +190,8 @@ fn data_goes_out_frees_disks_and_comes_back() {
     });
 }
 
-/// However little fills its stripes: what went stays there, and what is not worth an object does not go. It went and came back
-/// for ever.
+/// However little fills its stripes: offloaded data stays in the tier, and data that is not worth an object stays
+/// here. It was offloaded and promoted in turns, for ever.
 #[test]
 fn what_is_small_does_not_go_to_and_fro() {
     block_on(async {
@@ -214,7 +214,7 @@ fn what_is_small_does_not_go_to_and_fro() {
     });
 }
 
-/// Whatever the tier does while a segment is copied there: nothing is deleted here that is not there.
+/// Whatever the tier does during the copying of a segment: no shard is deleted here whose bytes are not there.
 #[test]
 fn nothing_goes_before_its_copy_is_right() {
     use Fault::*;
@@ -258,7 +258,7 @@ fn nothing_goes_before_its_copy_is_right() {
     });
 }
 
-/// Only the bytes in the tier are an error, never others, and only as long as the tier does not give them.
+/// Only reads of bytes in the tier fail, no others, and only as long as the tier does not give them.
 #[test]
 fn a_tier_that_fails_costs_its_own_bytes_alone() {
     use Fault::*;
@@ -272,14 +272,14 @@ fn a_tier_that_fails_costs_its_own_bytes_alone() {
             tier.set_fault(Some(fault), None);
             let (warm, other) = fill(&world.fs, "warm", 2, seed + 1).await;
             let failed = while_time_passes(&world, read(&world.fs, cold, 0, 4096)).await;
-            // One that lies may have lost what was written; the others are waited for.
+            // A tier that lies may have lost written data; for the others, the read waits.
             let is_as_wanted = match fault {
                 Lies => matches!(failed, Err(FsError::Io(_))),
                 _ => matches!(failed, Err(FsError::Unreachable(_))),
             };
             assert!(is_as_wanted, "{fault:?}: {failed:?}");
             assert_eq!(read_all(&world.fs, warm, other.len()).await.unwrap(), other);
-            // Names, attributes, and what goes over it do not need the tier.
+            // Names, attributes, and overwrites do not need the tier.
             write(&world.fs, cold, 0, b"over it").await;
             assert_eq!(read(&world.fs, cold, 0, 7).await.unwrap(), b"over it");
             tier.set_fault(None, None);
@@ -288,7 +288,7 @@ fn a_tier_that_fails_costs_its_own_bytes_alone() {
             want[..7].copy_from_slice(b"over it");
             let got = while_time_passes(&world, read_all(&world.fs, cold, want.len())).await;
             assert!(got.unwrap() == want, "{fault:?}");
-            // One answer that is wrong or missing is asked for again.
+            // A single wrong or missing reply is requested again.
             let world = restarted(world, seed + 200, &tier, ALL).await;
             tier.set_fault(Some(fault), Some(1));
             let got = while_time_passes(&world, read(&world.fs, cold, 4 * MIB, 4096)).await;
@@ -299,7 +299,7 @@ fn a_tier_that_fails_costs_its_own_bytes_alone() {
     });
 }
 
-/// An object that is gone or damaged is an error for what is in it, found by a verification, and in nobody's way.
+/// A lost or corrupt object is an error for its bytes, which a verification finds, and delays nothing else.
 #[test]
 fn a_lost_or_damaged_object_is_an_error_for_its_bytes() {
     block_on(async {
@@ -334,7 +334,7 @@ fn a_lost_or_damaged_object_is_an_error_for_its_bytes() {
             tier.replace(object, None);
         }
         assert_eq!(read_all(&world.fs, second, data.len()).await.unwrap(), data);
-        // Most of it is dead, and it cannot be written anew; others go all the same.
+        // Most of it is dead, and it cannot be rewritten; others are offloaded all the same.
         let before = world.fs.tiering_status().objects;
         for part in 0..3 {
             write(&world.fs, first, part * MIB, &pattern(MIB as u32, 3)).await;
@@ -342,7 +342,7 @@ fn a_lost_or_damaged_object_is_an_error_for_its_bytes() {
         fill(&world.fs, "third", 4, 3).await;
         world.run_for(2 * SEALED_AND_SENT_SECONDS).await;
         assert!(world.fs.tiering_status().objects > before);
-        // What cannot be read is brought back by nobody, all else comes, and its file can be deleted.
+        // An unreadable segment is not promoted, all others are, and its file can be deleted.
         world.fs.set_tiering(None);
         world.run_for(400).await;
         let status = world.fs.tiering_status();
@@ -370,7 +370,7 @@ fn what_nobody_uses_goes_and_what_is_read_again_and_again_comes_back() {
         let day = Duration::from_secs(24 * 3600);
         world.clock.advance(day);
         world.run_for(30).await;
-        // Use of it on the second day, which is not from memory.
+        // A use on the second day, which memory does not serve.
         let world = restarted(world, 82, &tier, AUTO).await;
         world.clock.advance(day);
         world.run_for(30).await;
@@ -383,14 +383,14 @@ fn what_nobody_uses_goes_and_what_is_read_again_and_again_comes_back() {
         world.run_for(60).await;
         assert_ne!(tier.objects(), [], "nobody used it for two days");
         check_places(&world, &tier);
-        // A scan brings nothing back.
+        // A scan promotes nothing.
         let promoted = |world: &World| world.fs.tiering_status().promoted_parts;
         assert_eq!(read_all(&world.fs, cold, data.len()).await.unwrap(), data);
         world.run_for(30).await;
         assert_eq!(promoted(&world), 0);
         let world = restarted(world, 84, &tier, AUTO).await;
         for _ in 0..3 {
-            // Past what is in memory: another file takes its place there.
+            // Past the cached part: another file takes its place there.
             read(&world.fs, cold, 3 * MIB + 5, 100).await.unwrap();
             fill(&world.fs, &format!("other{}", promoted(&world)), 4, 9).await;
             world.fs.remove(&ROOT_USER, ROOT_INO, b"other0").await.ok();
@@ -403,7 +403,7 @@ fn what_nobody_uses_goes_and_what_is_read_again_and_again_comes_back() {
     });
 }
 
-/// What is mostly overwritten is written anew, what is dead is deleted, what snapshots see stays.
+/// Mostly overwritten segments are rewritten, dead ones are deleted, and data of snapshots stays.
 #[test]
 fn objects_go_when_nothing_is_in_them() {
     block_on(async {
@@ -446,7 +446,7 @@ fn objects_go_when_nothing_is_in_them() {
     });
 }
 
-/// What files have stays on the disks, whatever snapshots have of it; what they had goes when it is cold.
+/// Data of files stays on the disks, also if snapshots have it, too; former data of files is offloaded when it is cold.
 #[test]
 fn what_only_snapshots_have_goes() {
     block_on(async {
@@ -460,7 +460,7 @@ fn what_only_snapshots_have_goes() {
             }
         };
         let (changed, old) = fill(&world.fs, "changed", 8, 1).await;
-        // Else both would share a segment, and files would have most of it.
+        // Otherwise both would share a segment, and files would have most of it.
         world.run_for(SEALED_AND_SENT_SECONDS).await;
         let (stays, kept) = fill(&world.fs, "stays", 8, 2).await;
         cool(&world).await;
@@ -468,7 +468,7 @@ fn what_only_snapshots_have_goes() {
         world.fs.take_snapshot(b"first", b"").await.unwrap();
         cool(&world).await;
         assert_eq!(tier.objects(), [], "files have all that the snapshot has");
-        // All of the one file but a little, beside the other, of which nothing changes.
+        // All of the one file but a little, beside the other, which stays unchanged.
         let mut new = old.clone();
         for part in 0..7 {
             let at = (part * MIB) as usize;
@@ -513,7 +513,7 @@ fn of_files(policy: TierPolicy, files: &str, min_size: &str, min_age: &str) -> T
     }
 }
 
-/// Files of so many MiB whose parts alternate, so that all of them are in each segment.
+/// Files of so many MiB with alternating parts, so that each segment has all of them.
 async fn fill_mixed(fs: &Fs, files: &[(&str, u64)]) -> Vec<(Ino, Vec<u8>)> {
     let mut all = Vec::new();
     for (at, (name, mib)) in files.iter().enumerate() {
@@ -524,7 +524,7 @@ async fn fill_mixed(fs: &Fs, files: &[(&str, u64)]) -> Vec<(Ino, Vec<u8>)> {
         all.push((create(fs, name).await, data));
     }
     let part_len = MIB as usize / 8;
-    // From the end on: what is written in order gets segments of its own.
+    // From the end on: sequential writes get segments of their own.
     let mib_max = files.iter().map(|(_, mib)| *mib).max().unwrap() as usize;
     for part in (0..8 * mib_max).rev() {
         for (ino, data) in &all {
@@ -536,7 +536,7 @@ async fn fill_mixed(fs: &Fs, files: &[(&str, u64)]) -> Vec<(Ino, Vec<u8>)> {
     all
 }
 
-/// How many bytes of a file are in segments in a tier.
+/// The bytes of a file in segments in a tier.
 fn remote_bytes(fs: &Fs, ino: Ino) -> u64 {
     let mut bytes = 0;
     let (from, to) = cairn_meta::Key::all_extents();
@@ -560,7 +560,8 @@ fn remote_bytes(fs: &Fs, ino: Ino) -> u64 {
     bytes
 }
 
-/// What is asked for goes, in whatever segments it lies, and nothing else, whether others have most or little of these.
+/// The data of selected files is offloaded, in whatever segments it is, and no other data, whether others have most
+/// or little of these segments.
 #[test]
 fn what_is_of_certain_files_goes_and_nothing_else() {
     block_on(async {
@@ -608,7 +609,7 @@ fn what_is_of_certain_files_goes_and_nothing_else() {
                 assert_eq!(is_read_there, want.contains(name), "{name}");
             }
             recount(&world.fs).await;
-            // What is there stays until the policy is that nothing is.
+            // Data in the tier stays until the policy is to have none there.
             world
                 .fs
                 .set_tiering(Some(of_files(ALL, "*.other", "none", "none")));
@@ -626,7 +627,7 @@ fn what_is_of_certain_files_goes_and_nothing_else() {
     });
 }
 
-/// What is gathered is as old as it was: it does not cool for a second time. A change makes its file young again.
+/// Gathered data keeps its age: it does not cool for a second time. A change makes its file young again.
 #[test]
 fn certain_files_go_when_they_are_cold_and_old() {
     block_on(async {
@@ -647,7 +648,7 @@ fn certain_files_go_when_they_are_cold_and_old() {
         let (changed, _) = all[1];
         write(&world.fs, changed, 0, b"new").await;
         day(&world).await;
-        // Looked at again an hour after the look that found it young.
+        // Looked up again an hour after the round that found it young.
         world.run_for(3700).await;
         world.run_for(2 * SEALED_AND_SENT_SECONDS).await;
         let remote: Vec<u64> = all
@@ -666,7 +667,8 @@ fn certain_files_go_when_they_are_cold_and_old() {
     });
 }
 
-/// A name is what a file is called now. What others share stays with them, and what snapshots have of a file goes with it.
+/// A name is the present name of a file. Data that other files share stays with them, and a snapshot's data of a file
+/// is offloaded with it.
 #[test]
 fn names_snapshots_and_sharers_count_as_they_are_now() {
     block_on(async {
@@ -685,7 +687,7 @@ fn names_snapshots_and_sharers_count_as_they_are_now() {
         );
         renaming.await.unwrap();
         fs.remove(&ROOT_USER, ROOT_INO, b"gone.mp4").await.unwrap();
-        // Half of it is the snapshot's alone.
+        // Half of it belongs to the snapshot alone.
         write(fs, all[1].0, 0, &pattern(MIB as u32, 9)).await;
         world.run_for(4 * SEALED_AND_SENT_SECONDS).await;
         check_places(&world, &tier);
@@ -708,7 +710,7 @@ fn names_snapshots_and_sharers_count_as_they_are_now() {
     });
 }
 
-/// What a crash left without footers is written anew, and goes then.
+/// Segments that a crash left without footers are rewritten, and then offloaded.
 #[test]
 fn what_a_crash_left_unsealed_goes_too() {
     block_on(async {
@@ -728,8 +730,8 @@ fn what_a_crash_left_unsealed_goes_too() {
     });
 }
 
-/// The process ends at every write, while segments go out, come back and are deleted: every byte is there, and after a
-/// while each object is a segment's and each segment is in one place.
+/// The process ends at every write, during offload, promotion and deletion of segments: every byte is there, and
+/// after a while each object belongs to a segment and each segment is in one place.
 #[test]
 fn a_crash_anywhere_loses_nothing() {
     block_on(async {
@@ -746,11 +748,11 @@ fn a_crash_anywhere_loses_nothing() {
             let recorder = Recorder::new(&world.disks);
             let counted = recorder.clone();
             tier.record_with(Arc::new(move || counted.op_count()));
-            // Out,
+            // Offload,
             world.fs.set_tiering(Some(ALL));
             world.run_for(15).await;
             assert!(world.fs.tiering_status().objects > 0);
-            // and back.
+            // and promotion.
             world.fs.set_tiering(None);
             world.run_for(15).await;
             assert_eq!(tier.objects(), []);

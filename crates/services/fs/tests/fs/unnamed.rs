@@ -1,4 +1,4 @@
-//! Files that get their name when they are whole: what others see of them, and what a crash leaves.
+//! Files that get their name when they are complete: the view of other clients, and the state after a crash.
 
 use std::ops::ControlFlow;
 
@@ -84,7 +84,7 @@ fn a_file_is_there_whole_with_what_comes_with_it_after_any_crash() {
     }
 }
 
-/// One batch each: the log takes it as one, and who waits for it waits once.
+/// One batch each: the log takes it as one, and the caller waits once.
 #[test]
 fn a_small_file_is_one_batch() {
     block_on(async {
@@ -117,7 +117,7 @@ fn what_never_got_a_name_is_gone() {
                 filled(&world.fs, 100_000, 2).await,
                 filled(&world.fs, 9 << 20, 3).await,
             ];
-            // Some of it is in segments by now, and the reaper has looked around.
+            // Some of it is in segments by now, and the reaper has passed.
             world.run_for(60).await;
             let (inodes, orphans) = stored(&world.fs);
             assert_eq!((inodes, orphans), (3, 2), "two are too large for memory");
@@ -136,14 +136,14 @@ fn what_never_got_a_name_is_gone() {
     }
 }
 
-/// Who fills it is not disturbed by the reaper, which finds its mark.
+/// The reaper finds the mark of a file that is being filled, and leaves it alone.
 #[test]
 fn what_is_being_filled_stays() {
     block_on(async {
         let world = World::new(36, 1).await;
         let mut file = filled(&world.fs, 5 << 20, 1).await;
         world.run_for(120).await;
-        // A removed file has the reaper look at all marks again.
+        // A removed file makes the reaper read all marks again.
         let mut other = filled(&world.fs, 1 << 20, 2).await;
         let placed = other.place(&ROOT_USER, &placing(b"other", &[])).await;
         placed.unwrap();
@@ -161,7 +161,7 @@ fn what_is_being_filled_stays() {
     });
 }
 
-/// Of those who want a name that is free, one gets it; the others can go elsewhere.
+/// Of several callers that want a free name, one gets it; the others can choose another.
 #[test]
 fn one_of_many_gets_a_free_name() {
     block_on(async {
@@ -187,7 +187,7 @@ fn one_of_many_gets_a_free_name() {
     });
 }
 
-/// Its rights are those of a rename to there, its owner and mode those of a file that is made there.
+/// It needs the rights of a rename to that name; owner and mode are those of a file that is made there.
 #[test]
 fn a_name_is_given_to_who_may_have_it() {
     block_on(async {
@@ -233,7 +233,8 @@ fn a_name_is_given_to_who_may_have_it() {
     });
 }
 
-/// While a snapshot is taken the journal takes nothing: a file that would ride it goes the long way, and is whole.
+/// While a snapshot is taken the journal is closed: a file that would be stored with it takes the other way, and is
+/// complete.
 #[test]
 fn files_come_while_snapshots_are_taken() {
     block_on(async {
@@ -262,7 +263,7 @@ fn files_come_while_snapshots_are_taken() {
             let data = read_all(&world.fs, found.unwrap().0.ino).await;
             assert!(data == pattern(2000, number as u8));
         }
-        // What a snapshot shows of a file is all of it.
+        // A snapshot shows complete files only.
         for snapshot in world.fs.snapshots() {
             let shown = world.fs.in_view(snapshot.view()).unwrap();
             let page = shown.read_dir(&ROOT_USER, ROOT_INO, 0, 1000, true).await;
@@ -275,7 +276,7 @@ fn files_come_while_snapshots_are_taken() {
     });
 }
 
-/// Reaches nothing until it may.
+/// While this exists, nothing reaches the log.
 struct LogStands;
 
 impl Pace for LogStands {
@@ -286,7 +287,7 @@ impl Pace for LogStands {
     }
 }
 
-/// Who makes names in a directory does not wait for others who do; a name that is not durable is not told.
+/// A client that makes names in a directory does not wait for others that do; a name that is not durable is invisible.
 #[test]
 fn a_child_is_found_while_its_directory_changes() {
     block_on(async {
@@ -339,7 +340,7 @@ fn a_directory_comes_with_its_attributes() {
     });
 }
 
-/// What is replaced keeps its bytes under another name, whenever the server ends, and nobody changes it there.
+/// A replaced file keeps its bytes under another name, whenever the server ends, and nobody can change it there.
 #[test]
 fn what_is_replaced_can_be_kept() {
     for (index, mode) in Crash::ALL.into_iter().enumerate() {
@@ -363,7 +364,7 @@ fn what_is_replaced_can_be_kept() {
                         assert_eq!(fs.meta().last_ticket().0.0, before + 1);
                     }
                 }
-                // Nothing is replaced that has to be kept where something is.
+                // A file that has to be kept does not replace another one.
                 let mut file = filled(fs, 1, 3).await;
                 let keeping = Keeping {
                     replaced: Some((kept, name.as_bytes())),
@@ -389,7 +390,7 @@ fn what_is_replaced_can_be_kept() {
                 let ino = ino.unwrap().0.ino;
                 refuses_changes(fs, ino).await;
             }
-            // It can be brought back, and is a file like others then.
+            // It can be brought back, and is then an ordinary file.
             let (from, to) = ((kept, &b"file2"[..]), (ROOT_INO, &b"file2"[..]));
             fs.move_version(&ROOT_USER, from, to, false).await.unwrap();
             let ino = fs
@@ -410,7 +411,7 @@ fn what_is_replaced_can_be_kept() {
     }
 }
 
-/// Whoever decides by a look removes nothing that was written, replaced or changed since.
+/// A conditional removal removes nothing that was written, replaced or changed since the caller's check.
 #[test]
 fn only_a_file_as_it_was_seen_is_removed() {
     block_on(async {
@@ -480,7 +481,7 @@ async fn refuses_changes(fs: &Fs, ino: Ino) {
     assert_eq!(punched.unwrap_err(), FsError::NotOwner);
 }
 
-/// Until its time has come nobody changes, renames, replaces or removes it, also after a crash.
+/// Until its time nobody changes, renames, replaces or removes it, also after a crash.
 #[test]
 fn what_is_retained_stays_until_its_time() {
     block_on(async {
@@ -542,7 +543,8 @@ fn what_is_retained_stays_until_its_time() {
     });
 }
 
-/// Directories that are held, and those below them, keep their places: what is retained in there is at its path. All else goes on.
+/// Held directories, and those below them, keep their places: retained files in them stay at their paths. All other
+/// changes work.
 #[test]
 fn directories_with_what_is_retained_keep_their_places() {
     block_on(async {
@@ -592,7 +594,7 @@ fn directories_with_what_is_retained_keep_their_places() {
         fs.rename(who, root, b"elsewhere", held, b"came")
             .await
             .unwrap();
-        // What is empty can go: nothing is retained in there.
+        // An empty directory can be removed: nothing is retained in it.
         fs.remove_dir(who, year, b"month").await.unwrap();
         fs.remove_dir(who, held, b"year").await.unwrap();
         fs.remove_dir(who, held, b"came").await.unwrap();

@@ -26,7 +26,7 @@ fn the_live_view_shows_what_the_volume_has() {
     });
 }
 
-/// A client may come with the handle of a snapshot that was deleted.
+/// A client may use the handle of a snapshot that was deleted.
 #[test]
 fn a_view_that_is_not_there_is_stale() {
     block_on(async {

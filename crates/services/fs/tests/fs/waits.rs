@@ -1,4 +1,4 @@
-//! What is on disks that are away is waited for, and is no damage.
+//! Reads wait for disks that are away, and count nothing there as corrupt.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,7 +11,7 @@ use crate::world::*;
 
 const LEN: u32 = 1 << 20;
 
-/// A file on four disks that nothing has in memory.
+/// A file on four disks that is not in memory.
 async fn cold_file(seed: u64) -> (World, cairn_base::Ino) {
     let world = World::new(seed, 4).await;
     let made = CreateMode::Guarded(SetAttr::default());
@@ -47,7 +47,7 @@ async fn within<T>(
 #[test]
 fn a_read_waits_for_disks_that_are_away() {
     block_on(async {
-        // So many seconds after the read was asked for, the disks come back; or they do not.
+        // The disks come back so many seconds after the read began; or they do not.
         let cases = [(Some(0), true), (Some(5), true), (None, false)];
         for (seed, (seconds, is_read)) in (500..).step_by(10).zip(cases) {
             let (world, ino) = cold_file(seed).await;
@@ -77,7 +77,7 @@ fn a_read_waits_for_disks_that_are_away() {
     });
 }
 
-/// A scrub counts it, and nothing is damaged. When the disks are gone for good it is.
+/// A scrub counts such data, and nothing is corrupt. When the disks are gone for good, it is.
 #[test]
 fn a_scrub_takes_nothing_for_damaged_whose_disks_may_come_back() {
     block_on(async {

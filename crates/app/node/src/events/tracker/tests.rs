@@ -19,7 +19,7 @@ fn warning(kind: WarningKind, message: &str) -> WarningView {
     }
 }
 
-/// Looks come every second, and the clock of the wall with them.
+/// Observations come every second, and so do the ticks of the wall clock.
 struct World {
     tracker: Tracker,
     seen: Observation,
@@ -55,7 +55,7 @@ impl World {
         world
     }
 
-    /// The messages of one look, with stage and severity.
+    /// The messages of one observation, with stage and severity.
     fn look(&mut self) -> Vec<String> {
         self.second += 1;
         let now = Duration::from_secs(self.second);
@@ -73,7 +73,7 @@ impl World {
         (0..count).flat_map(|_| self.look()).collect()
     }
 
-    /// The server is started anew.
+    /// Restarts the server.
     fn restart(&mut self) {
         let now = Duration::from_secs(self.second);
         self.tracker = Tracker::new(self.kept.iter(), now);
@@ -88,7 +88,7 @@ fn a_condition_is_told_when_it_begins_and_when_it_ends() {
     let begun = "began error: disk /srv/disk2 is missing: its folder does not exist";
     assert_eq!(world.looks(10), [begun]);
     assert!(world.kept[0].action.is_some());
-    // A start tells it no second time, and knows that it ended.
+    // A start does not report it a second time, and knows that it ended.
     world.restart();
     assert_eq!(world.looks(10), [""; 0]);
     world.restart();
@@ -157,7 +157,7 @@ fn changes_are_told_in_their_words() {
         (|seen| seen.warnings = vec![warning(WarningKind::SegmentsNarrow, "7 segments have less"), warning(WarningKind::DiskMissing, "x")],
             &["began warning: 7 segments have less"]),
         (|seen| seen.warnings = vec![warning(WarningKind::SegmentsNarrow, "few, but 12 segments, have less")], &[]),
-        // Two of one subject are told apart by what they are.
+        // Two of one subject are distinguished by their warnings.
         (|seen| seen.warnings.push(warning(WarningKind::SegmentsSingle, "7 segments have less")), &["began warning: 7 segments have less"]),
         (|seen| seen.warnings.truncate(1), &["ended info: resolved: 7 segments have less"]),
         (|seen| seen.warnings.clear(), &["ended info: resolved: 7 segments have less"]),
@@ -171,7 +171,7 @@ fn changes_are_told_in_their_words() {
     for (change, want) in cases {
         change(&mut world.seen);
         assert_eq!(world.looks(12), *want);
-        // All of it is known to the next start.
+        // The next start knows all of it.
         world.tracker.before = None;
         let before = std::mem::take(&mut world.tracker.open).into_keys();
         world.restart();
@@ -229,7 +229,7 @@ fn what_grows_is_told_at_once_and_then_every_minute() {
     world.looks(60);
     assert_eq!(world.kept.len(), 4);
     assert_eq!(world.looks(100), [""; 0]);
-    // A damaged read before the first look counts.
+    // A corrupt read before the first observation counts.
     world.restart();
     world.tracker.before = None;
     world.seen.damaged_reads = 1;

@@ -1,4 +1,4 @@
-//! What the tests of the file service run on: simulated disks, a clock, a volume on them.
+//! The world of the tests of the file service: simulated disks, a clock, a volume on them.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ const DISK_BYTES: u64 = 1 << 30;
 /// Label of the first disk of an encrypted volume: it stays over restarts and crashes.
 const ENCRYPTED: &str = "encrypted";
 
-/// What deduplication the volume on these disks has: their labels say so, too.
+/// The deduplication of the volume on these disks, from their labels.
 pub fn dedupe_on<'a>(disks: impl IntoIterator<Item = &'a Arc<MemDisk>>) -> Dedupe {
     let label = disks.into_iter().next().map_or("", |disk| disk.label());
     match () {
@@ -129,7 +129,7 @@ async fn segments_on(
 }
 
 impl World {
-    /// Seals all segments and copies what is live out of them.
+    /// Seals all segments and copies the live records out of them.
     pub async fn rewrite_all(&self) {
         let segments = self.fs.meta().segments().into_iter();
         let ids: Vec<SegmentId> = segments.map(|(id, _)| id).collect();
@@ -138,7 +138,7 @@ impl World {
         self.fs.rewrite_segments(&ids, &pace).await.unwrap();
     }
 
-    /// An encrypted volume on so many disks, or one that is not.
+    /// An encrypted or plain volume on so many disks.
     pub async fn encrypted(disk_count: usize, is_encrypted: bool) -> Self {
         Self::with_capacity(100 + u64::from(is_encrypted), disk_count, DISK_BYTES).await
     }
@@ -156,7 +156,7 @@ impl World {
         Self::format_with(seed, disk_count, DISK_BYTES, dedupe, |_, _| {}).await
     }
 
-    /// A log whose batches take less than what a COMMIT puts there at once.
+    /// A log whose batches take less than a COMMIT puts there at once.
     pub async fn with_small_log(seed: u64, disk_count: usize) -> Self {
         let set =
             |_: &mut FsSettings, settings: &mut MetaSettings| settings.log_file_bytes = 64 << 10;
@@ -170,7 +170,7 @@ impl World {
         Self::format(seed, 1, DISK_BYTES, set).await
     }
 
-    /// One disk, and a volume that keeps as few inodes in memory as it can.
+    /// One disk, and a volume that keeps as few inodes in memory as possible.
     pub async fn with_few_inodes(seed: u64) -> Self {
         let set = |settings: &mut FsSettings, _: &mut MetaSettings| settings.inodes_max = 1;
         Self::format(seed, 1, DISK_BYTES, set).await
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// Opens the volume anew on the same disks, as a node does that left the other one behind.
+    /// Reopens the volume on the same disks, as a node does after it abandoned the other one.
     pub async fn open_again(&self) -> Fs {
         let key = key_on(&self.disks);
         let settings = meta_settings(self.disks.len(), &self.succession, &key);
@@ -282,7 +282,7 @@ impl World {
         opened.await.unwrap()
     }
 
-    /// As [`Self::open_again`], to be read alone.
+    /// As [`Self::open_again`], read-only.
     pub async fn open_to_read(&self) -> Fs {
         let key = key_on(&self.disks);
         let settings = meta_settings(self.disks.len(), &self.succession, &key);
@@ -306,8 +306,8 @@ impl World {
         Self::open(seed, disks).await
     }
 
-    /// Restores the volume from a snapshot. Before that is done the process ends: each time after so many steps, as the mode
-    /// says.
+    /// Rolls the volume back to a snapshot. Before that is done the process ends: each time after so many steps, in
+    /// the given mode.
     pub async fn restore(
         self,
         seed: u64,
@@ -338,7 +338,7 @@ impl World {
         Self::open(seed + 1000, disks).await
     }
 
-    /// These disks are missing from now on, and expected back; the others are there.
+    /// Makes these disks missing, and expected back; the others are there.
     pub async fn set_away(&self, away: &[usize]) {
         let mut all = Vec::new();
         for (index, disk) in self.disks.iter().enumerate() {
@@ -378,10 +378,10 @@ fn crashed(disks: &[Arc<MemDisk>], seed: u64, mode: Crash) -> Vec<Arc<MemDisk>> 
         .collect()
 }
 
-/// Counts the space again, from nothing: extents of the volume and of its history, by segment and in all.
+/// Counts the space again, from nothing: extents of the volume and of its history, by segment and in total.
 pub async fn recount(fs: &Fs) {
     let meta = fs.meta();
-    // Nothing else is under way: the history is read as it was applied.
+    // Nothing else is in progress: the history is read as it was applied.
     loop {
         let last = meta.last_ticket();
         meta.applied(last).await.unwrap();
@@ -447,8 +447,8 @@ pub async fn recount(fs: &Fs) {
     );
 }
 
-/// Where all clones are deleted and freed, no key tells of them; nor of the volume that the store was made for, if that is
-/// deleted, too.
+/// Checks that no key is left of clones, if all are deleted and freed; nor of the volume that the store was made for,
+/// if that is deleted, too.
 pub fn check_nothing_is_left(fs: &Fs) {
     let meta = fs.meta();
     let is_empty = fs.is_own_volume_deleted();
@@ -481,7 +481,7 @@ pub fn check_nothing_is_left(fs: &Fs) {
     }
 }
 
-/// What quotas count, from inodes and the bytes that they have.
+/// Checks the counts of quotas against inodes and their bytes.
 fn recount_usages(fs: &Fs, of_inodes: &BTreeMap<Ino, (u64, u64)>) {
     let meta = fs.meta();
     let mut want: BTreeMap<QuotaKey, UsageRecord> = BTreeMap::new();
@@ -508,7 +508,7 @@ fn recount_usages(fs: &Fs, of_inodes: &BTreeMap<Ino, (u64, u64)>) {
             sum.stored_bytes += stored;
         }
     }
-    // What clones took over is found where they are looked at.
+    // Inodes that clones took over are checked with the clones.
     let taken_over = |key: &QuotaKey| {
         let branch = key.tree.branch();
         !branch.is_main() && key.tree == taken_over_tree(branch)
@@ -551,7 +551,7 @@ pub fn pattern(len: u32, byte: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Puts another value in the place of a file's extent that ends at `end`; returns what was there.
+/// Replaces the stored value of a file's extent that ends at `end`; returns the former value.
 pub fn put_extent(world: &World, ino: Ino, end: u64, value: Bytes) -> Bytes {
     let key = Key::extent(ino, end);
     let meta = world.fs.meta();
