@@ -121,7 +121,7 @@ pub(crate) async fn open_to_read(
     let replaying = settings.replay.hold(volume, history.memory_bytes());
     let (state, applied) = choose_state_to_read(&settings, &disks, history).await?;
     let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
-        // The entry stays in memory, and may be a slice of a whole log file.
+    // The entry stays in memory, and may be a slice of a whole log file.
     let staying_bytes = staying_bytes(history, &applied, &entries);
     let kept = settings.replay.keep(volume, staying_bytes)?;
     let mut journal = JournalIndex::default();
