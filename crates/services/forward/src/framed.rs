@@ -12,14 +12,16 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use cairn_base::env::Clock;
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::Stream;
 use crate::link::{Beat, Beats, Link};
+use crate::{FRESH_MAX, Stream};
 
 const HEAD_LEN_BYTES: usize = 12;
 pub const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
@@ -163,21 +165,66 @@ pub struct Framed<S> {
     head: [u8; HEAD_LEN_BYTES],
     head_len_bytes: usize,
     rest_len_bytes: usize,
+    /// Of the frame that is being read.
+    beat: Beat,
     /// When this end had last read all that was there: bytes that it reads now came later.
     drained_at: Duration,
+    /// Since when this end waits for bytes; `None` while it has some to read.
+    waits_since: Option<Duration>,
+    /// The bytes that came last to this end while it waited.
+    arrival: Option<Arrival>,
+    bell: Arc<Bell>,
+    /// Rings the bell.
+    ringing: Waker,
+}
+
+/// Bytes that this end had waited for.
+#[derive(Clone, Copy)]
+struct Arrival {
+    waited: Duration,
+    at: Duration,
+}
+
+/// Wakes the reader of a stream, and notes when: the reader may have no time to read for long.
+struct Bell {
+    clock: Arc<dyn Clock>,
+    reader: AtomicWaker,
+    /// When the bell rang first since the reader looked.
+    rang_at: Mutex<Option<Duration>>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let now = self.clock.boottime();
+        self.rang_at.lock().get_or_insert(now);
+        self.reader.wake();
+    }
 }
 
 impl<S: Stream> Framed<S> {
     pub fn new(stream: S, beats: Beats, clock: Arc<dyn Clock>) -> Self {
-        let drained_at = clock.boottime();
+        let bell = Arc::new(Bell {
+            clock: Arc::clone(&clock),
+            reader: AtomicWaker::new(),
+            rang_at: Mutex::new(None),
+        });
         Self {
             stream,
             beats,
+            drained_at: clock.boottime(),
             clock,
             head: [0; HEAD_LEN_BYTES],
             head_len_bytes: 0,
             rest_len_bytes: 0,
-            drained_at,
+            beat: Beat(0),
+            waits_since: None,
+            arrival: None,
+            ringing: Waker::from(Arc::clone(&bell)),
+            bell,
         }
     }
 
@@ -187,13 +234,36 @@ impl<S: Stream> Framed<S> {
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<usize>> {
         let before = to.filled().len();
-        match Pin::new(&mut self.stream).poll_read(cx, to) {
+        self.bell.reader.register(cx.waker());
+        let rang_at = self.bell.rang_at.lock().take();
+        let mut ringing = Context::from_waker(&self.ringing);
+        match Pin::new(&mut self.stream).poll_read(&mut ringing, to) {
             Poll::Pending => {
-                self.drained_at = self.clock.boottime();
+                let now = self.clock.boottime();
+                self.drained_at = now;
+                self.waits_since.get_or_insert(now);
                 Poll::Pending
             }
-            Poll::Ready(read) => Poll::Ready(read.map(|()| to.filled().len() - before)),
+            Poll::Ready(read) => {
+                if let Some(since) = self.waits_since.take() {
+                    let at = rang_at.unwrap_or_else(|| self.clock.boottime());
+                    let waited = at.saturating_sub(since);
+                    // A head may come in pieces, before its beat is known.
+                    let earlier = self.arrival.map_or(Duration::ZERO, |piece| piece.waited);
+                    let waited = waited.max(earlier);
+                    self.arrival = Some(Arrival { waited, at });
+                }
+                Poll::Ready(read.map(|()| to.filled().len() - before))
+            }
         }
+    }
+
+    /// Whether bytes of the frame came too late. Bytes that this end waited for came at a known time. They may have waited
+    /// themselves at the other end as long as this end read nothing, and are late only if this end was waiting all the time.
+    fn is_late(&mut self) -> bool {
+        self.arrival.take().is_some_and(|arrival| {
+            arrival.waited > FRESH_MAX && !self.beats.is_fresh(self.beat, arrival.at)
+        })
     }
 
     /// Reads the head of the next frame; false at the end of the stream.
@@ -216,7 +286,8 @@ impl<S: Stream> Framed<S> {
         if len == 0 || len as usize > FRAME_LEN_BYTES_MAX {
             return Poll::Ready(Err(stale(Stale::Len(len))));
         }
-        if !self.beats.is_fresh(beat, self.drained_at) {
+        self.beat = beat;
+        if !self.beats.is_fresh(beat, self.drained_at) || self.is_late() {
             return Poll::Ready(Err(stale(Stale::Old)));
         }
         self.rest_len_bytes = len as usize;
@@ -240,6 +311,9 @@ impl<S: Stream> AsyncRead for Framed<S> {
         let read = ready!(this.poll_inner(cx, &mut part))?;
         if read == 0 && room > 0 {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if this.is_late() {
+            return Poll::Ready(Err(stale(Stale::Old)));
         }
         to.advance(read);
         this.rest_len_bytes -= read;
@@ -279,11 +353,11 @@ impl<S: Stream> AsyncWrite for Framed<S> {
 
 #[cfg(test)]
 mod tests {
+    use cairn_base::planted::{self, Bug};
     use cairn_testkit::ManualClock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::FRESH_MAX;
 
     fn frame(len: u32, beat: Beat, bytes: &[u8]) -> Vec<u8> {
         [&len.to_be_bytes()[..], &beat.0.to_be_bytes(), bytes].concat()
@@ -373,5 +447,70 @@ mod tests {
             }
             assert_eq!(framed.read_u8().await.is_ok(), want);
         }
+    }
+
+    fn poll_once<T>(reading: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        reading.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// The reader waits all the time, and looks only when it is woken. What stood still is the way of the bytes.
+    #[tokio::test]
+    async fn bytes_that_stood_still_on_their_way_are_refused_at_each_place() {
+        let clock = ManualClock::default();
+        clock.advance(Duration::from_secs(100));
+        let beats = Beats::new(Arc::new(clock.clone()), 3);
+        let len = HEAD_LEN_BYTES + 3;
+        for (in_time, wait, want) in (0..len).flat_map(|in_time| {
+            [
+                (in_time, FRESH_MAX * 2, false),
+                (in_time, FRESH_MAX / 2, true),
+            ]
+        }) {
+            let (mut near, far) = tokio::io::duplex(64);
+            let mut framed = Framed::new(far, beats.clone(), Arc::new(clock.clone()));
+            let mut read = [0; 3];
+            let mut reading = Box::pin(framed.read_exact(&mut read));
+            // It may wait for its client for as long as it likes before.
+            assert!(poll_once(reading.as_mut()).is_pending());
+            clock.advance(Duration::from_secs(3600));
+            let bytes = frame(3, beats.now(), b"abc");
+            near.write_all(&bytes[..in_time]).await.unwrap();
+            assert!(poll_once(reading.as_mut()).is_pending());
+            clock.advance(wait);
+            near.write_all(&bytes[in_time..]).await.unwrap();
+            assert_eq!(reading.await.is_ok(), want, "{in_time} {wait:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_came_in_time_are_read_late_by_a_reader_that_is_busy() {
+        let clock = ManualClock::default();
+        clock.advance(Duration::from_secs(100));
+        let beats = Beats::new(Arc::new(clock.clone()), 3);
+        let (mut near, far) = tokio::io::duplex(64);
+        let mut framed = Framed::new(far, beats.clone(), Arc::new(clock.clone()));
+        let mut byte = [0];
+        let mut reading = Box::pin(framed.read(&mut byte));
+        assert!(poll_once(reading.as_mut()).is_pending());
+        clock.advance(FRESH_MAX * 2);
+        near.write_all(&frame(1, beats.now(), b"a")).await.unwrap();
+        // The reader is woken, and has no time.
+        clock.advance(FRESH_MAX * 2);
+        assert!(reading.await.is_ok());
+        // The other end can send the rest of a frame only when this end reads again.
+        let rest = frame(2, beats.now(), b"bc");
+        near.write_all(&rest[..HEAD_LEN_BYTES]).await.unwrap();
+        clock.advance(FRESH_MAX * 2);
+        let mut two = [0; 2];
+        let mut reading = Box::pin(framed.read_exact(&mut two));
+        assert!(poll_once(reading.as_mut()).is_pending());
+        near.write_all(&rest[HEAD_LEN_BYTES..]).await.unwrap();
+        assert!(reading.await.is_ok());
+    }
+
+    #[test]
+    fn old_bytes_that_are_taken_are_noticed() {
+        let test: fn() = bytes_that_stood_still_on_their_way_are_refused_at_each_place;
+        assert!(planted::is_noticed_by(Bug::ForwardOldBytesTaken, test));
     }
 }
