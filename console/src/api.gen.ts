@@ -1084,7 +1084,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Revokes an access key, at once. */
+        /**
+         * Revokes an access key, at once. 409 with the kind `conflict`: the volume has no room to store that. The key is refused until the server
+         *     restarts or another node takes over the volume; repeat the request once the volume has room.
+         */
         delete: operations["key_revoke"];
         options?: never;
         head?: never;
