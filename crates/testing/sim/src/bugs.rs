@@ -120,6 +120,9 @@ pub const CLUSTER: &[Bug] = &[
     Bug::ForwardNotCaughtUp,
     Bug::ForwardNotSettled,
     Bug::ForwardStandstillIgnored,
+    Bug::ForwardOldBytesTaken,
+    Bug::WaitingConnectionTaken,
+    Bug::WaitingConnectionHeardLate,
 ];
 
 /// Bugs that a search of a minute each did not find: another rule hides them, or they bite in rare orders only. The
