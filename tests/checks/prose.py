@@ -3,8 +3,8 @@
     prose-check           says which rules are broken, and where
     prose-check --all     suggestions as well: long sentences, clauses that a noun could replace
 
-Messages are the texts in quotes in crates, tests aside, and the descriptions of the admin API. Comments are checked in all crates but
-those of UNCHECKED: take a crate off that list when its comments keep the rules.
+Messages are the texts in quotes in crates, tests aside, and the descriptions of the admin API. Comments are checked in
+all crates.
 """
 
 import json
@@ -17,12 +17,6 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["*.md", "docs/**/*.md"]
-# Crates whose comments do not keep the rules yet.
-UNCHECKED = (
-    "crates/app/node/",
-    "crates/edges/s3/",
-    "crates/services/fs/",
-)
 OPENAPI = "console/openapi.json"
 # .vale.ini gives this name its rules.
 TEXTS = "texts.txt"
@@ -81,15 +75,14 @@ def descriptions_of(document: object) -> Iterator[str]:
 
 
 def texts() -> list[tuple[str, str]]:
-    """`(place, text)` of all comments that are checked and of all messages, in the order of their places."""
+    """`(place, text)` of all comments and messages, in the order of their places."""
     found = []
     for path in sorted(ROOT.glob("crates/**/*.rs")):
         name = path.relative_to(ROOT).as_posix()
         if "/target/" in name:
             continue
         code = path.read_text()
-        if not name.startswith(UNCHECKED):
-            found += [(f"{name}:{line}", text) for line, text in comments_of(code)]
+        found += [(f"{name}:{line}", text) for line, text in comments_of(code)]
         if not SKIPPED.search(name):
             found += [(f"{name}:{line}", text) for line, text in messages_of(code)]
     described = sorted(set(descriptions_of(json.loads((ROOT / OPENAPI).read_text()))))
@@ -115,8 +108,6 @@ def main() -> None:
         sys.exit("prose-check: it takes nothing, or --all")
     level = "suggestion" if wanted else "error"
     vale = pathlib.Path(subprocess.run([ROOT / "scripts/setup", "prose"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()) / "vale"
-    if missing := [name for name in UNCHECKED if not (ROOT / name).is_dir()]:
-        sys.exit(f"prose-check: tests/checks/prose.py names folders that are not there: {', '.join(missing)}")
     pages = [path.relative_to(ROOT).as_posix() for pattern in PAGES for path in ROOT.glob(pattern)]
     problems = [f"{path}:{line}: {message}" for path, line, message in alerts(vale, level, sorted(pages))]
     gathered = texts()
