@@ -59,7 +59,8 @@ impl Guard {
         })
     }
 
-    /// `waits_until`: a guard that is told later may have run its command before, and the application does not stand still.
+    /// `waits_until`: the guard runs its command after this time. If the guard hears of the standstill later, the
+    /// application may have gone on before.
     fn stands_still(&mut self, waits_until: Instant) -> Result<(), Failure> {
         let told = self
             .held

@@ -9,8 +9,8 @@
 use std::fs;
 use std::ops::Range;
 
-/// Lets go of the program's code. Threads go on: what they execute is mapped again as they come to it. Does nothing where the
-/// system does not say where the code is, or refuses: `false`.
+/// Lets go of the program's code. Threads go on: the kernel maps each page again when a thread executes it. Returns `false`, and
+/// does nothing, if the system does not tell the place of the code or refuses.
 pub fn let_go() -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let own = let_go as fn() -> bool as usize;
@@ -18,8 +18,8 @@ pub fn let_go() -> bool {
         return false;
     };
     let address = std::ptr::with_exposed_provenance_mut(code.start);
-    // SAFETY: the range is one private mapping of the program's file which nobody may write to, so each page is as in the file
-    // and comes from there again. The kernel does that for a thread that is executing in it, too.
+    // SAFETY: the range is one private mapping of the program's file, and nobody may write to it. So each page equals the file,
+    // and the kernel reads it from there again, also for a thread that is executing in this page.
     let advised =
         unsafe { rustix::mm::madvise(address, code.len(), rustix::mm::Advice::LinuxDontNeed) };
     advised.is_ok()

@@ -61,7 +61,7 @@ const USERS_LOOK: Duration = Duration::from_secs(60);
 const RESTART_LOOK: Duration = Duration::from_millis(200);
 /// Interval at which a start that waits for etcd asks other nodes whether this one still belongs to the cluster.
 const REMOVED_LOOK: Duration = Duration::from_secs(5);
-/// A node whose checks of etcd failed so often in a row asks them, too.
+/// After this number of failed checks of etcd in a row, a running node asks other nodes as well.
 const FAILED_MAX: u32 = 3;
 /// At least so many nodes have the key of the CA, if there are so many.
 const HOLDERS_MIN: usize = 3;
