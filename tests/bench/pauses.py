@@ -250,7 +250,7 @@ def main():
     # Of a number of volumes and an event: each try with the pauses of its volumes.
     found: dict[tuple[int, type], list[list[float]]] = {}
     for count in options.volumes:
-        with harness.scratch("pauses-") as scratch, World(scratch, options.nodes, 1) as world:
+        with harness.scratch("pauses-") as scratch, World(scratch, options.nodes, 1, volumes_count=count) as world:
             bench = Bench(world, count)
             bench.make()
             for number in range(options.tries):

@@ -22,8 +22,9 @@ VOLUMES = {"main": ("+2n", 2), "mirror": ("2x", 1), "copies": ("3x", 2), "single
 MEMBERS_OF_ETCD = 5
 HOSTS_OF_A_LUN = 2
 INITIATOR = "iqn.2025-11.test:host"
-# A file system of its own for each disk: it takes what is written.
-DISK_LEN_BYTES = 4 << 30
+# A file system of its own for each disk: its image is sparse and takes only what is written. Each volume takes log files and a segment that
+# is not full, on each disk, and after a takeover another segment until the collection has been there.
+DISK_LEN_BYTES, DISK_LEN_BYTES_PER_VOLUME = 4 << 30, 256 << 20
 # Of clients, in the network of the nodes and on the loopback network.
 CLIENT_NUMBER_FIRST, LOOPBACK_NUMBER_FIRST = 100, 100
 CLIENTS_COUNT_MAX = 90
@@ -105,7 +106,7 @@ class Disks:
         image = self.folder.parent / f"{node}.disk"
         image.unlink(missing_ok=True)
         with open(image, "wb") as file:
-            file.truncate(DISK_LEN_BYTES)
+            file.truncate(self.len_bytes)
         command("mkfs.ext4", "-q", "-m", "0", image)
         self.path(node).mkdir(parents=True, exist_ok=True)
         command("mount", "-o", "loop", image, self.path(node))
@@ -140,13 +141,14 @@ class Disks:
 class World:
     """The cluster with its volumes, and its clients once they are started."""
 
-    def __init__(self, folder, nodes_count, run, with_clocks=False):
+    def __init__(self, folder, nodes_count, run, with_clocks=False, volumes_count=0):
         library = clock_library() if with_clocks else None
         self.clocks = Clocks(folder, folder / "cluster", library) if library else None
         self.cluster = Cluster(folder / "cluster", nodes_count, program=self.clocks.program if self.clocks else None)
         self.objects = Objects(run)
         self.has_network = can_have_namespaces()
-        self.disks = Disks(self.cluster.folder, self.cluster.names) if can_have_disks() else None
+        len_bytes = DISK_LEN_BYTES + volumes_count * DISK_LEN_BYTES_PER_VOLUME
+        self.disks = Disks(self.cluster.folder, self.cluster.names, len_bytes) if can_have_disks() else None
         self.ends = contextlib.ExitStack()
         self.listens: dict[tuple[str, str], tuple[str, int]] = {}
         self.clients: list[Roamer] = []

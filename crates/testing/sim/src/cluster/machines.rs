@@ -10,12 +10,15 @@ use cairn_testkit::{Crash, MemDisk};
 use parking_lot::Mutex;
 
 use super::clock::NodeClock;
-use super::node::{Process, Remembered, Start, node_id};
+use super::node::{Process, Remains, Remembered, Start, node_id};
 use super::pace::DiskPace;
 use super::run::{Cluster, client_name, world_spawn};
 use crate::exec::Group;
 
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Of each process that was started: the number of its machine, and its parts.
+pub(super) type AllRemains = Arc<Mutex<Vec<(usize, Remains)>>>;
 
 /// A process that was started.
 pub(super) struct Running {
@@ -108,9 +111,13 @@ impl Cluster {
             process: process.clone(),
         });
         let (cluster, world) = (Arc::downgrade(self), self.env.clone());
+        let remains = self.remains.clone();
         let starting = async move {
             match start.run().await {
-                Ok(started) => *process.lock() = Some(Arc::new(started)),
+                Ok(started) => {
+                    remains.lock().push((index, started.remains()));
+                    *process.lock() = Some(Arc::new(started));
+                }
                 Err(error) => {
                     tracing::warn!(index, error, "a node does not start");
                     // Like a supervisor, from outside, because this process is about to end.

@@ -93,7 +93,36 @@ pub struct Process {
     host: Arc<ClusterHost>,
 }
 
+/// The large parts of a process, to see that none outlives the process's tasks.
+pub struct Remains {
+    pool: Weak<Pool>,
+    member: Weak<ClusterMember>,
+    host: Weak<ClusterHost>,
+}
+
+impl Remains {
+    /// The parts that still exist, with the number of their holders.
+    pub fn held(&self) -> Vec<String> {
+        let parts = [
+            ("pool", self.pool.strong_count()),
+            ("membership", self.member.strong_count()),
+            ("host", self.host.strong_count()),
+        ];
+        let held = parts.iter().filter(|(_, holders)| *holders > 0);
+        held.map(|(part, holders)| format!("{part} ({holders} holders)"))
+            .collect()
+    }
+}
+
 impl Process {
+    pub fn remains(&self) -> Remains {
+        Remains {
+            pool: Arc::downgrade(&self.pool),
+            member: Arc::downgrade(&self.member),
+            host: Arc::downgrade(&self.host),
+        }
+    }
+
     /// Ends forwarding after the clients have stopped calling.
     pub fn end_forwarding(&self) {
         let forward = self.host.forward.lock().take();

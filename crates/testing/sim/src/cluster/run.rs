@@ -19,7 +19,7 @@ use super::clock::NodeClock;
 use super::etcd::Late;
 use super::failure::FirstFailure;
 use super::happen::Struck;
-use super::machines::Machine;
+use super::machines::{AllRemains, Machine};
 use super::map_rules::MapRules;
 use super::net::Net;
 use super::promises::Promises;
@@ -59,6 +59,7 @@ pub(super) struct Cluster {
     /// The object store for cold data, as the world sees it.
     pub objects: Option<Arc<LifeStore>>,
     pub machines: Mutex<Vec<Machine>>,
+    pub remains: AllRemains,
     pub rng: Mutex<Rng>,
     /// Number of events that have not ended.
     pub under_way: Arc<AtomicUsize>,
@@ -96,7 +97,7 @@ pub fn run(scenario: &ClusterScenario) -> Report {
     let stopped = exec.run(steps_max, TIME_MAX, |steps| {
         cluster.is_done.load(Ordering::Relaxed) || (steps % 64 == 0 && cluster.failed().is_some())
     });
-    let verdict = match (cluster.failed(), stopped) {
+    let mut verdict = match (cluster.failed(), stopped) {
         (_, Stopped::Panicked(text)) => Verdict::Failed(format!("a panic in {text}")),
         (Some(failure), _) => Verdict::Failed(failure),
         (None, Stopped::Done) => Verdict::Passed,
@@ -115,11 +116,51 @@ pub fn run(scenario: &ClusterScenario) -> Report {
     for volume in cluster.volumes.all() {
         volume.terms.forget();
     }
+    let trace_hash = trace.hash();
+    let held = held_after(cluster);
+    if matches!(verdict, Verdict::Passed) && !held.is_empty() {
+        verdict = Verdict::Failed(format!("memory is held after the end: {}", held.join("; ")));
+    }
     Report {
         verdict,
-        trace: trace.hash(),
+        trace: trace_hash,
         counts,
     }
+}
+
+/// Drops the world, and returns what still exists then: the code under test, or the simulator, holds it in a cycle.
+fn held_after(cluster: Arc<Cluster>) -> Vec<String> {
+    let remains = cluster.remains.clone();
+    let disks: Vec<_> = cluster
+        .machines
+        .lock()
+        .iter()
+        .flat_map(|machine| machine.disks.iter().map(Arc::downgrade))
+        .collect();
+    let world = Arc::downgrade(&cluster);
+    let volumes = Arc::downgrade(&cluster.volumes);
+    drop(cluster);
+    let processes = remains
+        .lock()
+        .iter()
+        .filter_map(|(index, of)| {
+            let held = of.held();
+            (!held.is_empty()).then(|| format!("process of machine {index}: {}", held.join(", ")))
+        })
+        .collect::<Vec<_>>();
+    let counts = [
+        ("world", world.strong_count()),
+        ("volumes", volumes.strong_count()),
+        (
+            "disks",
+            disks.iter().filter(|disk| disk.strong_count() > 0).count(),
+        ),
+    ];
+    let counted = counts.into_iter().filter(|(_, count)| *count > 0);
+    processes
+        .into_iter()
+        .chain(counted.map(|(what, count)| format!("{what}: {count}")))
+        .collect()
 }
 
 impl Cluster {
@@ -160,6 +201,7 @@ impl Cluster {
             trace,
             objects,
             machines: Mutex::new(machines),
+            remains: AllRemains::default(),
             rng: Mutex::new(rng),
             under_way: Arc::default(),
             nodes_lost: AtomicU64::new(0),
