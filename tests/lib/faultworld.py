@@ -82,7 +82,8 @@ class Clocks:
 class Disks:
     """A file system for the disk of each node, in a file beside the cluster."""
 
-    def __init__(self, folder, names):
+    def __init__(self, folder, names, len_bytes):
+        self.len_bytes = len_bytes
         self.folder, self.names = folder, names
         self.mounted: list[str] = []
 
