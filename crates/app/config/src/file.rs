@@ -1,256 +1,17 @@
 //! The config file: TOML, one key per setting, read strictly.
 
-use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
+use crate::declare::Shape;
 use crate::problem::{ConfigError, Problem, nearest};
-use crate::server::{
-    Settings, check_hang_after, check_idle_after, check_memory_limit, check_threads,
-    check_tier_interval, check_write_deadline, parse_address,
-};
+use crate::server::Settings;
 
 /// A config file is not longer than this, in bytes.
 pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
-
-/// Puts the value of one key into the settings, or says why it does not fit.
-type Setter = fn(&mut Settings, &DeValue<'_>, &Path) -> Result<(), String>;
-
-/// Every key there is. A relative path counts from the folder of the config file, so that it
-/// means the same wherever the server is started.
-const KEYS: &[(&str, Setter)] = &[
-    ("address_hook", |settings, value, folder| {
-        settings.address_hook = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("admin_audit", |settings, value, _| {
-        settings.admin_audit = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("admin_certificate", |settings, value, folder| {
-        settings.admin_certificate = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("admin_key", |settings, value, folder| {
-        settings.admin_key = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("admin_name", |settings, value, _| {
-        let list = value
-            .as_array()
-            .ok_or("is a list of names: admin_name = [\"cairn.example.org\"]")?;
-        settings.admin_name = list
-            .iter()
-            .map(|item| Ok(text(item.get_ref())?.to_owned()))
-            .collect::<Result<_, String>>()?;
-        Ok(())
-    }),
-    ("admin_self_signed", |settings, value, _| {
-        settings.admin_self_signed = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("cluster_dir", |settings, value, folder| {
-        settings.cluster_dir = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("create", |settings, value, _| {
-        settings.create = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("credential_host", |settings, value, _| {
-        settings.credential_host = texts(value, "credential_host = [\"minio.example.org:9000\"]")?;
-        Ok(())
-    }),
-    ("data", |settings, value, folder| {
-        let list = value
-            .as_array()
-            .ok_or("is a list of folders: data = [\"/srv/cairn/disk1\"]")?;
-        settings.data = list
-            .iter()
-            .map(|item| Ok(folder.join(text(item.get_ref())?)))
-            .collect::<Result<_, String>>()?;
-        Ok(())
-    }),
-    ("disk_io", |settings, value, _| {
-        word(&mut settings.disk_io, value)
-    }),
-    ("disk_root", |settings, value, folder| {
-        let roots = texts(value, "disk_root = [\"/srv/cairn\"]")?;
-        settings.disk_root = roots.iter().map(|root| folder.join(root)).collect();
-        Ok(())
-    }),
-    ("disk_size_limit", |settings, value, _| {
-        word(&mut settings.disk_size_limit, value)
-    }),
-    ("disk_spare", |settings, value, _| {
-        word(&mut settings.disk_spare, value)
-    }),
-    ("hang_after", |settings, value, _| {
-        word(&mut settings.hang_after, value)?;
-        settings.hang_after.map_or(Ok(()), check_hang_after)
-    }),
-    ("idle_after", |settings, value, _| {
-        word(&mut settings.idle_after, value)?;
-        settings.idle_after.map_or(Ok(()), check_idle_after)
-    }),
-    ("insecure", |settings, value, _| {
-        settings.insecure = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("internal_encryption", |settings, value, _| {
-        settings.internal_encryption = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("iscsi_portal", |settings, value, _| {
-        settings.iscsi_portal = addresses(value)?;
-        Ok(())
-    }),
-    ("listen_admin", |settings, value, _| {
-        settings.listen_admin = Some(parse_address(text(value)?)?);
-        Ok(())
-    }),
-    ("listen_dns", |settings, value, _| {
-        settings.listen_dns = Some(parse_address(text(value)?)?);
-        Ok(())
-    }),
-    ("listen_iscsi", |settings, value, _| {
-        settings.listen_iscsi = addresses(value)?;
-        Ok(())
-    }),
-    ("listen_nfs", |settings, value, _| {
-        settings.listen_nfs = Some(parse_address(text(value)?)?);
-        Ok(())
-    }),
-    ("listen_s3", |settings, value, _| {
-        settings.listen_s3 = Some(parse_address(text(value)?)?);
-        Ok(())
-    }),
-    ("log_format", |settings, value, _| {
-        word(&mut settings.log_format, value)
-    }),
-    ("master_key_command", |settings, value, _| {
-        settings.master_key_command = Some(text(value)?.to_owned());
-        Ok(())
-    }),
-    ("master_key_file", |settings, value, folder| {
-        settings.master_key_file = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("memory_limit", |settings, value, _| {
-        word(&mut settings.memory_limit, value)?;
-        settings.memory_limit.map_or(Ok(()), check_memory_limit)
-    }),
-    ("metrics_open", |settings, value, _| {
-        settings.metrics_open = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("oidc_address", |settings, value, _| {
-        settings.oidc.oidc_address =
-            texts(value, "oidc_address = [\"https://cairn.example.org:8049\"]")?;
-        Ok(())
-    }),
-    ("oidc_admin", |settings, value, _| {
-        settings.oidc.oidc_admin = texts(value, "oidc_admin = [\"storage-admins\"]")?;
-        Ok(())
-    }),
-    ("oidc_client_id", |settings, value, _| {
-        settings.oidc.oidc_client_id = Some(text(value)?.to_owned());
-        Ok(())
-    }),
-    ("oidc_client_secret_file", |settings, value, folder| {
-        settings.oidc.oidc_client_secret_file = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("oidc_issuer", |settings, value, _| {
-        settings.oidc.oidc_issuer = Some(text(value)?.to_owned());
-        Ok(())
-    }),
-    ("oidc_name_claim", |settings, value, _| {
-        settings.oidc.oidc_name_claim = Some(text(value)?.to_owned());
-        Ok(())
-    }),
-    ("oidc_role_claim", |settings, value, _| {
-        settings.oidc.oidc_role_claim = Some(text(value)?.to_owned());
-        Ok(())
-    }),
-    ("oidc_scope", |settings, value, _| {
-        settings.oidc.oidc_scope = texts(value, "oidc_scope = [\"groups\"]")?;
-        Ok(())
-    }),
-    ("oidc_text", |settings, value, _| {
-        settings.oidc.oidc_text = Some(text(value)?.to_owned());
-        Ok(())
-    }),
-    ("oidc_viewer", |settings, value, _| {
-        settings.oidc.oidc_viewer = texts(value, "oidc_viewer = [\"staff\"]")?;
-        Ok(())
-    }),
-    ("ready_file", |settings, value, folder| {
-        settings.ready_file = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("rebuild_delay", |settings, value, _| {
-        word(&mut settings.rebuild_delay, value)
-    }),
-    ("rebuild_rate", |settings, value, _| {
-        word(&mut settings.rebuild_rate, value)
-    }),
-    ("rpcbind", |settings, value, _| {
-        settings.rpcbind = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("s3_audit", |settings, value, _| {
-        settings.s3_audit = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("s3_certificate", |settings, value, folder| {
-        settings.s3_certificate = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("s3_domain", |settings, value, _| {
-        let list = value
-            .as_array()
-            .ok_or("is a list of domains: s3_domain = [\"s3.example.org\"]")?;
-        settings.s3_domain = list
-            .iter()
-            .map(|item| Ok(text(item.get_ref())?.to_owned()))
-            .collect::<Result<_, String>>()?;
-        Ok(())
-    }),
-    ("s3_key", |settings, value, folder| {
-        settings.s3_key = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("s3_region", |settings, value, _| {
-        settings.s3_region = Some(text(value)?.to_owned());
-        Ok(())
-    }),
-    ("scrub_rate", |settings, value, _| {
-        word(&mut settings.scrub_rate, value)
-    }),
-    ("state_dir", |settings, value, folder| {
-        settings.state_dir = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("threads", |settings, value, _| {
-        word(&mut settings.threads, value)?;
-        settings.threads.map_or(Ok(()), check_threads)
-    }),
-    ("tier_interval", |settings, value, _| {
-        word(&mut settings.tier_interval, value)?;
-        settings.tier_interval.map_or(Ok(()), check_tier_interval)
-    }),
-    ("token_file", |settings, value, folder| {
-        settings.token_file = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("write_deadline", |settings, value, _| {
-        word(&mut settings.write_deadline, value)?;
-        settings.write_deadline.map_or(Ok(()), check_write_deadline)
-    }),
-];
 
 /// Reads a config file's `content`; relative paths in it count from `folder`.
 ///
@@ -267,10 +28,16 @@ pub fn parse_file(content: &str, folder: &Path) -> Result<Settings, ConfigError>
     let mut settings = Settings::default();
     // After a syntax error the rest of the table is a guess: only the error is worth telling.
     if problems.is_empty() {
-        for (key, value) in table.get_ref() {
-            if let Err(what) = set(&mut settings, key.get_ref(), value, folder) {
-                let line = Some(line_of(content, key.span().start));
-                problems.push(Problem { line, what });
+        let span = table.span();
+        // Each key by itself: serde ends at the first error, and all are told.
+        for (key, value) in table.into_inner() {
+            let line = Some(line_of(content, key.span().start));
+            match read(span.clone(), key, value) {
+                // A key is there once.
+                Ok(given) => settings = settings.over(given.under(folder)),
+                Err(refused) => {
+                    problems.extend(refused.into_iter().map(|what| Problem { line, what }))
+                }
             }
         }
     }
@@ -281,79 +48,38 @@ pub fn parse_file(content: &str, folder: &Path) -> Result<Settings, ConfigError>
     Err(ConfigError { problems })
 }
 
-fn set(
-    settings: &mut Settings,
-    key: &str,
-    value: &Spanned<DeValue<'_>>,
-    folder: &Path,
-) -> Result<(), String> {
-    match KEYS.iter().find(|(known, _)| *known == key) {
-        Some((_, setter)) => {
-            setter(settings, value.get_ref(), folder).map_err(|why| format!("{key}: {why}"))
-        }
-        None => Err(unknown(key)),
+/// Reads one key with its value; the error is all that is wrong with it.
+fn read(
+    span: Range<usize>,
+    key: Spanned<DeString<'_>>,
+    value: Spanned<DeValue<'_>>,
+) -> Result<Settings, Vec<String>> {
+    let name = key.get_ref().to_string();
+    let Some(setting) = Settings::all().into_iter().find(|it| it.key == name) else {
+        return Err(vec![unknown(&name)]);
+    };
+    if setting.shape == Shape::List && !value.get_ref().is_array() {
+        let example = setting.example();
+        return Err(vec![format!("{name}: is a list: {name} = {example}")]);
+    }
+    let entry: DeTable<'_> = [(key, value)].into_iter().collect();
+    let given = Settings::read(&name, Spanned::new(span, entry))
+        .map_err(|error| vec![format!("{name}: {}", error.message())])?;
+    let mut refused = Vec::new();
+    given.refuse_values(&mut |what| refused.push(what));
+    match refused.is_empty() {
+        true => Ok(given),
+        false => Err(refused),
     }
 }
 
 fn unknown(key: &str) -> String {
-    let known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+    let mut known: Vec<&str> = Settings::all().iter().map(|setting| setting.key).collect();
+    known.sort_unstable();
     match nearest(key, &known) {
         Some(meant) => format!("unknown key \"{key}\"; did you mean \"{meant}\"?"),
         None => format!("unknown key \"{key}\"; there are: {}", known.join(", ")),
     }
-}
-
-fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
-    value
-        .as_str()
-        .ok_or_else(|| format!("is a string in quotes, not {}", article(value)))
-}
-
-/// A list of texts; `example` shows one.
-fn texts(value: &DeValue<'_>, example: &str) -> Result<Vec<String>, String> {
-    let list = value
-        .as_array()
-        .ok_or_else(|| format!("is a list: {example}"))?;
-    list.iter()
-        .map(|item| Ok(text(item.get_ref())?.to_owned()))
-        .collect()
-}
-
-/// One address, or a list of them.
-fn addresses(value: &DeValue<'_>) -> Result<Vec<SocketAddr>, String> {
-    match value.as_array() {
-        Some(list) => list
-            .iter()
-            .map(|item| parse_address(text(item.get_ref())?))
-            .collect(),
-        None => Ok(vec![parse_address(text(value)?)?]),
-    }
-}
-
-fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
-    value
-        .as_bool()
-        .ok_or_else(|| format!("is true or false, not {}", article(value)))
-}
-
-/// Reads a value that flags write as one word; whole numbers need no quotes.
-fn word<T>(to: &mut Option<T>, value: &DeValue<'_>) -> Result<(), String>
-where
-    T: std::str::FromStr,
-    T::Err: std::fmt::Display,
-{
-    let word = match value {
-        DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
-        _ => text(value)?,
-    };
-    *to = Some(word.parse().map_err(|error: T::Err| error.to_string())?);
-    Ok(())
-}
-
-fn article(value: &DeValue<'_>) -> String {
-    let name = value.type_str();
-    let vowel = name.starts_with(['a', 'e', 'i', 'o', 'u']);
-    format!("{} {name}", if vowel { "an" } else { "a" })
 }
 
 fn line_of(content: &str, offset: usize) -> usize {
@@ -387,7 +113,9 @@ mod tests {
             "write_deadline",
         ];
         let is_flag = |key: &&str| !in_file_only.contains(key);
-        let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).filter(is_flag).collect();
+        let keys = Settings::all().into_iter().map(|setting| setting.key);
+        let mut keys: Vec<&str> = keys.filter(is_flag).collect();
+        keys.sort_unstable();
         assert_eq!(flags, keys);
     }
 

@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod declare;
+mod documents;
 mod file;
 mod memory;
 mod oidc;
@@ -15,6 +17,7 @@ mod server;
 
 pub use cairn_base::words::WordError;
 pub use cairn_formats::settings::*;
+pub use documents::{config_file, settings_page};
 pub use file::{CONFIG_FILE_LEN_BYTES_MAX, parse_file};
 pub use memory::{
     MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudget, VOLUME_BYTES_MIN,

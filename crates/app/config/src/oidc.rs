@@ -3,67 +3,83 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use crate::declare::settings;
+
 /// Longest text of one of these settings, in bytes.
 const TEXT_LEN_BYTES_MAX: usize = 512;
 /// Most values of one list.
 const VALUES_MAX: usize = 64;
-const NAME_CLAIM_DEFAULT: &str = "preferred_username";
-const ROLE_CLAIM_DEFAULT: &str = "groups";
-const SCOPE_DEFAULT: &str = "profile";
-const TEXT_DEFAULT: &str = "OpenID Connect";
 
-/// The given settings of it. None at all: there is no such log-in.
-#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
-pub struct OidcSettings {
-    /// Address of the console for browsers, without a path: https://cairn.example.org:8049. The provider redirects only to
-    /// /console/login below it; repeat the flag for more
-    #[arg(long, value_name = "URL")]
-    pub oidc_address: Vec<String>,
-    /// Value of the role claim that makes a user an admin; repeat the flag for more
-    #[arg(long, value_name = "VALUE")]
-    pub oidc_admin: Vec<String>,
-    /// Client ID of this server at the OpenID provider
-    #[arg(long, value_name = "ID")]
-    pub oidc_client_id: Option<String>,
-    /// File with the client secret from the provider, readable only by its owner; without a secret, log-ins rely on PKCE
-    #[arg(long, value_name = "PATH")]
-    pub oidc_client_secret_file: Option<PathBuf>,
-    /// Issuer URL of the OpenID provider through which users log in to the console, exactly as the provider's configuration has it
-    #[arg(long, value_name = "URL")]
-    pub oidc_issuer: Option<String>,
-    /// Claim with the user's name [default: preferred_username]
-    #[arg(long, value_name = "CLAIM")]
-    pub oidc_name_claim: Option<String>,
-    /// Claim with the user's roles or groups; a.b is b in a [default: groups]
-    #[arg(long, value_name = "CLAIM")]
-    pub oidc_role_claim: Option<String>,
-    /// Scope to request besides openid; repeat the flag for more [default: profile]
-    #[arg(long, value_name = "SCOPE")]
-    pub oidc_scope: Vec<String>,
-    /// Name of the provider on the log-in page [default: OpenID Connect]
-    #[arg(long, value_name = "TEXT")]
-    pub oidc_text: Option<String>,
-    /// Value of the role claim that makes a user a viewer; repeat the flag for more
-    #[arg(long, value_name = "VALUE")]
-    pub oidc_viewer: Vec<String>,
+settings! {
+    /// The given settings of log-ins through an OpenID provider. None at all: there is no such log-in.
+    pub struct OidcSettings {
+        /// Issuer URL of the OpenID provider through which users log in to the console, exactly as the provider's configuration has it
+        oidc_issuer: Option<String> {
+            value_name: "URL",
+            heading: "Log-in to the console through an OpenID provider",
+            example: "\"https://id.example.org\"",
+        } => issuer: String = Option::unwrap_or_default, check |text| check_text(text);
+        /// Client ID of this server at the OpenID provider
+        oidc_client_id: Option<String> {
+            value_name: "ID",
+            example: "\"cairn\"",
+        } => client_id: String = Option::unwrap_or_default, check |text| check_text(text);
+        /// File with the client secret from the provider, readable only by its owner; without a secret, log-ins rely on PKCE
+        oidc_client_secret_file: Option<PathBuf> {
+            value_name: "PATH",
+            example: "\"/etc/cairn/oidc.secret\"",
+        } => client_secret_file: Option<PathBuf>;
+        /// Address of the console for browsers, without a path: https://cairn.example.org:8049. The provider redirects only to
+        /// /console/login below it
+        oidc_address: Vec<String> {
+            value_name: "URL",
+            example: "[\"https://cairn.example.org:8049\"]",
+            count_max: VALUES_MAX,
+        } => addresses: Vec<String> = |given| given.iter().map(|address| address.to_ascii_lowercase()).collect(),
+            check |text| check_text(text);
+        /// Value of the role claim that makes a user an admin
+        oidc_admin: Vec<String> {
+            value_name: "VALUE",
+            example: "[\"storage-admins\"]",
+            count_max: VALUES_MAX,
+        } => admins: Vec<String>, check |text| check_text(text);
+        /// Value of the role claim that makes a user a viewer
+        oidc_viewer: Vec<String> {
+            value_name: "VALUE",
+            example: "[\"staff\"]",
+            count_max: VALUES_MAX,
+        } => viewers: Vec<String>, check |text| check_text(text);
+        /// Claim with the user's name
+        oidc_name_claim: Option<String> {
+            value_name: "CLAIM",
+        } = "preferred_username".to_owned() => name_claim: String, check |text| check_text(text);
+        /// Claim with the user's roles or groups; a.b is b in a
+        oidc_role_claim: Option<String> {
+            value_name: "CLAIM",
+        } = "groups".to_owned() => role_claim: String, check |text| check_text(text);
+        /// Scope to request besides openid
+        oidc_scope: Vec<String> {
+            value_name: "SCOPE",
+            count_max: VALUES_MAX,
+        } = vec!["profile".to_owned()] => scopes: Vec<String>, check |text| check_text(text);
+        /// Name of the provider on the log-in page
+        oidc_text: Option<String> {
+            value_name: "TEXT",
+        } = "OpenID Connect".to_owned() => text: String, check |text| check_text(text);
+    }
+
+    /// How people log in through an OpenID provider. There is at least one address, and one admin or viewer.
+    pub struct Oidc() {}
 }
 
-/// How people log in by an OpenID provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Oidc {
-    pub issuer: String,
-    pub client_id: String,
-    /// `None`: the client has no secret.
-    pub client_secret_file: Option<PathBuf>,
-    /// Where the console is opened, without a slash at the end; at least one.
-    pub addresses: Vec<String>,
-    pub name_claim: String,
-    pub role_claim: String,
-    /// Values that make admins, and viewers; at least one of both together.
-    pub admins: Vec<String>,
-    pub viewers: Vec<String>,
-    pub scopes: Vec<String>,
-    pub text: String,
+fn check_text(text: &str) -> Result<(), String> {
+    let is_long = text.len() > TEXT_LEN_BYTES_MAX;
+    match text.is_empty() || is_long || text.chars().any(char::is_control) {
+        false => Ok(()),
+        true => Err(format!(
+            "a value has 1 to {TEXT_LEN_BYTES_MAX} bytes without control characters"
+        )),
+    }
 }
 
 /// Whether nobody between can read or change what is sent to this address: it is HTTPS, or of this machine.
@@ -94,29 +110,7 @@ fn is_origin(url: &str) -> bool {
     is_http && !rest.is_empty() && rest.bytes().all(is_plain)
 }
 
-fn either<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
-    if first.is_empty() { second } else { first }
-}
-
 impl OidcSettings {
-    /// These settings, with `below` for what they do not say.
-    pub fn or(self, below: Self) -> Self {
-        Self {
-            oidc_address: either(self.oidc_address, below.oidc_address),
-            oidc_admin: either(self.oidc_admin, below.oidc_admin),
-            oidc_client_id: self.oidc_client_id.or(below.oidc_client_id),
-            oidc_client_secret_file: self
-                .oidc_client_secret_file
-                .or(below.oidc_client_secret_file),
-            oidc_issuer: self.oidc_issuer.or(below.oidc_issuer),
-            oidc_name_claim: self.oidc_name_claim.or(below.oidc_name_claim),
-            oidc_role_claim: self.oidc_role_claim.or(below.oidc_role_claim),
-            oidc_scope: either(self.oidc_scope, below.oidc_scope),
-            oidc_text: self.oidc_text.or(below.oidc_text),
-            oidc_viewer: either(self.oidc_viewer, below.oidc_viewer),
-        }
-    }
-
     /// Tells `refuse` everything that is wrong.
     pub(crate) fn check(&self, mut refuse: impl FnMut(String)) {
         if *self == Self::default() {
@@ -161,62 +155,13 @@ impl OidcSettings {
                     .to_owned(),
             );
         }
-        let lists = [
-            ("oidc_address", &self.oidc_address),
-            ("oidc_admin", &self.oidc_admin),
-            ("oidc_scope", &self.oidc_scope),
-            ("oidc_viewer", &self.oidc_viewer),
-        ];
-        for (name, values) in lists {
-            if values.len() > VALUES_MAX {
-                let count = values.len();
-                refuse(format!(
-                    "{name}: {count} are given; {VALUES_MAX} are the most"
-                ));
-            }
-        }
-        let one = [
-            ("oidc_client_id", &self.oidc_client_id),
-            ("oidc_issuer", &self.oidc_issuer),
-            ("oidc_name_claim", &self.oidc_name_claim),
-            ("oidc_role_claim", &self.oidc_role_claim),
-            ("oidc_text", &self.oidc_text),
-        ];
-        let of_lists = lists
-            .iter()
-            .flat_map(|(name, values)| values.iter().map(|value| (*name, value)));
-        let of_one = one
-            .iter()
-            .filter_map(|(name, value)| Some((*name, value.as_ref()?)));
-        for (name, value) in of_lists.chain(of_one) {
-            let is_long = value.len() > TEXT_LEN_BYTES_MAX;
-            if value.is_empty() || is_long || value.chars().any(char::is_control) {
-                refuse(format!(
-                    "{name}: a value has 1 to {TEXT_LEN_BYTES_MAX} bytes without control characters"
-                ));
-            }
-        }
+        self.refuse_own_values(&mut refuse);
     }
 
     /// Complete, if they were given and nothing is wrong with them.
     pub(crate) fn resolve(self) -> Option<Oidc> {
-        let or = |given: Option<String>, default: &str| given.unwrap_or_else(|| default.to_owned());
-        Some(Oidc {
-            issuer: self.oidc_issuer?,
-            client_id: self.oidc_client_id?,
-            client_secret_file: self.oidc_client_secret_file,
-            addresses: self
-                .oidc_address
-                .iter()
-                .map(|address| address.to_ascii_lowercase())
-                .collect(),
-            name_claim: or(self.oidc_name_claim, NAME_CLAIM_DEFAULT),
-            role_claim: or(self.oidc_role_claim, ROLE_CLAIM_DEFAULT),
-            admins: self.oidc_admin,
-            viewers: self.oidc_viewer,
-            scopes: either(self.oidc_scope, vec![SCOPE_DEFAULT.to_owned()]),
-            text: or(self.oidc_text, TEXT_DEFAULT),
-        })
+        let is_given = self.oidc_issuer.is_some() && self.oidc_client_id.is_some();
+        is_given.then(|| self.complete())
     }
 }
 
