@@ -44,6 +44,7 @@ fn file(content: &str) {
         Err(error) => {
             assert!(!error.problems.is_empty());
             let line_count = content.split('\n').count();
+            assert!(error.problems.is_sorted_by_key(|problem| problem.line));
             for problem in &error.problems {
                 assert!(
                     problem
@@ -55,8 +56,15 @@ fn file(content: &str) {
             return;
         }
     };
-    for folder in &settings.data {
-        assert!(folder.is_absolute(), "{}", folder.display());
+    let folders = settings.data.iter().chain(&settings.disk_root);
+    let files = [
+        &settings.master_key_file,
+        &settings.oidc.oidc_client_secret_file,
+        &settings.s3_key,
+        &settings.state_dir,
+    ];
+    for path in folders.chain(files.into_iter().flatten()) {
+        assert!(path.is_absolute(), "{}", path.display());
     }
     if let Ok(config) = settings.resolve(CPU_COUNT) {
         assert!((1..=DATA_FOLDERS_MAX).contains(&config.data.len()));

@@ -119,6 +119,8 @@ mod tests {
         assert_eq!(flags, keys);
     }
 
+    // Settings that come later are read from their examples, in `documents`.
+    #[allow(clippy::needless_update)]
     #[test]
     fn a_full_file_is_read() {
         let content = r#"
@@ -237,6 +239,7 @@ mod tests {
             idle_after: Some(2),
             tier_interval: Some(1),
             disk_io: Some(DiskIo::Threads),
+            ..Settings::default()
         };
         assert_eq!(parse_file(content, Path::new("/etc/cairn")), Ok(want));
     }
@@ -290,6 +293,30 @@ mod tests {
                 ],
             ),
             ("disk_io = \"fast\"", &["auto, uring or threads"]),
+            (
+                "s3_domain = [\"ok\", \"a:1\"]\ns3_region = \"Mars\"\noidc_text = \"\"",
+                &[
+                    "line 1: s3_domain: \"a:1\" is no domain",
+                    "line 2: s3_region: \"Mars\" is no region",
+                    "line 3: oidc_text: a value has 1 to 512 bytes",
+                ],
+            ),
+            (
+                "iscsi_portal = \"10.0.0.1:0\"\n\noidc = 1\noidc_scope = \"a\"",
+                &[
+                    "line 1: iscsi_portal: no host finds anything at 10.0.0.1:0",
+                    "line 3: unknown key \"oidc\"; did you mean \"oidc_",
+                    "line 4: oidc_scope: is a list: oidc_scope = [\"profile\"]",
+                ],
+            ),
+            (
+                "oidc_issuer = 1979-05-27",
+                &["line 1: oidc_issuer: is a string in quotes, not a datetime"],
+            ),
+            (
+                "data = [[\"a\"]]",
+                &["line 1: data: is a string in quotes, not an array"],
+            ),
             ("rpcbind = true\nrpcbind = true", &["line 2: "]),
             ("a = ", &["line 1: "]),
         ];
