@@ -276,7 +276,7 @@ macro_rules! words {
                 }
 
                 fn text(&self) -> String {
-                    self.to_string().replace(' ', "")
+                    self.to_string()
                 }
             }
         )*
@@ -302,7 +302,24 @@ macro_rules! words {
     };
 }
 
-words!(DiskIo, LogFormat, Size; u64, usize);
+words!(DiskIo, LogFormat; u64, usize);
+
+impl Value for Size {
+    fn parser() -> ValueParser {
+        ValueParser::new(|word: &str| word.parse::<Size>())
+    }
+
+    fn read(value: &toml::Value) -> Result<Self, String> {
+        word(value)
+    }
+
+    fn text(&self) -> String {
+        match self.0 {
+            0 => "0".to_owned(),
+            _ => self.to_string().replace(' ', ""),
+        }
+    }
+}
 
 fn text(value: &toml::Value) -> Result<&str, String> {
     value

@@ -19,7 +19,10 @@ pub fn config_file() -> String {
             text.push_str(&format!("\n## {}\n", setting.facts.heading));
         }
         text.push('\n');
-        comment(&mut text, &described(setting));
+        comment(&mut text, &format!("{}.", setting.meaning()));
+        if let Some(default) = setting.default_text() {
+            comment(&mut text, &format!("Default: {default}"));
+        }
         let mark = if setting.facts.is_set_by_packages {
             ""
         } else {
@@ -35,12 +38,11 @@ pub fn settings_page() -> String {
     let mut text = String::from(
         "# Settings of a server\n\
          \n\
-         Each setting is a key of the config file (`cairn serve --config FILE`) and a flag of `cairn serve`: `listen_nfs` is\n\
-         `--listen-nfs`. A flag wins over its environment variable, the variable over the file, and the file over the default. Relative\n\
-         paths in the file count from its folder. `cairn config check FILE` reports every mistake with its line.\n\
+         Each setting is a key of the config file (`cairn serve --config FILE`) and, unless its row says otherwise, a flag of `cairn serve`:\n\
+         `listen_nfs` is `--listen-nfs`. A flag wins over the file, and the file over the default. Relative paths in the file count from its\n\
+         folder. `cairn config check FILE` reports every mistake with its line.\n\
          \n\
-         This page comes from the declarations in `crates/app/config`\n\
-         ([how to add a setting](../../CONTRIBUTING.md#a-new-setting)).\n",
+         The declarations in `crates/app/config` make this page ([how to add a setting](../../CONTRIBUTING.md#a-new-setting)).\n",
     );
     for setting in Settings::all() {
         if !setting.facts.heading.is_empty() {
@@ -56,7 +58,9 @@ pub fn settings_page() -> String {
             meaning.push_str(". In the config file only");
         }
         if let Some(variable) = setting.facts.env {
-            meaning.push_str(&format!(". Environment variable: `{variable}`"));
+            meaning.push_str(&format!(
+                ". The variable `{variable}` sets it, unless the flag does"
+            ));
         }
         let cells = [
             format!("`{}`", setting.key),
@@ -77,15 +81,6 @@ fn value_of(setting: &Setting) -> &'static str {
     match setting.shape {
         Shape::Switch => "true|false",
         Shape::One | Shape::List | Shape::OneOrList => setting.facts.value_name,
-    }
-}
-
-/// The meaning with the default.
-fn described(setting: &Setting) -> String {
-    let meaning = setting.meaning();
-    match setting.default_text() {
-        Some(default) => format!("{meaning} [default: {default}]"),
-        None => meaning,
     }
 }
 
