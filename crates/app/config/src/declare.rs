@@ -24,6 +24,8 @@ pub(crate) struct Facts {
     pub value_name: &'static str,
     /// Begins a part of the config file and of the table in the documents.
     pub heading: &'static str,
+    /// Whole sentences below the heading.
+    pub intro: &'static str,
     /// A value as the file writes it; without it the default is shown.
     pub example: &'static str,
     /// Whether the file that packages install sets the example.
@@ -43,6 +45,7 @@ impl Facts {
     pub const NONE: Self = Self {
         value_name: "BOOL",
         heading: "",
+        intro: "",
         example: "",
         is_set_by_packages: false,
         default_is: "",

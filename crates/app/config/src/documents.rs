@@ -1,10 +1,12 @@
-//! What is written of the settings from their declarations: the config file of packages, and the table in the documents.
+//! Texts made from the declarations of the settings: the config file that packages install, and the page of settings.
+//!
+//! Must not know: which settings there are. The tests compare the committed files with these texts.
 
 use crate::declare::{Setting, Shape};
 use crate::server::Settings;
 
-/// Longest line of a comment in the config file, in characters, if its words allow it.
-const COMMENT_LEN_MAX: usize = 100;
+/// Longest line of a comment in the config file, in bytes. A longer word has a line of its own.
+const COMMENT_LEN_BYTES_MAX: usize = 100;
 
 /// The config file that packages install: `packaging/cairn.toml`. It shows every setting.
 pub fn config_file() -> String {
@@ -17,6 +19,10 @@ pub fn config_file() -> String {
     for setting in Settings::all() {
         if !setting.facts.heading.is_empty() {
             text.push_str(&format!("\n## {}\n", setting.facts.heading));
+        }
+        if !setting.facts.intro.is_empty() {
+            text.push('\n');
+            comment(&mut text, setting.facts.intro);
         }
         text.push('\n');
         comment(&mut text, &format!("{}.", setting.meaning()));
@@ -46,10 +52,11 @@ pub fn settings_page() -> String {
     );
     for setting in Settings::all() {
         if !setting.facts.heading.is_empty() {
-            text.push_str(&format!(
-                "\n## {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
-                setting.facts.heading
-            ));
+            text.push_str(&format!("\n## {}\n\n", setting.facts.heading));
+            if !setting.facts.intro.is_empty() {
+                text.push_str(&format!("{}\n\n", setting.facts.intro));
+            }
+            text.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
         }
         let list = if setting.is_list() { ", a list" } else { "" };
         let default = setting.default_text().unwrap_or_default();
@@ -87,7 +94,7 @@ fn value_of(setting: &Setting) -> &'static str {
 fn comment(text: &mut String, words: &str) {
     let mut line = String::from("#");
     for word in words.split_whitespace() {
-        if line.len() + 1 + word.len() > COMMENT_LEN_MAX && line != "#" {
+        if line.len() + 1 + word.len() > COMMENT_LEN_BYTES_MAX && line != "#" {
             text.push_str(&line);
             text.push('\n');
             line = String::from("#");

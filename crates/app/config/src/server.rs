@@ -122,11 +122,12 @@ settings! {
             value_name: "true|false",
             example: "false",
         } = true => internal_encryption: bool;
-        /// Address and port for NFS clients; port 0 picks a free one. To let other machines in, also use
-        /// `cairn export set main --client 10.0.0.0/8`
+        /// Address and port for NFS clients; port 0 picks a free one
         listen_nfs: Option<SocketAddr> {
             value_name: "ADDR:PORT",
             heading: "Addresses for clients",
+            intro: "To serve other machines, listen on an address that they reach, \
+                    and let them in with `cairn export set main --client 10.0.0.0/8`.",
             example: "\"0.0.0.0:2049\"",
         } = LISTEN_NFS_DEFAULT => listen_nfs: SocketAddr;
         /// Address and port for iSCSI initiators; port 0 picks a free one
@@ -179,11 +180,12 @@ settings! {
             example: "\"us-east-1\"",
             default_is: "us-east-1",
         } => s3_region: Option<String>, check |region| check_region(region);
-        /// Address and port of the admin REST API and the console; port 0 picks a free one. On an address that other machines reach
-        /// it needs HTTPS
+        /// Address and port of the admin REST API; port 0 picks a free one
         listen_admin: Option<SocketAddr> {
             value_name: "ADDR:PORT",
             heading: "Admin API and console",
+            intro: "Where other machines reach the admin API, it needs HTTPS: \
+                    your own certificate (`admin_certificate`), or one that the server creates (`admin_self_signed`).",
         } = LISTEN_ADMIN_DEFAULT => listen_admin: SocketAddr;
         /// Allow the admin API without HTTPS on an address that other machines reach: anyone on that network can read the token,
         /// passwords and new secrets. Meant for a cluster on one machine, or behind a TLS proxy
