@@ -488,6 +488,9 @@ pub(crate) fn refuse_values<G: Given>(
 /// `flatten FIELD: TYPE;` adds the settings of another such struct. Fields of the complete struct that come from several settings
 /// follow as `NAME: TYPE = VALUE;`, where VALUE names settings by their keys.
 macro_rules! settings {
+    (@facts $($fact:ident: $value:expr),*) => {
+        $crate::declare::Facts { $($fact: $value,)* ..$crate::declare::Facts::NONE }
+    };
     (@default $form:ty) => { None };
     (@default $form:ty, $default:expr) => { Some($crate::declare::Shown::of::<$form>($default)) };
     (@filled $given:expr) => { $given };
@@ -534,10 +537,7 @@ macro_rules! settings {
                 $crate::declare::Setting {
                     key: stringify!($key),
                     doc: &[$($doc),+],
-                    facts: $crate::declare::Facts {
-                        $($fact: $fact_value,)*
-                        ..$crate::declare::Facts::NONE
-                    },
+                    facts: settings!(@facts $($fact: $fact_value),*),
                     shape: <$form<$value> as $crate::declare::Given>::SHAPE,
                     parser: <$value as $crate::declare::Value>::parser,
                     default: || settings!(@default $form<$value> $(, $default)?),
@@ -583,14 +583,10 @@ macro_rules! settings {
             /// Tells `refuse` each value that is wrong by itself; without the flattened settings.
             pub(crate) fn refuse_own_values(&self, refuse: &mut dyn FnMut(String)) {
                 $(
-                    let facts = $crate::declare::Facts {
-                        $($fact: $fact_value,)*
-                        ..$crate::declare::Facts::NONE
-                    };
                     $crate::declare::refuse_values(
                         stringify!($key),
                         &self.$key,
-                        facts.count_max,
+                        settings!(@facts $($fact: $fact_value),*).count_max,
                         settings!(@check $($check)?),
                         refuse,
                     );
@@ -630,15 +626,9 @@ macro_rules! settings {
         impl clap::FromArgMatches for $settings {
             fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
                 let given = Self {
-                    $($key: {
-                        let facts = $crate::declare::Facts {
-                            $($fact: $fact_value,)*
-                            ..$crate::declare::Facts::NONE
-                        };
-                        match facts.in_file_only {
-                            true => Default::default(),
-                            false => $crate::declare::Given::from_flag(matches, stringify!($key)),
-                        }
+                    $($key: match settings!(@facts $($fact: $fact_value),*).in_file_only {
+                        true => Default::default(),
+                        false => $crate::declare::Given::from_flag(matches, stringify!($key)),
                     },)*
                     $($nested: <$nested_type as clap::FromArgMatches>::from_arg_matches(matches)?,)?
                 };

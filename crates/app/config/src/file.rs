@@ -31,12 +31,13 @@ pub fn parse_file(content: &str, folder: &Path) -> Result<Settings, ConfigError>
         let span = table.span();
         // Each key by itself: serde ends at the first error, and all are told.
         for (key, value) in table.into_inner() {
-            let line = Some(line_of(content, key.span().start));
+            let start = key.span().start;
             match read(span.clone(), key, value) {
                 // A key is there once.
                 Ok(given) => settings = settings.over(given.under(folder)),
                 Err(refused) => {
-                    problems.extend(refused.into_iter().map(|what| Problem { line, what }))
+                    let line = Some(line_of(content, start));
+                    problems.extend(refused.into_iter().map(|what| Problem { line, what }));
                 }
             }
         }
@@ -112,11 +113,15 @@ mod tests {
             "tier_interval",
             "write_deadline",
         ];
-        let is_flag = |key: &&str| !in_file_only.contains(key);
-        let keys = Settings::all().into_iter().map(|setting| setting.key);
-        let mut keys: Vec<&str> = keys.filter(is_flag).collect();
+        let (without, with): (Vec<_>, Vec<_>) = Settings::all()
+            .into_iter()
+            .partition(|setting| setting.facts.in_file_only);
+        let mut keys: Vec<&str> = with.iter().map(|setting| setting.key).collect();
         keys.sort_unstable();
         assert_eq!(flags, keys);
+        for key in in_file_only {
+            assert!(without.iter().any(|setting| setting.key == key), "{key}");
+        }
     }
 
     // Settings that come later are read from their examples, in `documents`.
