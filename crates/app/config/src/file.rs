@@ -90,7 +90,7 @@ fn line_of(content: &str, offset: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args, Command};
+    use clap::{Args, Command, FromArgMatches};
     use proptest::prelude::*;
 
     use super::*;
@@ -121,6 +121,45 @@ mod tests {
         assert_eq!(flags, keys);
         for key in in_file_only {
             assert!(without.iter().any(|setting| setting.key == key), "{key}");
+        }
+    }
+
+    #[test]
+    fn flags_are_read_as_the_file_is() {
+        let command = Settings::augment_args(Command::new("serve"));
+        command.clone().debug_assert();
+        let read = |flags: &str| {
+            let line = std::iter::once("serve").chain(flags.split_whitespace());
+            let matches = command.clone().try_get_matches_from(line)?;
+            Settings::from_arg_matches(&matches)
+        };
+        let given = read(
+            "--data a --data b --create --rpcbind=false --listen-iscsi :1 --listen-iscsi localhost:2 \
+             --memory-limit 1GiB --threads 3 --log-format json --s3-region eu-west-1 --oidc-scope email",
+        );
+        let file = r#"
+            data = ["a", "b"]
+            create = true
+            rpcbind = false
+            listen_iscsi = ["[::]:1", "127.0.0.1:2"]
+            memory_limit = "1GiB"
+            threads = 3
+            log_format = "json"
+            s3_region = "eu-west-1"
+            oidc_scope = ["email"]
+        "#;
+        assert_eq!(given.unwrap(), parse_file(file, Path::new("")).unwrap());
+        let refused = [
+            "--threads many",
+            "--rpcbind false",
+            "--listen-nfs 2049",
+            "--s3-region a --s3-region b",
+            // It is in the file only.
+            "--hang-after 3",
+            "--master-key-file a --master-key-command b",
+        ];
+        for flags in refused {
+            assert!(read(flags).is_err(), "{flags}");
         }
     }
 
