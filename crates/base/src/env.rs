@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::jobs::JobList;
 use crate::time::Timestamp;
 
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -66,4 +67,6 @@ pub struct Env {
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
     pub spawner: Arc<dyn Spawner>,
+    /// The background jobs of this node.
+    pub jobs: Arc<JobList>,
 }

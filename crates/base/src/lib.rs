@@ -2,7 +2,7 @@
 //!
 //! Owns: ids, failure domains, byte units, aligned buffers, timestamps, and the seams through which time,
 //! randomness, tasks and disks come in, so that the engine can run on simulated ones, when threads look before they sleep, text that
-//! commands no terminal, a limit of the lines that clients can cause in the log.
+//! commands no terminal, a limit of the lines that clients can cause in the log, background jobs and the list of them.
 //! Must not know: files, segments, protocols, configuration.
 
 pub mod backoff;
@@ -13,6 +13,7 @@ pub mod domain;
 pub mod env;
 pub mod ids;
 pub mod inline_call;
+pub mod jobs;
 pub mod log_limit;
 pub mod looking;
 pub mod planted;

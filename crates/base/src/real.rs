@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::env::{BoxFuture, Clock, Entropy, Env, Spawner};
+use crate::jobs::JobList;
 use crate::time::Timestamp;
 
 pub struct SystemClock {
@@ -97,5 +98,6 @@ pub fn env(handle: tokio::runtime::Handle) -> Env {
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(OsEntropy),
         spawner: Arc::new(TokioSpawner::new(handle)),
+        jobs: JobList::new(),
     }
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
+use cairn_base::jobs::JobList;
 use cairn_base::real::{OsEntropy, SystemClock, TokioSpawner};
 use cairn_base::{AlignedBuf, DiskId, Epoch, NodeId, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_remote::{
@@ -132,6 +133,7 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(OsEntropy),
         spawner: Arc::new(TokioSpawner::new(tokio::runtime::Handle::current())),
+        jobs: JobList::new(),
     };
     let memory: Arc<dyn Disk> = MemDisk::new("memory", 1 << 30);
     ShardDisk::format(memory.clone(), POOL, DiskId(1), Timestamp::new(0, 0)).await?;

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Clock, Env, Spawner};
+use cairn_base::jobs::JobList;
 use cairn_testkit::{ManualClock, Rng, SeededEntropy};
 use parking_lot::Mutex;
 
@@ -117,6 +118,7 @@ impl Groups {
                 group,
                 has_threads: self.has_threads,
             }),
+            jobs: JobList::of_simulation(),
         };
         (group, env)
     }
@@ -220,6 +222,7 @@ impl Executor {
                 group: Group::default(),
                 has_threads,
             }),
+            jobs: JobList::of_simulation(),
         };
         Self {
             has_threads,

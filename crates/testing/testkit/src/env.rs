@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cairn_base::Timestamp;
 use cairn_base::env::{BoxFuture, Clock, Entropy, Env, Spawner};
+use cairn_base::jobs::JobList;
 use parking_lot::Mutex;
 
 use crate::rng::Rng;
@@ -164,6 +165,7 @@ impl TestWorld {
             clock: Arc::new(clock.clone()),
             entropy: Arc::new(SeededEntropy::new(seed)),
             spawner: Arc::new(AmbientSpawner),
+            jobs: JobList::new(),
         };
         Self { env, clock }
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cairn_base::env::{BoxFuture, Env, Spawner};
+use cairn_base::jobs::JobList;
 use cairn_base::real::TokioSpawner;
 use cairn_base::{NodeId, VolumeId};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, Reply};
@@ -176,6 +177,7 @@ impl Edge {
             clock: Arc::new(clock.clone()),
             entropy: Arc::new(SeededEntropy::new(seed)),
             spawner: Arc::clone(&spawner),
+            jobs: JobList::new(),
         };
         let streams = |own| {
             Arc::new(Streams {
