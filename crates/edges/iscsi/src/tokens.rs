@@ -7,11 +7,13 @@
 //! hosts then copy by themselves.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::Ino;
 use cairn_base::env::Env;
+use cairn_base::jobs::{Job, Next};
 use cairn_codec_iscsi::same_bytes;
 use cairn_codec_scsi::{NAA_LEN_BYTES, RodToken, RodTokenBytes};
 use cairn_fs::Unnamed;
@@ -168,22 +170,20 @@ impl Tokens {
         if std::mem::replace(&mut self.state.lock().is_swept, true) {
             return;
         }
-        let (tokens, clock) = (Arc::downgrade(self), self.env.clock.clone());
-        let sweeping = async move {
-            loop {
-                clock.sleep(SWEEP_INTERVAL).await;
-                let Some(tokens) = Weak::upgrade(&tokens) else {
-                    return;
-                };
-                tokens.sweep();
-                let mut state = tokens.state.lock();
-                if state.entries.is_empty() {
-                    state.is_swept = false;
-                    return;
-                }
+        let tokens = Arc::downgrade(self);
+        let sweep = move || {
+            let Some(tokens) = Weak::upgrade(&tokens) else {
+                return ready(Next::End);
+            };
+            tokens.sweep();
+            let mut state = tokens.state.lock();
+            if state.entries.is_empty() {
+                state.is_swept = false;
+                return ready(Next::End);
             }
+            ready(Next::Period)
         };
-        self.env.spawner.spawn("tokens", Box::pin(sweeping));
+        Job::every("iscsi-tokens", SWEEP_INTERVAL).start(&self.env, sweep);
     }
 }
 

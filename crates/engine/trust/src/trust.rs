@@ -4,18 +4,17 @@
 //! Must not know: what is spoken, which nodes there are.
 
 use std::io;
-use std::pin::pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cairn_base::env::Env;
-use cairn_base::{NodeId, PoolId, Timestamp};
-use futures_util::future::select;
+use cairn_base::jobs::{Job, Next, StepResult, Wake};
+use cairn_base::{Backoff, NodeId, PoolId, Timestamp};
 use parking_lot::Mutex;
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::address::host_of;
 use crate::authorities::Authorities;
@@ -74,7 +73,7 @@ pub struct Trust {
     /// Whom to ask for certificates, once that is known.
     issuers: OnceLock<Arc<dyn Issuers>>,
     /// Set off when that is known, and when another certificate is wanted now.
-    look: Arc<Notify>,
+    look: Wake,
     /// When the certificate expires.
     expires: watch::Sender<Timestamp>,
     /// Why the last renewal failed. Its lock is held while one is made.
@@ -128,10 +127,14 @@ impl Trust {
             changing: Mutex::default(),
             subject,
             issuers: OnceLock::new(),
-            look: Arc::default(),
+            look: Wake::default(),
         });
-        let renewing = renew_when_due(Arc::downgrade(&trust));
-        trust.env.spawner.spawn("certificate", Box::pin(renewing));
+        let renewing = Arc::downgrade(&trust);
+        Job::every("node-certificate", LOOK_INTERVAL_MAX)
+            .from_now()
+            .retry(Backoff::new(RETRY_AFTER, RETRY_AFTER))
+            .woken_by(&trust.look)
+            .start_on(&trust.env, move || renewing.upgrade(), renew);
         Ok(trust)
     }
 
@@ -201,7 +204,7 @@ impl Trust {
 
     /// Has it looked at once whether the certificate is due, as it is if it is not of the CA that it should be of.
     pub fn renew_soon(&self) {
-        self.look.notify_one();
+        self.look.wake();
     }
 
     /// Makes the CAs that are trusted others, in the folder and for connections from now on.
@@ -232,7 +235,7 @@ impl Trust {
     pub fn ask(&self, issuers: Arc<dyn Issuers>) {
         // Only here.
         let _ = self.issuers.set(issuers);
-        self.look.notify_one();
+        self.look.wake();
     }
 
     /// A certificate for the key of a request, of a CA whose key this node has.
@@ -491,43 +494,19 @@ fn usable(
     Ok(certificate)
 }
 
-async fn renew_when_due(trust: Weak<Trust>) {
-    loop {
-        let Some(renewing) = trust.upgrade() else {
-            return;
-        };
-        let has_key = renewing.authority().has_key();
-        let done = match has_key {
-            // It writes and syncs a file.
-            true => tokio::task::spawn_blocking(move || renewing.renew_if_due()).await,
-            false => {
-                let done = renewing.renew_by_asking().await;
-                // Not for as long as this sleeps.
-                drop(renewing);
-                Ok(done)
-            }
-        };
-        let Some(current) = trust.upgrade() else {
-            return;
-        };
-        let clock = &current.env.clock;
-        let wait = match done {
-            Ok(Ok(_)) => {
-                let due = current.live().certificate.due_in(clock.now());
-                due.clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX)
-            }
-            Ok(Err(error)) => {
-                tracing::warn!("renewing the certificate of this node: {error}");
-                RETRY_AFTER
-            }
-            Err(error) => {
-                tracing::error!("renewing the certificate of this node broke off: {error}");
-                RETRY_AFTER
-            }
-        };
-        let sleeping = clock.sleep(wait);
-        let look = Arc::clone(&current.look);
-        drop(current);
-        select(sleeping, pin!(look.notified())).await;
-    }
+/// Renews the certificate of this node if it is due, and says when it is next.
+async fn renew(trust: Arc<Trust>) -> StepResult {
+    let has_key = trust.authority().has_key();
+    let done = match has_key {
+        // It writes and syncs a file.
+        true => {
+            let renewing = Arc::clone(&trust);
+            let done = tokio::task::spawn_blocking(move || renewing.renew_if_due()).await;
+            done.map_err(|error| format!("the renewal broke off: {error}"))?
+        }
+        false => trust.renew_by_asking().await,
+    };
+    done.map_err(|error| error.to_string())?;
+    let due = trust.live().certificate.due_in(trust.env.clock.now());
+    Ok(Next::After(due.clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX)))
 }

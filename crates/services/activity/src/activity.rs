@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_base::env::{Clock, Env};
+use cairn_base::jobs::Job;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::counts::{Counts, Done, Work};
@@ -177,16 +178,13 @@ impl Activities {
         })
     }
 
-    /// Starts the task that ends stretches of time.
+    /// Starts the job that ends stretches of time.
     pub fn tend(self: &Arc<Self>, env: &Env) {
         let all = Arc::clone(self);
-        let tend = async move {
-            loop {
-                all.shared.clock.sleep(TURN).await;
-                all.look();
-            }
-        };
-        env.spawner.spawn("activity", Box::pin(tend));
+        Job::every("activity", TURN).start(env, move || {
+            all.look();
+            std::future::ready(())
+        });
     }
 
     /// Ends a stretch of time that has been long enough.

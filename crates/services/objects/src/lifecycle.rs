@@ -6,9 +6,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cairn_base::Ino;
+use cairn_base::jobs::{Job, Next, Step, StepResult};
+use cairn_base::{Backoff, Ino};
 use cairn_fs::{Credentials, FileKind, FsError};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::arrivals::Facet;
 use crate::bucket::{Bucket, Condition, Directories, ObjectInfo};
@@ -29,10 +31,17 @@ const TURN_COUNT: usize = 100;
 impl Objects {
     /// Looks after all buckets, for as long as the volume is served here.
     pub(crate) fn tend_lifecycles(self: &Arc<Self>) {
-        let objects = Arc::downgrade(self);
-        let task = async move { tend(objects).await };
-        let spawner = &self.env.spawner;
-        spawner.spawn("objects: lifecycle", Box::pin(task));
+        let lifecycles = Lifecycles {
+            objects: Arc::downgrade(self),
+            changed: self.changed.subscribe(),
+            is_over: false,
+        };
+        Job::every("object-lifecycles", INTERVAL)
+            .of(self.fs.name())
+            .from_now()
+            // An hour is a long pause already.
+            .retry(Backoff::new(INTERVAL, INTERVAL))
+            .start(&self.env, lifecycles);
     }
 
     /// Removes what is to go now, and what is left of uploads that went; returns how many objects and uploads went. What cannot
@@ -124,34 +133,30 @@ pub(crate) fn is_of_volume(error: &FsError) -> bool {
     matches!(error, FsError::Fenced)
 }
 
-async fn tend(objects: Weak<Objects>) {
-    loop {
-        let (clock, mut changed) = match objects.upgrade() {
-            Some(objects) => {
-                // A rule that is set from here on is looked at again.
-                let changed = objects.changed.subscribe();
-                match objects.expire().await {
-                    Ok((0, 0)) => {}
-                    Ok((expired, aborted)) => {
-                        let volume = objects.fs.name();
-                        tracing::info!(volume, expired, aborted, "lifecycle rules were followed");
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "lifecycle rules were not followed; they are the next time");
-                    }
-                }
-                (Arc::clone(&objects.env.clock), changed)
-            }
-            None => return,
+struct Lifecycles {
+    objects: Weak<Objects>,
+    changed: watch::Receiver<()>,
+    /// The volume is not served here any more.
+    is_over: bool,
+}
+
+impl Step for Lifecycles {
+    async fn step(&mut self) -> StepResult {
+        let Some(objects) = self.objects.upgrade().filter(|_| !self.is_over) else {
+            return Ok(Next::End);
         };
-        let pause = clock.sleep(INTERVAL);
-        tokio::select! {
-            // The volume is not served here any more.
-            ended = changed.changed() => if ended.is_err() {
-                return;
-            },
-            () = pause => {}
+        // A rule that is set from here on is looked at again.
+        self.changed.mark_unchanged();
+        let (expired, aborted) = objects.expire().await.map_err(|error| error.to_string())?;
+        if (expired, aborted) != (0, 0) {
+            let volume = objects.fs.name();
+            tracing::info!(volume, expired, aborted, "lifecycle rules were followed");
         }
+        Ok(Next::Period)
+    }
+
+    async fn woken(&mut self) {
+        self.is_over = self.changed.changed().await.is_err();
     }
 }
 

@@ -4,12 +4,14 @@
 //! Must not know: sockets, certificates, folders.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
+use cairn_base::jobs::{Job, Next, Step, StepResult};
 use cairn_base::{Backoff, DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign, WorkRecord};
 use cairn_cluster::{
@@ -166,6 +168,24 @@ pub trait Meter: Send + Sync + 'static {
 pub(crate) struct HeldLease {
     pub process: Process,
     pub lease: Arc<OwnedLease>,
+}
+
+/// Says of the volumes of this node which disks they have left.
+struct LeftDisks {
+    member: Arc<ClusterMember>,
+    pool: Arc<Pool>,
+    told: ReportedUsage,
+}
+
+impl Step for LeftDisks {
+    async fn step(&mut self) -> StepResult {
+        if self.member.is_stopping() {
+            return Ok(Next::End);
+        }
+        let told = &mut self.told;
+        self.member.tell_what_was_left(&self.pool, told).await;
+        Ok(Next::Period)
+    }
 }
 
 pub struct ClusterMember {
@@ -587,10 +607,13 @@ impl ClusterMember {
         let spawner = self.env.spawner.clone();
         let follow = Arc::clone(self).follow_map(Arc::clone(pool));
         spawner.spawn("cluster map", Box::pin(follow));
-        let look = Arc::clone(self).look_at_peers(Arc::clone(pool));
-        spawner.spawn("peers", Box::pin(look));
-        let leaving = Arc::clone(self).tell_what_was_left(Arc::clone(pool));
-        spawner.spawn("left disks", Box::pin(leaving));
+        self.start_to_look_at_peers(pool);
+        let left = LeftDisks {
+            member: Arc::clone(self),
+            pool: Arc::clone(pool),
+            told: ReportedUsage::default(),
+        };
+        Job::every("left-disks", LEFT_LOOK).start(&self.env, left);
         let (member, pool) = (Arc::clone(self), Arc::clone(pool));
         let own = async move {
             Arc::clone(&member).own_volumes(pool).await;
@@ -699,38 +722,34 @@ impl ClusterMember {
     }
 
     /// Says of the volumes of this node which draining disks have nothing of them any more.
-    async fn tell_what_was_left(self: Arc<Self>, pool: Arc<Pool>) {
-        let mut told = ReportedUsage::default();
-        while !self.is_stopping() {
-            self.env.clock.sleep(LEFT_LOOK).await;
-            let view = self.view();
-            let owned = self.epochs.lock().clone();
-            self.tell_usage(&pool, &view, &owned, &mut told).await;
-            let draining = view.disks.values().filter(|disk| disk.value.draining);
-            let draining: Vec<_> = draining
-                .map(|disk| (disk.value.id, disk.revision.0))
-                .collect();
-            if draining.is_empty() {
+    async fn tell_what_was_left(&self, pool: &Pool, told: &mut ReportedUsage) {
+        let view = self.view();
+        let owned = self.epochs.lock().clone();
+        self.tell_usage(pool, &view, &owned, told).await;
+        let draining = view.disks.values().filter(|disk| disk.value.draining);
+        let draining: Vec<_> = draining
+            .map(|disk| (disk.value.id, disk.revision.0))
+            .collect();
+        if draining.is_empty() {
+            return;
+        }
+        for (volume, (process, epoch)) in owned {
+            let mut left = LeftRecord::default();
+            for (disk, revision) in &draining {
+                if pool.has_left(volume, *disk).await {
+                    left.disks.insert(*disk, *revision);
+                }
+            }
+            let known = view
+                .volumes
+                .get(&volume)
+                .and_then(|known| known.left.as_ref());
+            let is_known = known.map_or(left.disks.is_empty(), |known| known.value == left);
+            if is_known {
                 continue;
             }
-            for (volume, (process, epoch)) in owned {
-                let mut left = LeftRecord::default();
-                for (disk, revision) in &draining {
-                    if pool.has_left(volume, *disk).await {
-                        left.disks.insert(*disk, *revision);
-                    }
-                }
-                let known = view
-                    .volumes
-                    .get(&volume)
-                    .and_then(|known| known.left.as_ref());
-                let is_known = known.map_or(left.disks.is_empty(), |known| known.value == left);
-                if is_known {
-                    continue;
-                }
-                if let Err(error) = self.map.set_left(volume, process, epoch, &left).await {
-                    tracing::debug!(%volume, %error, "the disks that the volume left could not be reported yet");
-                }
+            if let Err(error) = self.map.set_left(volume, process, epoch, &left).await {
+                tracing::debug!(%volume, %error, "the disks that the volume left could not be reported yet");
             }
         }
     }
@@ -745,14 +764,20 @@ impl ClusterMember {
         owners(before) != owners(&self.views.borrow())
     }
 
-    async fn look_at_peers(self: Arc<Self>, pool: Arc<Pool>) {
-        // Until the last volume is closed: closing needs to know which disks there are.
-        while !*self.ended.borrow() {
-            let view = self.view();
-            pool.set_remote_disks(self.peers.disks(&view));
-            pool.set_awaited_nodes(in_maintenance(&view, self.env.clock.now()));
-            self.env.clock.sleep(PEERS_LOOK).await;
-        }
+    /// Until the last volume is closed: closing needs to know which disks there are.
+    fn start_to_look_at_peers(self: &Arc<Self>, pool: &Arc<Pool>) {
+        let (member, pool) = (Arc::clone(self), Arc::clone(pool));
+        let look = move || {
+            if *member.ended.borrow() {
+                return ready(Next::End);
+            }
+            let view = member.view();
+            pool.set_remote_disks(member.peers.disks(&view));
+            pool.set_awaited_nodes(in_maintenance(&view, member.env.clock.now()));
+            ready(Next::Period)
+        };
+        let job = Job::every("peers", PEERS_LOOK).from_now();
+        job.start(&self.env, look);
     }
 
     /// Gives a volume up that this node owns and does not serve any more.

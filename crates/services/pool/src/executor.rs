@@ -8,12 +8,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::jobs::{Job, Next, Wake};
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{Fs, MovedShard, PlacedShard, REWRITE_SEGMENTS_MAX};
 use cairn_segment::{DiskRoom, Moved, Pace, Protection};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, RwLock};
+use tokio::sync::RwLock;
 
 use crate::ballast;
 use crate::disk_changes::Force;
@@ -71,7 +72,7 @@ pub struct RebuildStatus {
 
 pub struct Rebuild {
     pub(crate) pace: Pace,
-    wake: Notify,
+    wake: Wake,
     pub(crate) planner: Mutex<Planner>,
     progress: Arc<Mutex<Progress>>,
     /// Volumes with a shard whose new place is not durable yet, because the log has no space or its disk does not
@@ -85,7 +86,7 @@ impl Rebuild {
     pub(crate) fn new(pace: Pace, planner: Planner) -> Self {
         Self {
             pace,
-            wake: Notify::new(),
+            wake: Wake::default(),
             planner: Mutex::new(planner),
             progress: Arc::default(),
             late_commits: Arc::default(),
@@ -95,7 +96,7 @@ impl Rebuild {
 
     pub fn wake(&self) {
         self.planner.lock().wake();
-        self.wake.notify_one();
+        self.wake.wake();
     }
 
     pub fn set_rate(&self, bytes_per_second: u64) {
@@ -106,38 +107,39 @@ impl Rebuild {
 /// How often it is looked whether directories still ask for what they did.
 const DIRECTORIES_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Starts the tasks; they end with the pool.
+/// Starts the jobs; they end with the pool.
 pub fn tend(pool: &Arc<Pool>) {
-    let env = pool.env.clone();
-    let weak = Arc::downgrade(pool);
-    let task = async move {
-        loop {
-            let Some(pool) = weak.upgrade() else { return };
-            let more = pool.round().await;
-            if more {
-                continue;
-            }
-            let wake = async {
-                pool.rebuild.wake.notified().await;
-            };
-            select(pin!(wake), env.clock.sleep(ROUND_INTERVAL)).await;
+    let rebuild = Job::every("rebuild", ROUND_INTERVAL)
+        .from_now()
+        .woken_by(&pool.rebuild.wake);
+    pool.start_job(rebuild, |pool| async move {
+        match pool.round().await {
+            true => Next::AtOnce,
+            false => Next::Period,
         }
-    };
-    pool.env.spawner.spawn("rebuild", Box::pin(task));
-    // In a task of its own: moving data may take for ever.
-    pool.every("reopen", ROUND_INTERVAL, |pool| async move {
+    });
+    // A job of its own: moving data may take for ever.
+    pool.every("reopen-volumes", ROUND_INTERVAL, |pool| async move {
         pool.reopen_failed().await;
         pool.open_failed().await;
     });
-    pool.every("room", ballast::LOOK_INTERVAL, |pool| async move {
+    pool.every("disk-room", ballast::LOOK_INTERVAL, |pool| async move {
         pool.tend_room().await;
     });
-    pool.every("copies", ballast::LOOK_INTERVAL, |pool| async move {
-        pool.copy_where_room_came().await;
-    });
-    pool.every("directories", DIRECTORIES_INTERVAL, |pool| async move {
-        pool.forget_directory_protections().await;
-    });
+    pool.every(
+        "metadata-copies",
+        ballast::LOOK_INTERVAL,
+        |pool| async move {
+            pool.copy_where_room_came().await;
+        },
+    );
+    pool.every(
+        "directory-protections",
+        DIRECTORIES_INTERVAL,
+        |pool| async move {
+            pool.forget_directory_protections().await;
+        },
+    );
 }
 
 impl Pool {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::DiskId;
+use cairn_base::jobs::{Job, Next, Step, StepResult};
 use cairn_segment::SegmentStore;
 use parking_lot::Mutex;
 
@@ -22,41 +23,47 @@ const STOCKED_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it is looked for such files; on each disk one of them goes.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts the tasks; they end with the pool. So many bytes of spare files are wanted on each disk.
+/// Starts the jobs; they end with the pool. So many bytes of spare files are wanted on each disk.
 ///
 /// `unused_after`: files of deleted shards wait so long for a new one. Who writes again and again overwrites them, which is about
 /// twice as fast as a first write. For everybody else they are used space.
 pub fn tend(pool: &Arc<Pool>, bytes_per_disk: u64, unused_after: Duration) {
     let unused = Arc::new(Mutex::new(Unused::new(unused_after)));
-    pool.every("give-back", GIVE_BACK_INTERVAL, move |pool| {
+    pool.every("spares-returned", GIVE_BACK_INTERVAL, move |pool| {
         let unused = Arc::clone(&unused);
         async move { pool.give_back_unused(&unused, bytes_per_disk).await }
     });
     if bytes_per_disk == 0 {
         return;
     }
-    let env = pool.env.clone();
-    let weak = Arc::downgrade(pool);
-    let task = async move {
-        let mut idle = Idle::default();
-        let mut interval = LOOK_INTERVAL;
-        loop {
-            env.clock.sleep(interval).await;
-            let Some((activity, store)) = look(&weak) else {
-                return;
-            };
-            if !idle.is_idle(activity) {
-                interval = LOOK_INTERVAL;
-                continue;
-            }
-            interval = match store.tend_spares(bytes_per_disk).await {
-                // One is written at a time: a request that comes meanwhile waits for no more.
-                true => Duration::ZERO,
-                false => STOCKED_INTERVAL,
-            };
-        }
+    let spares = Spares {
+        pool: Arc::downgrade(pool),
+        bytes_per_disk,
+        idle: Idle::default(),
     };
-    pool.env.spawner.spawn("spares", Box::pin(task));
+    Job::every("spares", LOOK_INTERVAL).start(&pool.env, spares);
+}
+
+struct Spares {
+    pool: Weak<Pool>,
+    bytes_per_disk: u64,
+    idle: Idle,
+}
+
+impl Step for Spares {
+    async fn step(&mut self) -> StepResult {
+        let Some((activity, store)) = look(&self.pool) else {
+            return Ok(Next::End);
+        };
+        if !self.idle.is_idle(activity) {
+            return Ok(Next::Held("the disks are in use"));
+        }
+        Ok(match store.tend_spares(self.bytes_per_disk).await {
+            // One is written at a time: a request that comes meanwhile waits for no more.
+            true => Next::After(Duration::ZERO),
+            false => Next::After(STOCKED_INTERVAL),
+        })
+    }
 }
 
 /// How much was done so far; only differences mean something.

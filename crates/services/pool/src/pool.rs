@@ -13,6 +13,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use cairn_base::disk::Disk;
 use cairn_base::env::{BoxFuture, Env};
+use cairn_base::jobs::{Job, Outcome};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Media, PoolId, VolumeId};
 use cairn_formats::settings::VolumeName;
@@ -538,29 +539,29 @@ impl Pool {
         }
     }
 
-    /// Does the same again and again, so long after it was done last; ends with the pool, which `work` must not keep
-    /// for longer than it needs it.
-    pub fn every<Work>(
+    /// Starts a background job that ends with the pool, which `work` must not keep for longer than a step needs it.
+    pub fn start_job<Stepping>(
+        self: &Arc<Self>,
+        job: Job,
+        work: impl FnMut(Arc<Self>) -> Stepping + Send + 'static,
+    ) where
+        Stepping: Future<Output: Outcome> + Send + 'static,
+    {
+        let pool = Arc::downgrade(self);
+        let owner = move || pool.upgrade().filter(|pool| !pool.is_stopping());
+        job.start_on(&self.env, owner, work);
+    }
+
+    /// Starts a job with a step in each `interval`, as [`Self::start_job`] does.
+    pub fn every<Stepping>(
         self: &Arc<Self>,
         name: &'static str,
         interval: Duration,
-        work: impl Fn(Arc<Self>) -> Work + Send + 'static,
+        work: impl FnMut(Arc<Self>) -> Stepping + Send + 'static,
     ) where
-        Work: Future<Output = ()> + Send + 'static,
+        Stepping: Future<Output: Outcome> + Send + 'static,
     {
-        let clock = Arc::clone(&self.env.clock);
-        let pool = Arc::downgrade(self);
-        let task = async move {
-            loop {
-                clock.sleep(interval).await;
-                let Some(pool) = pool.upgrade() else { return };
-                if pool.is_stopping() {
-                    return;
-                }
-                work(pool).await;
-            }
-        };
-        self.env.spawner.spawn(name, Box::pin(task));
+        self.start_job(Job::every(name, interval), work);
     }
 }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::{Disk, DiskError};
+use cairn_base::jobs::{Job, Next, Wake};
 use cairn_base::{Ino, SegmentId, VolumeId};
 use cairn_formats::scrub_file::{
     Cursor, Damage, SCRUB_FILE_LEN_BYTES_MAX, ScrubStage, ScrubState, decode_scrub_copy,
@@ -30,9 +31,8 @@ use cairn_formats::scrub_file::{
 use cairn_formats::text_file;
 use cairn_fs::{ExtentAt, Fs, FsError};
 use cairn_segment::Pace;
-use futures_util::future::{join_all, select};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::pool::{Pool, VolumeService};
 use crate::truth::{self, Loaded};
@@ -75,7 +75,7 @@ pub struct Scrub {
     state: Mutex<ScrubState>,
     /// Since when it runs, and what was done then: for the speed.
     since: Mutex<Option<(Duration, u64)>>,
-    wake: Notify,
+    wake: Wake,
     /// Held while it is written down: two at a time would rename each other's half-written files.
     saving: tokio::sync::Mutex<()>,
     /// What the pace had let through when the last step ended: what it did since is of the step under way.
@@ -112,7 +112,7 @@ impl Scrub {
             pace,
             state: Mutex::default(),
             since: Mutex::default(),
-            wake: Notify::new(),
+            wake: Wake::default(),
             saving: tokio::sync::Mutex::default(),
             spent_before: AtomicU64::new(0),
             lost_bytes_before: AtomicU64::new(0),
@@ -215,38 +215,29 @@ impl Scrub {
     }
 }
 
-/// Takes up what an earlier run of the program left, and starts the task; it ends with the pool.
+/// Takes up what an earlier run of the program left, and starts the jobs; they end with the pool.
 pub async fn tend(pool: &Arc<Pool>) {
     load(pool).await;
     // Before anything is read of one that is to rest.
     timer::look(pool).await;
-    let env = pool.env.clone();
-    let weak = Arc::downgrade(pool);
-    let task = async move {
-        loop {
-            let Some(pool) = weak.upgrade() else { return };
-            if pool.is_stopping() {
-                return;
-            }
-            if pool.scrub.is_running() {
-                drop(pool);
-                run(&weak).await;
-                continue;
-            }
-            let wake = async {
-                pool.scrub.wake.notified().await;
-            };
-            let sleep = env.clock.sleep(IDLE_INTERVAL);
-            select(std::pin::pin!(wake), sleep).await;
+    let scrub = Job::every("scrub", IDLE_INTERVAL)
+        .from_now()
+        .woken_by(&pool.scrub.wake);
+    pool.start_job(scrub, |pool| async move {
+        if !pool.scrub.is_running() {
+            return Next::Held("no scrub is under way");
         }
-    };
-    pool.env.spawner.spawn("scrub", Box::pin(task));
-    pool.every("scrub timer", TIMER_INTERVAL, |pool| async move {
+        let weak = Arc::downgrade(&pool);
+        drop(pool);
+        run(&weak).await;
+        Next::AtOnce
+    });
+    pool.every("scrub-timer", TIMER_INTERVAL, |pool| async move {
         timer::look(&pool).await;
     });
     // Whatever the scrub does meanwhile: it may take weeks, or be paused.
     let has_looked = Arc::new(AtomicBool::new(false));
-    pool.every("damaged places", PRUNE_INTERVAL, move |pool| {
+    pool.every("scrub-damage-list", PRUNE_INTERVAL, move |pool| {
         let has_looked = Arc::clone(&has_looked);
         async move {
             if pool.scrub.damaged() == 0 {
@@ -667,7 +658,7 @@ impl Pool {
             self.scrub.set_resting(&state, false);
         }
         save(self).await;
-        self.scrub.wake.notify_one();
+        self.scrub.wake.wake();
     }
 
     /// Begins from the start, with what is known to be damaged by now counted apart.

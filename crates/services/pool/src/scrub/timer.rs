@@ -139,7 +139,7 @@ pub(super) async fn look(pool: &Arc<Pool>) {
     };
     if is_changed {
         super::save(pool).await;
-        scrub.wake.notify_one();
+        scrub.wake.wake();
     }
 }
 
