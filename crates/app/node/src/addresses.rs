@@ -11,12 +11,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_base::env::{BoxFuture, Env};
+use cairn_base::jobs::{Job, Next, Step, StepResult};
 use cairn_cluster::Revision;
 use cairn_cluster::map::{AddressPoolRecord, AddressRecord, MapView, Process, Versioned};
 use cairn_floating::{
@@ -119,6 +120,39 @@ enum Done {
     Left(IpAddr),
 }
 
+struct Following {
+    addresses: Arc<Addresses>,
+    pool: Weak<Pool>,
+    member: Arc<ClusterMember>,
+    views: watch::Receiver<Arc<MapView>>,
+    /// The map is followed no more.
+    is_over: bool,
+}
+
+impl Step for Following {
+    async fn step(&mut self) -> StepResult {
+        let Some(pool) = self.pool.upgrade().filter(|_| !self.is_over) else {
+            return Ok(Next::End);
+        };
+        let (addresses, member) = (&self.addresses, &self.member);
+        let is_stopping = pool.is_stopping();
+        tokio::join!(
+            addresses.look(&pool, member),
+            addresses.look_at_pools(member)
+        );
+        Ok(
+            match is_stopping && addresses.keeper.purposes().is_empty() {
+                true => Next::End,
+                false => Next::Period,
+            },
+        )
+    }
+
+    async fn woken(&mut self) {
+        self.is_over = self.views.changed().await.is_err();
+    }
+}
+
 impl Addresses {
     pub fn new(env: Env, hook: Option<std::path::PathBuf>, nfs: MoreAddresses) -> Arc<Self> {
         Arc::new(Self {
@@ -151,22 +185,17 @@ impl Addresses {
         self.keeper.placed()
     }
 
-    /// Follows owners, holders and addresses until the pool ends.
-    pub async fn tend(self: Arc<Self>, pool: std::sync::Weak<Pool>, member: Arc<ClusterMember>) {
-        let mut views = member.views();
-        loop {
-            let Some(pool) = pool.upgrade() else { return };
-            let is_stopping = pool.is_stopping();
-            tokio::join!(self.look(&pool, &member), self.look_at_pools(&member));
-            drop(pool);
-            if is_stopping && self.keeper.purposes().is_empty() {
-                return;
-            }
-            tokio::select! {
-                changed = views.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(RENEWED_EVERY) => {}
-            }
-        }
+    /// Starts the job that follows owners, holders and addresses until the pool ends.
+    pub fn tend(self: &Arc<Self>, pool: &Arc<Pool>, member: &Arc<ClusterMember>) {
+        let following = Following {
+            addresses: Arc::clone(self),
+            pool: Arc::downgrade(pool),
+            member: Arc::clone(member),
+            views: member.views(),
+            is_over: false,
+        };
+        let job = Job::every("addresses", RENEWED_EVERY).from_now();
+        job.start(&self.env, following);
     }
 
     async fn look(&self, pool: &Pool, member: &ClusterMember) {

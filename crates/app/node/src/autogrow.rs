@@ -25,7 +25,7 @@ const STEP_BYTES_MIN: u64 = 64 << 20;
 /// Grows the volumes that are served here, until the node ends.
 pub(crate) fn tend(inner: &Arc<NodeCore>) {
     let told: Arc<Told> = Arc::default();
-    inner.every("growing volumes", INTERVAL, move |inner| {
+    inner.every("autogrow", INTERVAL, move |inner| {
         let told = Arc::clone(&told);
         async move { grow_all(&inner, &told).await }
     });

@@ -4,6 +4,7 @@
 //!
 //! A certificate that the server made is in `admin-tls.pem` of the state folder, with its key.
 
+use std::future::ready;
 use std::io::{ErrorKind, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::Certificate;
+use cairn_base::Backoff;
 use cairn_base::env::Env;
+use cairn_base::jobs::Job;
 use cairn_config::{AdminTls, Config};
 
 use crate::error::NodeError;
@@ -22,6 +25,8 @@ use crate::token::write_first;
 const SELF_SIGNED_NAME: &str = "admin-tls.pem";
 /// Interval at which the files are checked for another certificate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// The longest pause until files that cannot be used are read again.
+const RETRY_LONGEST: Duration = Duration::from_secs(20);
 /// Maximum size of a file of certificates or a key.
 const PEM_LEN_BYTES_MAX: u64 = 1 << 20;
 
@@ -53,37 +58,39 @@ pub fn of_files(
     let chain = pems.0.clone();
     let certificate = Certificate::new(&pems.0, &pems.1);
     let certificate = certificate.map_err(|error| format!("{shown}: {error}"))?;
-    let (watched, clock) = (Arc::clone(&certificate), Arc::clone(&env.clock));
-    let mut told = String::new();
-    let task = async move {
-        loop {
-            clock.sleep(LOOK_INTERVAL).await;
-            let replaced = match read_pems(&paths) {
-                Ok(now) if now == pems => continue,
-                Ok(now) => {
-                    let replaced = watched.replace(&now.0, &now.1);
-                    replaced
-                        .map(|()| pems = now)
-                        .map_err(|error| error.to_string())
-                }
-                Err(error) => Err(error),
-            };
-            match replaced {
-                Ok(()) => {
-                    told.clear();
-                    tracing::info!("{shown} was replaced, and is in use");
-                }
-                // The two files are not replaced in one step, so the next check may succeed; the error is logged once.
-                Err(error) if error != told => {
-                    tracing::warn!(%error, "{shown} changed and cannot be used; the server keeps the earlier one");
-                    told = error;
-                }
-                Err(_) => {}
-            }
+    let watched = Arc::clone(&certificate);
+    let look = move || {
+        let looked = replace_if_changed(&watched, &paths, &mut pems);
+        let looked = looked.map_err(|error| {
+            format!("{shown} changed and cannot be used; the server keeps the earlier one: {error}")
+        });
+        if let Ok(true) = looked {
+            tracing::info!("{shown} was replaced, and is in use");
         }
+        ready(looked.map(|_| ()))
     };
-    env.spawner.spawn("certificate", Box::pin(task));
+    Job::every("certificate", LOOK_INTERVAL)
+        .of(of)
+        .retry(Backoff::new(LOOK_INTERVAL, RETRY_LONGEST))
+        .start(env, look);
     Ok((certificate, chain))
+}
+
+/// Uses the certificate in files from now on if it is not `pems`; returns whether it is another one. The two files are not
+/// replaced in one step, so after an error the next look may succeed.
+fn replace_if_changed(
+    certificate: &Certificate,
+    paths: &(PathBuf, PathBuf),
+    pems: &mut Pems,
+) -> Result<bool, String> {
+    let now = read_pems(paths)?;
+    if now == *pems {
+        return Ok(false);
+    }
+    let replaced = certificate.replace(&now.0, &now.1);
+    replaced.map_err(|error| error.to_string())?;
+    *pems = now;
+    Ok(true)
 }
 
 /// The certificate with which the admin API serves HTTPS.

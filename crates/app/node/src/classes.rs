@@ -49,15 +49,15 @@ pub struct Credits(Mutex<BTreeMap<VolumeId, BTreeMap<&'static str, f64>>>);
 
 /// Reads and writes credit, and checks latency objectives, until the node ends.
 pub fn tend(inner: &Arc<NodeCore>) {
-    inner.every("latency goals", GOALS_INTERVAL, |inner| async move {
+    inner.every("latency-goals", GOALS_INTERVAL, |inner| async move {
         if let Some(is_missed) = inner.shaper.look_at_goals() {
             inner.pool.clients.keep_waiting(is_missed);
         }
     });
-    inner.every("credit", READ_INTERVAL, |inner| async move {
+    inner.every("credit-read", READ_INTERVAL, |inner| async move {
         read_all(&inner).await;
     });
-    inner.every("credit kept", WRITE_INTERVAL, |inner| async move {
+    inner.every("credit-write", WRITE_INTERVAL, |inner| async move {
         write_all(&inner).await;
     });
 }

@@ -18,6 +18,7 @@ use cairn_admin::live::{
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_base::Timestamp;
+use cairn_base::jobs::{Job, Next};
 use cairn_history::{Kind, Query, Row, Series, Settings, Store, Table};
 use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
@@ -455,19 +456,15 @@ pub fn tend(inner: &Arc<NodeCore>) -> std::io::Result<()> {
     // Rates need a sample before the first row.
     let sample = inner.sample();
     *inner.history.kept.lock() = Some(sample);
-    let clock = Arc::clone(&inner.env.clock);
-    let node = Arc::downgrade(inner);
-    let keep = async move {
-        loop {
-            clock.sleep(until_next_step(clock.now())).await;
-            let Some(inner) = node.upgrade() else { return };
-            if inner.pool.is_stopping() {
-                return;
-            }
-            inner.keep_row();
-        }
-    };
-    inner.env.spawner.spawn("history", Box::pin(keep));
+    let job = Job::every(
+        "history",
+        Duration::from_secs(SAMPLE_SECONDS.unsigned_abs()),
+    );
+    let job = job.first_after(until_next_step(inner.env.clock.now()));
+    inner.start_job(job, |inner| async move {
+        inner.keep_row();
+        Next::After(until_next_step(inner.env.clock.now()))
+    });
     Ok(())
 }
 

@@ -131,7 +131,7 @@ impl KeyHolder {
 
 /// Looks for keys that volumes or secrets wait for, until the node ends.
 pub(crate) fn tend(inner: &Arc<NodeCore>) {
-    inner.every("master keys", LOOK_INTERVAL, |inner| async move {
+    inner.every("master-keys", LOOK_INTERVAL, |inner| async move {
         let state = inner.pool.state();
         let keys = inner.keys.known();
         let of_volumes = wrapped_keys(&state).map(|(_, key)| key.master_key);

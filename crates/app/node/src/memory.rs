@@ -5,7 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use cairn_base::Backoff;
+use cairn_base::env::Env;
+use cairn_base::jobs::{Job, Next};
 use cairn_config::MemoryBudget;
 use cairn_disk::ReadBuffers;
 use cairn_fs::DirtyBudget;
@@ -21,6 +25,8 @@ use parking_lot::Mutex;
 
 /// The number of parts that a message about too much memory names.
 const TOLD_PARTS: usize = 3;
+/// The longest pause after measurements that panicked: nothing else keeps the memory limit.
+const RETRY_LONGEST: Duration = Duration::from_secs(5);
 
 /// The parts that can give memory back.
 pub struct Givers {
@@ -210,7 +216,7 @@ impl Memory {
     }
 }
 
-/// Dropped with the measuring thread, also after a panic: otherwise no other task would end a pause of callers.
+/// Dropped with the measuring thread: otherwise no other task would end a pause of callers.
 struct GoesOn(Arc<Shaper>);
 
 impl Drop for GoesOn {
@@ -219,25 +225,40 @@ impl Drop for GoesOn {
     }
 }
 
-/// Starts the measuring thread; it ends with the memory's owner. A thread of its own: those of the runtime may all be
+/// Ends a pause of callers when a measurement panics: the next one comes later than callers should wait.
+struct Measuring<'a>(&'a Shaper);
+
+impl Drop for Measuring<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.pause(false);
+        }
+    }
+}
+
+/// Starts the job that measures; it ends with the memory's owner. A thread of its own: those of the runtime may all be
 /// busy, and giving memory back takes some milliseconds.
-pub fn tend(memory: &Arc<Memory>) -> std::io::Result<()> {
+pub fn tend(env: &Env, memory: &Arc<Memory>) -> std::io::Result<()> {
     let watched = Arc::downgrade(memory);
     let goes_on = GoesOn(Arc::clone(&memory.givers.shaper));
     let work = move || {
-        let _goes_on = goes_on;
-        while let Some(memory) = watched.upgrade() {
-            let give_back = memory.look();
-            drop(memory);
-            if give_back {
-                allocator::give_back();
-                code::let_go();
-            }
-            std::thread::sleep(TICK);
+        let goes_on = &goes_on;
+        let _measuring = Measuring(&goes_on.0);
+        let Some(memory) = watched.upgrade() else {
+            return Next::End;
+        };
+        let give_back = memory.look();
+        drop(memory);
+        if give_back {
+            allocator::give_back();
+            code::let_go();
         }
+        Next::Period
     };
-    let thread = std::thread::Builder::new().name("memory".to_owned());
-    thread.spawn(work).map(drop)
+    Job::every("memory", TICK)
+        .from_now()
+        .retry(Backoff::new(TICK, RETRY_LONGEST))
+        .start_thread(env, work)
 }
 
 #[cfg(test)]
@@ -318,7 +339,7 @@ mod tests {
             if panics {
                 memory.requests.add("broken", || panic!("wanted by a test"));
             }
-            tend(&memory).unwrap();
+            tend(&cairn_testkit::test_env(), &memory).unwrap();
             let kept = panics.then_some(memory);
             runtime.as_ref().unwrap().block_on(pass);
             drop(kept);

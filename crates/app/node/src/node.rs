@@ -15,6 +15,7 @@ use cairn_activity::Activities;
 use cairn_admin::audit::AuditEntry;
 use cairn_base::disk::Disk;
 use cairn_base::env::{BoxFuture, Env};
+use cairn_base::jobs::{Job, Outcome};
 use cairn_base::{DiskId, PoolId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
@@ -578,29 +579,29 @@ impl NodeCore {
             .await;
     }
 
-    /// Repeats `work`, with this interval after each end. Stops with the node, which `work` must not hold for longer
-    /// than it needs it.
-    pub fn every<Work>(
+    /// Starts a background job that stops with the node, which `work` must not hold for longer than a step needs it.
+    pub fn start_job<Stepping>(
+        self: &Arc<Self>,
+        job: Job,
+        work: impl FnMut(Arc<Self>) -> Stepping + Send + 'static,
+    ) where
+        Stepping: Future<Output: Outcome> + Send + 'static,
+    {
+        let node = Arc::downgrade(self);
+        let owner = move || node.upgrade().filter(|node| !node.pool.is_stopping());
+        job.start_on(&self.env, owner, work);
+    }
+
+    /// Starts a job with this interval after the end of each step, as [`Self::start_job`] does.
+    pub fn every<Stepping>(
         self: &Arc<Self>,
         name: &'static str,
         interval: Duration,
-        work: impl Fn(Arc<Self>) -> Work + Send + 'static,
+        work: impl FnMut(Arc<Self>) -> Stepping + Send + 'static,
     ) where
-        Work: Future<Output = ()> + Send + 'static,
+        Stepping: Future<Output: Outcome> + Send + 'static,
     {
-        let clock = Arc::clone(&self.env.clock);
-        let node = Arc::downgrade(self);
-        let task = async move {
-            loop {
-                clock.sleep(interval).await;
-                let Some(inner) = node.upgrade() else { return };
-                if inner.pool.is_stopping() {
-                    return;
-                }
-                work(inner).await;
-            }
-        };
-        self.env.spawner.spawn(name, Box::pin(task));
+        self.start_job(Job::every(name, interval), work);
     }
 
     /// Makes the first volume of a new pool. Also completes a first start that broke off.

@@ -53,7 +53,7 @@ pub(crate) fn tend(inner: &Arc<NodeCore>, member: &Arc<ClusterMember>) {
     let name = "space that others set aside";
     inner.env.spawner.spawn(name, Box::pin(task));
     let told = Arc::downgrade(member);
-    inner.every("space that is set aside", INTERVAL, move |inner| {
+    inner.every("reserved-space", INTERVAL, move |inner| {
         let (member, alone) = (told.upgrade(), Arc::clone(&alone));
         async move {
             if let Some(member) = member {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
 use cairn_admin::{AdminServer, AdminSettings, Token};
 use cairn_base::env::Env;
-use cairn_base::real;
+use cairn_base::jobs::{Job, Next};
+use cairn_base::{Backoff, real};
 use cairn_cluster::MEMBER_STOP_MAX;
 use cairn_config::Config;
 use cairn_dns::DnsServer;
@@ -35,6 +36,7 @@ use crate::control::Controller;
 use crate::disks::{DiskHints, PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
+use crate::jobs::JobCollector;
 use crate::keys::KeyHolder;
 use crate::lock_wait::open_pool_in_time;
 use crate::memory;
@@ -68,6 +70,11 @@ const RETURNED_INTERVAL: Duration = Duration::from_secs(1);
 const PROVEN_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which corrupt places that readers met are checked again.
 const DAMAGED_INTERVAL: Duration = Duration::from_secs(30);
+/// Pauses of the watch of disks after a failure: without it nothing notices a disk that hangs.
+const WATCH_RETRY_FIRST: Duration = Duration::from_millis(100);
+const WATCH_RETRY_LONGEST: Duration = Duration::from_secs(5);
+/// Maximum time for the last steps of background jobs at the end. One that waits for a disk is abandoned then.
+const JOBS_STOP_MAX: Duration = Duration::from_secs(2);
 /// Maximum time to remove the files with the server's addresses at its end; then they stay.
 const UNANNOUNCE_MAX: Duration = Duration::from_secs(2);
 /// Threads for blocking work: copying and deleting files of metadata.
@@ -152,7 +159,7 @@ impl Node {
         // Before the first call on the disks: an unresponsive one is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         // Before volumes are opened: that takes memory.
-        memory::tend(&inner.memory).map_err(NodeError::Runtime)?;
+        memory::tend(&inner.env, &inner.memory).map_err(NodeError::Runtime)?;
         runtime.block_on(crate::read_cache::open_all(&inner));
         runtime.block_on(async {
             crate::keys::wrap_secrets(&inner, created).await;
@@ -166,6 +173,9 @@ impl Node {
         inner
             .registry
             .register(Box::new(NodeCollector::new(Arc::downgrade(&inner))?))?;
+        inner
+            .registry
+            .register(Box::new(JobCollector::new(&inner.env)?))?;
         let nfs_address = sockets.nfs_address;
         let controller = Arc::new(Controller {
             inner: Arc::clone(&inner),
@@ -375,6 +385,16 @@ impl Node {
                 };
                 cluster.stop_etcd(patience).await;
             }
+            // Most have ended with the pool; those that are left are waited for, so that none works on what is gone.
+            inner.env.jobs.stop();
+            let jobs = inner.env.jobs.stopped(&*inner.env.clock, JOBS_STOP_MAX);
+            let left = ending.step("background jobs", jobs).await;
+            if let Some(left) = left.filter(|left| !left.is_empty()) {
+                tracing::warn!(
+                    jobs = left.join(", "),
+                    "stopping: these background jobs are abandoned during a step"
+                );
+            }
         });
         let is_left_behind = ending.is_over() || inner.env.spawner.thread_count() > 0;
         drop(inner);
@@ -409,7 +429,7 @@ fn disk_folders(pool: &PoolDisks) -> Vec<PathBuf> {
     folders.collect()
 }
 
-/// Starts the thread that watches disks; it ends with the pool. A thread of its own: those of the runtime may all be
+/// Starts the job that watches disks; it ends with the pool. A thread of its own: those of the runtime may all be
 /// in RocksDB, waiting for the disk that hangs.
 fn tend_watch(pool: &Arc<Pool>) -> std::io::Result<()> {
     let watched = Arc::downgrade(pool);
@@ -417,19 +437,21 @@ fn tend_watch(pool: &Arc<Pool>) -> std::io::Result<()> {
     let mut looking = watch::Looking::new(look_at);
     let work = move || {
         // Also while the pool stops: its end waits for disks.
-        while let Some(pool) = watched.upgrade() {
-            let now = pool.env.clock.monotonic();
-            if now >= look_at {
-                look_at = now + watch::LOOK_INTERVAL;
-                watch::look(&pool, &mut looking);
-            }
-            watch::glance(&pool, &mut looking);
-            drop(pool);
-            std::thread::sleep(watch::GLANCE_INTERVAL);
+        let Some(pool) = watched.upgrade() else {
+            return Next::End;
+        };
+        let now = pool.env.clock.monotonic();
+        if now >= look_at {
+            look_at = now + watch::LOOK_INTERVAL;
+            watch::look(&pool, &mut looking);
         }
+        watch::glance(&pool, &mut looking);
+        Next::Period
     };
-    let thread = std::thread::Builder::new().name("watch".to_owned());
-    thread.spawn(work).map(drop)
+    Job::every("watch", watch::GLANCE_INTERVAL)
+        .from_now()
+        .retry(Backoff::new(WATCH_RETRY_FIRST, WATCH_RETRY_LONGEST))
+        .start_thread(&pool.env, work)
 }
 
 fn start_nfs(
@@ -480,8 +502,7 @@ fn start_nfs(
         // Set only here.
         let _ = inner.addresses.set(Arc::clone(&addresses));
         cluster.member.on_leaving(Arc::clone(&addresses) as _);
-        let tending = addresses.tend(Arc::downgrade(&inner.pool), Arc::clone(&cluster.member));
-        inner.env.spawner.spawn("addresses", Box::pin(tending));
+        addresses.tend(&inner.pool, &cluster.member);
     }
     Ok(running)
 }
@@ -644,16 +665,16 @@ fn tend(
     runtime.block_on(inner.audit.load(inner));
     runtime.block_on(crate::events::begin(inner, controller));
     runtime.block_on(crate::benchmarks::begin(inner, controller));
-    inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
+    inner.every("pool-file", POOL_FILE_INTERVAL, |inner| async move {
         inner.pool.renew().await;
     });
-    inner.every("returned disks", RETURNED_INTERVAL, |inner| async move {
+    inner.every("returned-disks", RETURNED_INTERVAL, |inner| async move {
         inner.pool.make_returned_good().await;
     });
-    inner.every("disks given up", PROVEN_INTERVAL, |inner| async move {
+    inner.every("proven-disks", PROVEN_INTERVAL, |inner| async move {
         inner.take_back_proven().await;
     });
-    inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
+    inner.every("damaged-places", DAMAGED_INTERVAL, |inner| async move {
         inner.pool.store.check_damaged_places().await;
     });
     Ok(())

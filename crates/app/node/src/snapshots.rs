@@ -32,7 +32,7 @@ const SCHEDULE_INTERVAL: Duration = Duration::from_secs(5);
 /// Takes snapshots of the volumes that are served here when they are due, until the node ends.
 pub(crate) fn tend(inner: &Arc<NodeCore>) {
     inner.every(
-        "snapshot schedules",
+        "snapshot-schedules",
         SCHEDULE_INTERVAL,
         |inner| async move {
             keep_all(&inner).await;

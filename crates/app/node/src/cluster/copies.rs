@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cairn_base::env::Clock;
+use cairn_base::Backoff;
+use cairn_base::env::{Clock, Env};
+use cairn_base::jobs::{Job, Next, Step, StepResult};
 use cairn_cluster::map::MapView;
 use cairn_cluster::map::copy::{COPY_LEN_BYTES_MAX, MapCopy};
 use cairn_owner::ClusterMember;
@@ -41,6 +43,8 @@ const KEPT_MAX: usize = 14;
 const KEPT_EVERY_SECONDS: i64 = 24 * 3600;
 /// Interval of the check for changes of the map. A volume's log may have moved with a change that is not copied yet.
 const LOOK: Duration = Duration::from_millis(500);
+/// The longest pause until a copy that failed is made again.
+const RETRY_LONGEST: Duration = Duration::from_secs(10);
 /// Interval of the check whether to keep a copy.
 const LOOK_AT_KEPT: Duration = Duration::from_secs(60);
 /// A copy has hashes of secrets.
@@ -225,66 +229,90 @@ fn copy_to_disks(places: Vec<PathBuf>, copy: &MapCopy, mark: u64, on_disks: &Arc
     }
 }
 
-/// Copies the map after each change, until the node stops.
-pub async fn tend(
+/// Starts the job that copies the map after each change, until the node stops.
+pub fn tend(
+    env: &Env,
+    member: &Arc<ClusterMember>,
+    pool: &Arc<Pool>,
+    folder: &Path,
+    is_stopping: &Arc<AtomicBool>,
+) {
+    let copies = Copies {
+        member: Arc::clone(member),
+        pool: Arc::downgrade(pool),
+        folder: Arc::new(CopiesFolder::in_folder(folder)),
+        clock: Arc::clone(&env.clock),
+        is_stopping: Arc::clone(is_stopping),
+        on_disks: Arc::default(),
+        copied: None,
+        looked_at: None,
+    };
+    Job::every("cluster-map-copies", LOOK)
+        .retry(Backoff::new(LOOK, RETRY_LONGEST))
+        .start(env, copies);
+}
+
+struct Copies {
     member: Arc<ClusterMember>,
     pool: Weak<Pool>,
-    folder: PathBuf,
+    folder: Arc<CopiesFolder>,
     clock: Arc<dyn Clock>,
     is_stopping: Arc<AtomicBool>,
-) {
-    let folder = Arc::new(CopiesFolder::in_folder(&folder));
-    let on_disks: Arc<OnDisks> = Arc::default();
-    let mut copied = None;
-    let mut told = None;
-    let mut looked_at = None;
-    while !is_stopping.load(Ordering::Acquire) {
-        clock.sleep(LOOK).await;
-        let mark = mark_of(&member.view());
+    on_disks: Arc<OnDisks>,
+    /// The mark of the map that the folder has.
+    copied: Option<u64>,
+    /// When the list of copies was read, by the monotonic clock.
+    looked_at: Option<Duration>,
+}
+
+impl Step for Copies {
+    async fn step(&mut self) -> StepResult {
+        if self.is_stopping.load(Ordering::Acquire) {
+            return Ok(Next::End);
+        }
+        let mark = mark_of(&self.member.view());
         // The list of copies is not read each time.
-        let now = clock.monotonic();
-        let is_look_due = looked_at.is_none_or(|at| now.saturating_sub(at) >= LOOK_AT_KEPT);
+        let now = self.clock.monotonic();
+        let passed = |at: Duration| now.saturating_sub(at);
+        let is_look_due = self.looked_at.is_none_or(|at| passed(at) >= LOOK_AT_KEPT);
         if is_look_due {
-            looked_at = Some(now);
+            self.looked_at = Some(now);
         }
-        let is_due = is_look_due && folder.is_due(clock.now().seconds);
-        let is_copied = copied == Some(mark) && !is_due;
-        let Some(places) = pool.upgrade().map(|pool| answering_places(&pool)) else {
-            return;
+        let is_due = is_look_due && self.folder.is_due(self.clock.now().seconds);
+        let is_copied = self.copied == Some(mark) && !is_due;
+        let Some(places) = self.pool.upgrade().map(|pool| answering_places(&pool)) else {
+            return Ok(Next::End);
         };
-        let places = lacking(places, &on_disks.lock(), mark);
+        let places = lacking(places, &self.on_disks.lock(), mark);
         if is_copied && places.is_empty() {
-            continue;
+            return Ok(Next::Period);
         }
-        let copy = match member.map().copy(VERSION).await {
+        let copy = match self.member.map().copy(VERSION).await {
             Ok(copy) => copy,
+            // Etcd does not answer, which the status of the cluster shows.
             Err(error) => {
                 tracing::debug!(%error, "cannot copy the cluster map");
-                continue;
+                return Ok(Next::Period);
             }
         };
-        copy_to_disks(places, &copy, mark, &on_disks);
+        copy_to_disks(places, &copy, mark, &self.on_disks);
         if is_copied {
-            continue;
+            return Ok(Next::Period);
         }
-        copied = Some(mark);
-        let in_folder = Arc::clone(&folder);
+        let in_folder = Arc::clone(&self.folder);
         let taken = tokio::task::spawn_blocking(move || in_folder.take(&copy)).await;
-        let failure = match taken {
+        let taken = match taken {
             Ok(taken) => taken.map_err(|error| error.to_string()),
             Err(_) => Err("the copy was interrupted".to_owned()),
         };
-        if let Err(why) = failure {
-            // Tried again at the next check, logged once.
-            copied = None;
-            if told.as_ref() != Some(&why) {
-                tracing::error!(
-                    why,
-                    "the cluster map cannot be copied: if etcd were lost, it could not be recovered"
-                );
-                told = Some(why);
-            }
-        }
+        // After a failure the next step does it again.
+        self.copied = taken.is_ok().then_some(mark);
+        taken.map_err(|why| {
+            format!(
+                "the cluster map cannot be copied, so if etcd were lost it could not be recovered: {why}"
+            )
+        })?;
+        Ok(Next::Period)
     }
 }
 

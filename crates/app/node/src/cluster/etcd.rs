@@ -24,7 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use cairn_base::NodeId;
+use cairn_base::env::Env;
+use cairn_base::jobs::{Job, Next, Step, StepResult};
+use cairn_base::{NodeId, Timestamp};
 use cairn_cluster::map::{Keys, MEMBER_RESTART_MAX, MapView, NodeRecord};
 use cairn_cluster::{
     CoordinatorError, Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls,
@@ -267,6 +269,50 @@ fn client_tls(trust: &Trust) -> EtcdTls {
             certificate.certificate_pem.into_bytes(),
             certificate.key_pem.into_bytes(),
         )),
+    }
+}
+
+struct Members {
+    side: Arc<EtcdSide>,
+    cluster: Arc<ClusterMember>,
+    is_stopping: Arc<AtomicBool>,
+    /// Changes with the certificate of this node.
+    expires: watch::Receiver<Timestamp>,
+    /// Looks at the members that failed since the last one that did not.
+    failed_count: u32,
+}
+
+impl Step for Members {
+    async fn step(&mut self) -> StepResult {
+        if self.is_stopping.load(Ordering::Acquire) {
+            return Ok(Next::End);
+        }
+        let (side, cluster) = (&self.side, &self.cluster);
+        if self.expires.has_changed().unwrap_or(false) {
+            self.expires.borrow_and_update();
+            side.show_certificate();
+        }
+        side.look_at_members().await;
+        cluster.set_folder_is_low(folder_is_low(side.folder.path()));
+        match side.look(cluster).await {
+            Ok(()) => self.failed_count = 0,
+            Err(error) => {
+                tracing::debug!(error, "the members of etcd");
+                self.failed_count = self.failed_count.saturating_add(1);
+            }
+        }
+        if let Err(error) = side.tend_key(cluster).await {
+            tracing::debug!(error, "the key of the cluster's CA");
+        }
+        side.tend_rotation(cluster).await;
+        if self.failed_count >= FAILED_MAX {
+            let view = cluster.view();
+            let nodes = view.nodes.values().map(|it| it.value.clone()).collect();
+            if is_removed(&side.trust, nodes).await {
+                cluster.was_removed();
+            }
+        }
+        Ok(Next::Period)
     }
 }
 
@@ -601,42 +647,24 @@ impl EtcdSide {
         }
     }
 
-    /// Follows the members and the certificate, and adds this node's member when it should run one; until the node stops.
-    pub async fn tend(self: Arc<Self>, cluster: Arc<ClusterMember>, stopping: impl Fn() -> bool) {
-        let mut expires = self.trust.expires();
-        let clock = Arc::clone(&self.trust.env().clock);
-        let mut failed_count = 0;
-        while !stopping() {
-            if expires.has_changed().unwrap_or(false) {
-                expires.borrow_and_update();
-                self.show_certificate();
-            }
-            self.look_at_members().await;
-            cluster.set_folder_is_low(folder_is_low(self.folder.path()));
-            match self.look(&cluster).await {
-                Ok(()) => failed_count = 0,
-                Err(error) => {
-                    tracing::debug!(error, "the members of etcd");
-                    failed_count += 1;
-                }
-            }
-            if let Err(error) = self.tend_key(&cluster).await {
-                tracing::debug!(error, "the key of the cluster's CA");
-            }
-            self.tend_rotation(&cluster).await;
-            if failed_count >= FAILED_MAX {
-                let nodes = cluster
-                    .view()
-                    .nodes
-                    .values()
-                    .map(|it| it.value.clone())
-                    .collect();
-                if is_removed(&self.trust, nodes).await {
-                    cluster.was_removed();
-                }
-            }
-            clock.sleep(LOOK).await;
-        }
+    /// Starts the job that follows the members and the certificate, and adds this node's member when it should run one;
+    /// until the node stops.
+    pub fn tend(
+        self: &Arc<Self>,
+        env: &Env,
+        cluster: &Arc<ClusterMember>,
+        is_stopping: &Arc<AtomicBool>,
+    ) {
+        let members = Members {
+            side: Arc::clone(self),
+            cluster: Arc::clone(cluster),
+            is_stopping: Arc::clone(is_stopping),
+            expires: self.trust.expires(),
+            failed_count: 0,
+        };
+        Job::every("etcd-members", LOOK)
+            .from_now()
+            .start(env, members);
     }
 
     async fn look(&self, cluster: &ClusterMember) -> Result<(), String> {

@@ -7,8 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::NodeId;
 use cairn_base::env::Env;
+use cairn_base::jobs::{Job, Next};
+use cairn_base::{Backoff, NodeId};
 use cairn_cluster::ClusterMap;
 use cairn_cluster::map::{IscsiPortals, MapError};
 use cairn_iscsi::{Cluster, NodePortals};
@@ -17,6 +18,7 @@ use super::ClusterNode;
 
 /// Pause between attempts to write this node's addresses into the map.
 const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
+const ANNOUNCE_PAUSE_LONGEST: Duration = Duration::from_secs(10);
 
 impl ClusterNode {
     /// The nodes as portals, for the targets of this one.
@@ -61,20 +63,24 @@ impl ClusterNode {
         });
         let addresses: Vec<SocketAddr> = addresses.collect();
         let (map, own) = (self.map.clone(), self.member.node());
-        let (clock, is_stopping) = (Arc::clone(&env.clock), Arc::clone(&self.is_stopping));
-        let task = async move {
-            let mut said = false;
-            while !is_stopping.load(std::sync::atomic::Ordering::Acquire) {
-                let Err(error) = announce(&map, own, &addresses).await else {
-                    return;
-                };
-                if !std::mem::replace(&mut said, true) {
-                    tracing::warn!(%error, "the cluster map does not have this node's iSCSI portals yet");
-                }
-                clock.sleep(ANNOUNCE_PAUSE).await;
+        let is_stopping = Arc::clone(&self.is_stopping);
+        // The announcement is the work of one step; errors have the step done again.
+        let owner = move || {
+            let is_stopping = is_stopping.load(std::sync::atomic::Ordering::Acquire);
+            (!is_stopping).then(|| (map.clone(), addresses.clone()))
+        };
+        let work = move |(map, addresses): (ClusterMap, Vec<SocketAddr>)| async move {
+            match announce(&map, own, &addresses).await {
+                Ok(()) => Ok(Next::End),
+                Err(error) => Err(format!(
+                    "the cluster map does not have this node's iSCSI portals yet: {error}"
+                )),
             }
         };
-        env.spawner.spawn("iscsi portals", Box::pin(task));
+        Job::every("iscsi-portals", ANNOUNCE_PAUSE)
+            .from_now()
+            .retry(Backoff::new(ANNOUNCE_PAUSE, ANNOUNCE_PAUSE_LONGEST))
+            .start_on(env, owner, work);
     }
 }
 

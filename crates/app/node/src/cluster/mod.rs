@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
+use cairn_base::jobs::{Job, Next};
 use cairn_base::{DiskId, NodeId};
 use cairn_cluster::map::copy::MapCopy;
 use cairn_cluster::map::{
@@ -581,6 +582,22 @@ fn addresses_of(view: &MapView) -> BTreeSet<IpAddr> {
     addresses.collect()
 }
 
+async fn remove_replaced(member: &ClusterMember, etcd: &EtcdSide) -> Next {
+    let view = member.view();
+    if etcd.keeper(&view) != Some(member.node()) {
+        return Next::Held("another node does this");
+    }
+    let nodes = view.nodes.values().map(|node| &node.value);
+    let is_replaced = |node: &&NodeRecord| node.replaced_by.is_some() && node.draining;
+    for node in nodes.filter(is_replaced) {
+        match remove_node(member, etcd, node).await {
+            Ok(()) => tracing::info!(node = node.name, "another node has replaced this node"),
+            Err(why) => tracing::debug!(node = node.name, why, "the node is not replaced yet"),
+        }
+    }
+    Next::Period
+}
+
 async fn remove_node(
     member: &ClusterMember,
     etcd: &EtcdSide,
@@ -666,8 +683,7 @@ impl ClusterNode {
         };
         env.spawner
             .spawn("nodes that may connect", Box::pin(only_nodes));
-        env.spawner
-            .spawn("replaced nodes", Box::pin(self.remove_replaced(env)));
+        self.start_to_remove_replaced(env);
         let issuers = Arc::new(MapOfIssuers {
             member: Arc::downgrade(&self.member),
             etcd: Arc::downgrade(&self.etcd),
@@ -707,49 +723,24 @@ impl ClusterNode {
             }
         };
         env.spawner.spawn("admission", Box::pin(admitting));
-        let is_stopping = Arc::clone(&self.is_stopping);
-        let etcd = Arc::clone(&self.etcd);
-        let tending = etcd.tend(Arc::clone(&self.member), move || {
-            is_stopping.load(Ordering::Acquire)
-        });
-        env.spawner.spawn("etcd members", Box::pin(tending));
-        let copying = copies::tend(
-            Arc::clone(&self.member),
-            Arc::downgrade(pool),
-            self.trust.folder().path().to_owned(),
-            Arc::clone(&env.clock),
-            Arc::clone(&self.is_stopping),
-        );
-        env.spawner.spawn("copies of the map", Box::pin(copying));
+        let (member, is_stopping) = (&self.member, &self.is_stopping);
+        self.etcd.tend(env, member, is_stopping);
+        copies::tend(env, member, pool, self.trust.folder().path(), is_stopping);
     }
 
-    /// Removes replaced nodes once nothing is on them any more; until the node stops. One of the nodes with that
-    /// right does it.
-    fn remove_replaced(&self, env: &Env) -> impl Future<Output = ()> + Send + use<> {
+    /// Starts the job that removes replaced nodes once nothing is on them any more; until the node stops. One of the
+    /// nodes with that right does it.
+    fn start_to_remove_replaced(&self, env: &Env) {
         let (member, etcd) = (Arc::clone(&self.member), Arc::clone(&self.etcd));
         let is_stopping = Arc::clone(&self.is_stopping);
-        let clock = Arc::clone(&env.clock);
-        async move {
-            while !is_stopping.load(Ordering::Acquire) {
-                clock.sleep(REPLACED_LOOK).await;
-                let view = member.view();
-                if etcd.keeper(&view) != Some(member.node()) {
-                    continue;
-                }
-                let nodes = view.nodes.values().map(|node| &node.value);
-                let is_replaced = |node: &&NodeRecord| node.replaced_by.is_some() && node.draining;
-                for node in nodes.filter(is_replaced) {
-                    match remove_node(&member, &etcd, node).await {
-                        Ok(()) => {
-                            tracing::info!(node = node.name, "another node has replaced this node");
-                        }
-                        Err(why) => {
-                            tracing::debug!(node = node.name, why, "the node is not replaced yet")
-                        }
-                    }
-                }
-            }
-        }
+        let owner = move || {
+            let is_stopping = is_stopping.load(Ordering::Acquire);
+            (!is_stopping).then(|| (Arc::clone(&member), Arc::clone(&etcd)))
+        };
+        let job = Job::every("replaced-nodes", REPLACED_LOOK);
+        job.start_on(env, owner, |(member, etcd)| async move {
+            remove_replaced(&member, &etcd).await
+        });
     }
 
     /// The node that admits and removes nodes, and writes the keys that admit clients, if this one does not.
