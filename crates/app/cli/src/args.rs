@@ -19,6 +19,7 @@ use crate::class::ClassCommand;
 use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::events::EventsArgs;
+use crate::job::JobCommand;
 use crate::key::KeyCommand;
 use crate::limit::LimitCommand;
 use crate::plan_args::PlanArgs;
@@ -165,6 +166,9 @@ pub enum Command {
     ///
     /// Example: cairn events --severity warning --since 1d
     Events(EventsArgs),
+    /// Background jobs of a server: state, next step, errors
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Print the OpenAPI document of the admin API
     Openapi,
     /// Print a completion script for a shell

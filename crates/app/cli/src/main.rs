@@ -28,6 +28,7 @@ mod export;
 mod follow;
 mod freeze;
 mod host_plan;
+mod job;
 mod key;
 mod limit;
 mod maintenance;
@@ -176,6 +177,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::User(command) => user::user(&command),
         Command::Audit(command) => audit::audit(&command),
         Command::Events(args) => events::events(&args),
+        Command::Job(command) => job::job(&command),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {
             let mut script = Vec::new();

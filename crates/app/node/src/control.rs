@@ -340,6 +340,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn jobs(&self) -> Option<&dyn cairn_admin::jobs::JobControl> {
+        Some(self)
+    }
+
     fn quotas(&self) -> Option<&dyn cairn_admin::quotas::QuotaControl> {
         Some(self)
     }

@@ -29,6 +29,7 @@ mod events;
 mod flipped_bits;
 mod folder;
 mod history;
+mod jobs;
 mod keys;
 mod lock_wait;
 mod memory;

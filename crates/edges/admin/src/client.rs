@@ -28,6 +28,7 @@ use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::events::{EventPage, EventQuery};
+use crate::jobs::JobList;
 use crate::keys::{KeyRotationView, MasterKeysView};
 use crate::list_query::ENTRIES_OF_A_PAGE_MAX;
 use crate::policies::{ApplyStart, ApplyView, PolicyList, PolicySet, PolicyView};
@@ -772,6 +773,10 @@ impl Client {
 
     pub fn activity(&self, volume: &VolumeName) -> Result<ActivityView, ClientError> {
         self.get(&format!("/api/v1/volumes/{volume}/activity"))
+    }
+
+    pub fn jobs(&self) -> Result<JobList, ClientError> {
+        self.get("/api/v1/jobs")
     }
 
     pub fn activities(&self) -> Result<ActivityList, ClientError> {

@@ -178,6 +178,10 @@ pub trait Control: Send + Sync + 'static {
     fn quotas(&self) -> Option<&dyn crate::quotas::QuotaControl> {
         None
     }
+    /// The node's background jobs, if it has any.
+    fn jobs(&self) -> Option<&dyn crate::jobs::JobControl> {
+        None
+    }
     /// What the node knows of what clients do, if it counts that.
     fn activity(&self) -> Option<&dyn crate::activity::ActivityControl> {
         None

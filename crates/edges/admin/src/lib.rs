@@ -21,6 +21,7 @@ pub mod entries;
 pub mod events;
 mod failures;
 pub mod groups;
+pub mod jobs;
 pub mod joined;
 pub mod keys;
 pub mod list_query;

@@ -14,9 +14,9 @@ use utoipa_axum::routes;
 
 use super::{
     ServerCore, activity_routes, address_pool_routes, benchmark_routes, caller, class_routes,
-    cluster_routes, disk_routes, event_routes, key_routes, live_routes, oidc_routes, plan_routes,
-    policy_routes, quota_routes, s3_routes, san_routes, session_routes, snapshot_routes,
-    status_routes, tier_routes, user_routes, volume_routes, work_routes,
+    cluster_routes, disk_routes, event_routes, job_routes, key_routes, live_routes, oidc_routes,
+    plan_routes, policy_routes, quota_routes, s3_routes, san_routes, session_routes,
+    snapshot_routes, status_routes, tier_routes, user_routes, volume_routes, work_routes,
 };
 use crate::api::ErrorBody;
 use crate::document;
@@ -120,6 +120,7 @@ pub(super) fn secured() -> OpenApiRouter<Arc<ServerCore>> {
         ))
         .routes(routes!(activity_routes::activity_list))
         .routes(routes!(activity_routes::activity_show))
+        .routes(routes!(job_routes::job_list))
         .routes(routes!(volume_routes::export_list))
         .routes(routes!(
             volume_routes::export_set,

@@ -464,6 +464,8 @@ mod cluster_routes;
 mod disk_routes;
 #[path = "event_routes.rs"]
 mod event_routes;
+#[path = "job_routes.rs"]
+mod job_routes;
 #[path = "key_routes.rs"]
 mod key_routes;
 #[path = "live_routes.rs"]
