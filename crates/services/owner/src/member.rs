@@ -722,7 +722,7 @@ impl ClusterMember {
     }
 
     /// Says of the volumes of this node which draining disks have nothing of them any more.
-    async fn tell_what_was_left(&self, pool: &Pool, told: &mut ReportedUsage) {
+    async fn tell_what_was_left(&self, pool: &Arc<Pool>, told: &mut ReportedUsage) {
         let view = self.view();
         let owned = self.epochs.lock().clone();
         self.tell_usage(pool, &view, &owned, told).await;
