@@ -34,7 +34,7 @@ struct Running {
     past: BTreeMap<&'static str, JobCounts>,
 }
 
-/// What a job did since its start, or all jobs of one name since the start of the node.
+/// Counts of a job since its start, or of all jobs of one name since the start of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobCounts {
     /// Steps that ended, also those that failed.
@@ -138,7 +138,7 @@ impl JobList {
         views
     }
 
-    /// What was done since the start of the node, by name of the jobs; also of jobs that have ended.
+    /// Counts since the start of the node, by name of the jobs; jobs that have ended are included.
     pub fn counts(&self) -> BTreeMap<&'static str, JobCounts> {
         let running = self.running.lock();
         let mut counts = running.past.clone();
