@@ -18,16 +18,6 @@ pub struct DomainPath {
     pub disk: DiskId,
 }
 
-impl DomainPath {
-    /// A disk of the only node there is.
-    pub const fn of_only_node(disk: DiskId) -> Self {
-        Self {
-            node: NodeId::ONLY,
-            disk,
-        }
-    }
-}
-
 /// What a disk of a pool is for.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

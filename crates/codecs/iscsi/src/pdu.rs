@@ -344,19 +344,16 @@ pub enum RejectReason {
 /// Status class and detail of a login (RFC 7143, section 11.13.5).
 pub mod login_status {
     pub const SUCCESS: u16 = 0x0000;
-    pub const MOVED_TEMPORARILY: u16 = 0x0101;
     pub const INITIATOR_ERROR: u16 = 0x0200;
     pub const AUTHENTICATION_FAILED: u16 = 0x0201;
     pub const FORBIDDEN: u16 = 0x0202;
     pub const NOT_FOUND: u16 = 0x0203;
     pub const TOO_MANY_CONNECTIONS: u16 = 0x0206;
     pub const MISSING_PARAMETER: u16 = 0x0207;
-    pub const CANNOT_INCLUDE: u16 = 0x0208;
     pub const SESSION_TYPE: u16 = 0x0209;
     pub const NO_SESSION: u16 = 0x020a;
     pub const INVALID_DURING_LOGIN: u16 = 0x020b;
     pub const VERSION: u16 = 0x0205;
-    pub const TARGET_ERROR: u16 = 0x0300;
     pub const UNAVAILABLE: u16 = 0x0301;
     pub const OUT_OF_RESOURCES: u16 = 0x0302;
 }

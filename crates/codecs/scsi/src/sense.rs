@@ -26,11 +26,8 @@ pub mod code {
 
     pub const NONE: Code = Code(0x00, 0x00);
     pub const OPERATION_IN_PROGRESS: Code = Code(0x00, 0x16);
-    pub const NOT_READY_MANUAL: Code = Code(0x04, 0x02);
     pub const BECOMING_READY: Code = Code(0x04, 0x01);
-    pub const SANITIZE_IN_PROGRESS: Code = Code(0x04, 0x1b);
     pub const OFFLINE: Code = Code(0x04, 0x12);
-    pub const INITIATOR_DETECTED_ERROR: Code = Code(0x48, 0x00);
     pub const DATA_PHASE_ERROR: Code = Code(0x4b, 0x00);
     pub const WRITE_ERROR: Code = Code(0x0c, 0x00);
     pub const UNRECOVERED_READ: Code = Code(0x11, 0x00);
@@ -54,23 +51,16 @@ pub mod code {
     pub const SOFTWARE_WRITE_PROTECTED: Code = Code(0x27, 0x02);
     pub const SPACE_ALLOCATION_FAILED: Code = Code(0x27, 0x07);
     pub const POWER_ON: Code = Code(0x29, 0x00);
-    pub const BUS_RESET: Code = Code(0x29, 0x02);
-    pub const LU_RESET: Code = Code(0x29, 0x03);
-    pub const NEXUS_LOSS: Code = Code(0x29, 0x07);
     pub const MODE_CHANGED: Code = Code(0x2a, 0x01);
     pub const RESERVATIONS_PREEMPTED: Code = Code(0x2a, 0x03);
     pub const RESERVATIONS_RELEASED: Code = Code(0x2a, 0x04);
     pub const REGISTRATIONS_PREEMPTED: Code = Code(0x2a, 0x05);
-    pub const ALUA_STATE_CHANGED: Code = Code(0x2a, 0x06);
     pub const CAPACITY_CHANGED: Code = Code(0x2a, 0x09);
     pub const COMMANDS_CLEARED: Code = Code(0x2f, 0x00);
     pub const SOFT_THRESHOLD_REACHED: Code = Code(0x38, 0x07);
     pub const SAVING_NOT_SUPPORTED: Code = Code(0x39, 0x00);
-    pub const MEDIUM_NOT_PRESENT: Code = Code(0x3a, 0x00);
-    pub const INQUIRY_CHANGED: Code = Code(0x3f, 0x03);
     pub const REPORTED_LUNS_CHANGED: Code = Code(0x3f, 0x0e);
     pub const INTERNAL_FAILURE: Code = Code(0x44, 0x00);
-    pub const MEDIUM_REMOVAL_PREVENTED: Code = Code(0x53, 0x02);
     pub const INSUFFICIENT_REGISTRATIONS: Code = Code(0x55, 0x04);
     pub const NO_ROOM_FOR_TOKEN: Code = Code(0x55, 0x0d);
     pub const COPY_TARGET_UNREACHABLE: Code = Code(0x0d, 0x02);

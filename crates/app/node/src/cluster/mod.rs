@@ -776,11 +776,6 @@ impl ClusterNode {
         Ok(copy)
     }
 
-    /// Whether a node has a member of the etcd that the cluster's nodes run.
-    pub async fn has_etcd_member(&self, node: &NodeRecord) -> Result<bool, String> {
-        self.etcd.has_member(node).await
-    }
-
     /// Releases everything that this node owns and ends its connections. The pool closes its volumes with that.
     pub async fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);

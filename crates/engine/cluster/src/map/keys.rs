@@ -310,17 +310,9 @@ impl Keys {
     pub fn tokens(&self) -> KeyRange {
         self.below("tokens")
     }
-
-    pub fn certificate(&self, name: &str) -> Key {
-        self.key(format_args!("certificates/{name}"))
-    }
-
-    pub fn certificates(&self) -> KeyRange {
-        self.below("certificates")
-    }
 }
 
-/// Whether this may name a cluster, node, volume or certificate: letters, digits, `-`, `_` and `.`, beginning with a
+/// Whether this may name a cluster, node or volume: letters, digits, `-`, `_` and `.`, beginning with a
 /// letter or digit. Nothing that would end a part of a key.
 pub fn is_name(text: &str) -> bool {
     let begins_well = text
@@ -419,8 +411,6 @@ mod tests {
             ("name", keys.name(NameKind::IscsiGroup, "1"), By::All),
             // Who may join.
             ("token", keys.token("0"), By::Members),
-            // With it a server shows who it is.
-            ("certificate", keys.certificate("c"), By::Members),
         ]
     }
 

@@ -1,7 +1,7 @@
-//! Tokens with which nodes join, and the place for certificates.
+//! Tokens with which nodes join.
 //!
 //! Owns: what a token is, when it is valid, and that it works once.
-//! Must not know: what a certificate says, how a token gets to a node.
+//! Must not know: how a token gets to a node.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +12,7 @@ use cairn_base::{NodeId, Timestamp};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::keys::is_name;
-use super::values::{CertificateRecord, RemovedRecord, TokenRecord, Versioned};
+use super::values::{RemovedRecord, TokenRecord, Versioned};
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Revision, Txn};
 
@@ -158,47 +157,5 @@ impl ClusterMap {
 
     pub async fn tokens(&self) -> Result<Vec<Versioned<TokenRecord>>, MapError> {
         Ok(self.read_all(self.keys().tokens()).await?.0)
-    }
-
-    /// Takes a token back.
-    pub async fn remove_token(&self, id: &str) -> Result<(), MapError> {
-        let key = self.keys().token(id);
-        if !is_name(id) {
-            return Err(MapError::Token("this is no id of a token"));
-        }
-        let Some(record) = self.read_one::<TokenRecord>(key.clone()).await? else {
-            return Err(MapError::NotFound {
-                key,
-                what: "the token",
-            });
-        };
-        self.delete_one(key, record.revision, "a token").await
-    }
-
-    pub async fn certificate(
-        &self,
-        name: &str,
-    ) -> Result<Option<Versioned<CertificateRecord>>, MapError> {
-        self.read_one(self.keys().certificate(name)).await
-    }
-
-    /// Writes a certificate in place of the one of a revision; [`Revision::ABSENT`]: there was none.
-    pub async fn put_certificate(
-        &self,
-        name: &str,
-        replaced: Revision,
-        record: &CertificateRecord,
-    ) -> Result<(), MapError> {
-        let key = self.keys().certificate(name);
-        if !is_name(name) {
-            return Err(MapError::Invalid {
-                key,
-                what: "a certificate's name",
-                problem: "a name has letters, digits, '-', '_' and '.', 63 at most".to_owned(),
-            });
-        }
-        self.write(key.clone(), replaced, record, Txn::default())
-            .await?
-            .or_changed(key, "a certificate")
     }
 }

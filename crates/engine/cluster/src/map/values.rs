@@ -982,14 +982,3 @@ impl Value for TokenRecord {
             .then(|| format!("it could be used for {seconds} s, at most {TOKEN_SECONDS_MAX} s"))
     }
 }
-
-/// A certificate and what belongs to it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CertificateRecord {
-    pub certificate: Opaque,
-    pub expires: Timestamp,
-}
-
-impl Value for CertificateRecord {
-    const WHAT: &'static str = "a certificate";
-}

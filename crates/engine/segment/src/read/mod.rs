@@ -51,27 +51,6 @@ impl SegmentStore {
         self.read_for(volume, pointer, range, Reader::Any).await
     }
 
-    /// As [`Self::read`], for a reader in order, which will read the next bytes soon.
-    pub async fn read_in_order(
-        self: &Arc<Self>,
-        volume: VolumeId,
-        pointer: &RecordPointer,
-        range: Range<u32>,
-    ) -> Result<Vec<Bytes>> {
-        self.read_for(volume, pointer, range, Reader::InOrder).await
-    }
-
-    /// As [`Self::read`], for background work: it does not count as a use of the data.
-    pub async fn read_internally(
-        self: &Arc<Self>,
-        volume: VolumeId,
-        pointer: &RecordPointer,
-        range: Range<u32>,
-    ) -> Result<Vec<Bytes>> {
-        self.read_for(volume, pointer, range, Reader::Internal)
-            .await
-    }
-
     /// As [`Self::read`], for a segment's summary: corruption is not counted.
     pub(crate) async fn read_summary(
         self: &Arc<Self>,

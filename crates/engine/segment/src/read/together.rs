@@ -169,7 +169,7 @@ impl SegmentStore {
         self.read_many_for(volume, wanted, Reader::Any).await
     }
 
-    /// As [`Self::read_in_order`] for several parts of records.
+    /// As [`Self::read_many`], for a reader in order, which will read the next bytes soon.
     pub async fn read_many_in_order(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -178,7 +178,7 @@ impl SegmentStore {
         self.read_many_for(volume, wanted, Reader::InOrder).await
     }
 
-    /// As [`Self::read_internally`] for several parts of records.
+    /// As [`Self::read_many`], for background work: it does not count as a use of the data.
     pub async fn read_many_internally(
         self: &Arc<Self>,
         volume: VolumeId,

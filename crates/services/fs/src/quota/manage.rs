@@ -159,11 +159,6 @@ impl Fs {
         Ok(path.unwrap_or_else(|| noted.to_vec()))
     }
 
-    /// Entries that were visited to count the contents of directories with a quota.
-    pub fn quota_entries_counted(&self) -> u64 {
-        self.shared.quotas.counted.load(Ordering::Relaxed)
-    }
-
     /// The room of an inode: the least of the volume's and that of the directories with quotas around it.
     pub async fn space_at(&self, ino: Ino) -> Result<VolumeSpace, FsError> {
         let mut space = self.space().await?;

@@ -187,8 +187,6 @@ pub(crate) struct Quotas {
     near_count: AtomicUsize,
     keep_wake: Notify,
     trees_wake: Notify,
-    /// Entries that counting visited, since the volume was opened.
-    counted: AtomicU64,
 }
 
 impl Table {
@@ -335,7 +333,6 @@ impl Quotas {
             near_count: AtomicUsize::new(0),
             keep_wake: Notify::new(),
             trees_wake: Notify::new(),
-            counted: AtomicU64::new(0),
         };
         quotas.note_change(meta, &mut quotas.table.write());
         Ok(quotas)

@@ -8,7 +8,6 @@
 //! crash the task begins again; inodes that it had moved are quick to pass.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -197,8 +196,6 @@ impl VolumeCore {
                     let adopted = self.reading(|| self.adopt(&inode, tree, place)).await?;
                     last = last.max(adopted.unwrap_or(Ticket::NONE));
                 }
-                let counted = &self.quotas.counted;
-                counted.fetch_add(page.len() as u64, Ordering::Relaxed);
                 self.durable(last).await?;
                 self.meta.admit().await;
                 if page.len() < PAGE_MAX {
