@@ -26,5 +26,6 @@ pub use balance::{Loads, Move, Reason, Share, Tolerance};
 pub use member::{ClusterMember, Ended, Farewell, MemberSettings, Meter};
 pub use peers::{Dials, PeerStatus, PeerTable};
 pub use reserved::{ClaimError, Elsewhere, elsewhere};
+pub use state::disk_record;
 pub use takeover::{Node, Protection, TakeoverError};
 pub use truth::MapTruth;

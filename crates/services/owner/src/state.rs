@@ -226,7 +226,8 @@ pub(crate) fn tiers_of(record: &TiersRecord) -> Result<Tiers, String> {
         .map_err(|error| format!("the tiers in the cluster's map: {error}"))
 }
 
-pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
+/// A disk of the pool's state as the cluster's map has it.
+pub fn disk_record(disk: &PoolDisk) -> DiskRecord {
     DiskRecord {
         id: disk.id,
         node: disk.node,

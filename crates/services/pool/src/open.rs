@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
-use cairn_base::{DiskId, PoolId, VolumeId};
+use cairn_base::{DiskId, NodeId, PoolId, VolumeId};
 use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
 use futures_util::future::{Either, join_all, select};
 
@@ -27,6 +27,32 @@ pub struct OpenedPool {
     pub watch: Watch,
     /// Whether the pool was made just now.
     pub created: bool,
+}
+
+impl OpenedPool {
+    /// Uses the cluster's state as that of the pool. Releases disks of the node `own` that are no longer members; members
+    /// that it did not find count as missing, for the reason `why`.
+    pub fn keep_members(&mut self, state: PoolState, own: NodeId, why: &str) {
+        let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
+        self.disks.retain(|disk| is_member(disk.id()));
+        self.missing.retain(|missing| is_member(missing.disk.id));
+        for disk in state.disks.iter().filter(|disk| disk.node == own) {
+            let is_known = self.disks.iter().any(|found| found.id() == disk.id)
+                || self
+                    .missing
+                    .iter()
+                    .any(|missing| missing.disk.id == disk.id);
+            if !is_known {
+                self.missing.push(Missing {
+                    disk: disk.clone(),
+                    why: why.to_owned(),
+                });
+            }
+        }
+        self.state = state;
+        // The map lists the volumes, however many disks this node found.
+        self.is_whole = true;
+    }
 }
 
 /// A disk, and which member it is.

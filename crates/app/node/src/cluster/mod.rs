@@ -24,21 +24,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cairn_base::NodeId;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::jobs::{Job, Next};
-use cairn_base::{DiskId, NodeId};
 use cairn_cluster::map::copy::MapCopy;
 use cairn_cluster::map::{
-    ClusterId, DiskRecord, HostRecord, JoinToken, MapError, MapErrorKind, MapView, NodeRecord,
-    VersionRange, WEIGHT_NORMAL,
+    ClusterId, HostRecord, JoinToken, MapError, MapErrorKind, MapView, NodeRecord, VersionRange,
+    WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::{Config, MemoryBudget};
 use cairn_floating::{PlacedAddress, Purpose};
-use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
+use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState};
 use cairn_forward::Forward;
 use cairn_keys::{KeyError, MasterKeys};
-use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
+use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings, disk_record};
 use cairn_pool::open::OpenedPool;
 use cairn_pool::{Pool, give_secrets_to_cluster, handle_key_of};
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
@@ -301,7 +301,8 @@ impl Begun {
             Arc::new(TrustDials(Arc::clone(&self.trust))),
         );
         let state = in_time(env, || member.first_state(&opened.state)).await?;
-        keep_members(opened, state, membership.node);
+        let why = "no data folder of this node contains it";
+        opened.keep_members(state, membership.node, why);
         if is_new && !is_first {
             self.become_member()?;
         }
@@ -377,7 +378,7 @@ impl Begun {
                 Err(error) => return Err(error),
             }
             if adds {
-                self.map.add_disk(&record_of(disk)).await?;
+                self.map.add_disk(&disk_record(disk)).await?;
             } else {
                 tracing::error!(
                     disk = disk.label,
@@ -396,43 +397,6 @@ fn become_member(trust: &Trust, membership: &Mutex<Membership>) -> Result<(), No
     }
     membership.stage = Stage::Member;
     trust.folder().save_membership(&membership).map_err(failed)
-}
-
-fn record_of(disk: &PoolDisk) -> DiskRecord {
-    DiskRecord {
-        id: disk.id,
-        node: disk.node,
-        label: disk.label.clone(),
-        role: disk.role,
-        media: disk.media,
-        draining: disk.draining,
-        replaced: disk.replaced,
-        added: disk.added,
-    }
-}
-
-/// Uses the cluster's state as that of the pool. Releases this node's disks that are no longer members; members that
-/// it did not find count as missing.
-fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
-    let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
-    opened.disks.retain(|disk| is_member(disk.id()));
-    opened.missing.retain(|missing| is_member(missing.disk.id));
-    let is_known = |id: DiskId| {
-        opened.disks.iter().any(|disk| disk.id() == id)
-            || opened.missing.iter().any(|missing| missing.disk.id == id)
-    };
-    let lost = state.disks.iter();
-    let lost = lost.filter(|disk| disk.node == own && !is_known(disk.id));
-    let lost: Vec<PoolDisk> = lost.cloned().collect();
-    for disk in lost {
-        opened.missing.push(cairn_pool::assemble::Missing {
-            disk,
-            why: "no data folder of this node contains it".to_owned(),
-        });
-    }
-    opened.state = state;
-    // The map lists the volumes, however many disks this node found.
-    opened.is_whole = true;
 }
 
 /// Refuses disks of another cluster, or of a cluster where there should be none.

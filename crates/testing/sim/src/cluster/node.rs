@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
-use cairn_base::{DiskId, DiskRole, NodeId, PoolId, VolumeId};
+use cairn_base::{DiskRole, NodeId, PoolId, VolumeId};
 use cairn_cluster::map::{
     ClusterId, DiskRecord, HighWater, HighWaterStore, MapErrorKind, NodeRecord, VersionRange,
     WEIGHT_NORMAL,
@@ -19,8 +19,6 @@ use cairn_forward::Forward;
 use cairn_fs::{Fs, FsSettings};
 use cairn_meta::MetaSettings;
 use cairn_owner::{ClusterMember, MapTruth, MemberSettings};
-use cairn_pool::assemble::Missing;
-use cairn_pool::open::OpenedPool;
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeService};
 use cairn_remote::{Connection, Identity, ServeSettings, Served, Server};
 use cairn_segment::SegmentSettings;
@@ -187,7 +185,7 @@ impl Start {
             self.net.dials(own),
         );
         let state = insist(&env, || member.first_state(&opened.state)).await?;
-        keep_members(&mut opened, state, own);
+        opened.keep_members(state, own, "it was not found");
         let calls = self.calls.clone().filter(|calls| !calls.are_over());
         let forward = match &calls {
             Some(_) => Some(edge::forward(&env, &self.net, &member)?),
@@ -310,28 +308,6 @@ impl Start {
         }
         Ok(())
     }
-}
-
-/// Like `cairn-node`: the cluster's state is the pool's; members that this node did not find are missing.
-fn keep_members(opened: &mut OpenedPool, state: PoolState, own: NodeId) {
-    let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
-    opened.disks.retain(|disk| is_member(disk.id()));
-    opened.missing.retain(|missing| is_member(missing.disk.id));
-    let is_known = |id: DiskId| {
-        opened.disks.iter().any(|disk| disk.id() == id)
-            || opened.missing.iter().any(|missing| missing.disk.id == id)
-    };
-    let lost = state.disks.iter();
-    let lost = lost.filter(|disk| disk.node == own && !is_known(disk.id));
-    let lost: Vec<Missing> = lost
-        .map(|disk| Missing {
-            disk: disk.clone(),
-            why: "it was not found".to_owned(),
-        })
-        .collect();
-    opened.missing.extend(lost);
-    opened.state = state;
-    opened.is_whole = true;
 }
 
 fn segment_settings(shape: &Shape) -> SegmentSettings {
