@@ -54,226 +54,248 @@ const TERM_COUNT_SHIP: usize = 8;
 /// Number of terms at which opening also logs a warning.
 const TERM_COUNT_WARN: usize = 30;
 
-/// Creates an empty volume whose log is on the disks of one server.
-pub(crate) async fn create(
-    env: Env,
-    settings: MetaSettings,
-    volume: VolumeId,
-    disks: Vec<(DiskId, Arc<dyn Disk>)>,
-) -> Result<Arc<MetaStore>, MetaError> {
-    let settings = within_limits(settings);
-    let disks = DiskSet::new(volume, disks, settings.copies);
-    let tasks = Tasks::new(env.spawner.clone());
-    let found = FoundMirror::none(&env, &tasks, &settings, &disks).await?;
-    let parts = Parts {
-        env,
-        settings,
-        disks,
-        tasks,
-        remote: None,
-    };
-    let log = |shared| VolumeLog::Mirrored(MirroredLog::new(shared));
-    parts.create(Box::new(found), log).await
-}
+impl MetaStore {
+    /// Creates an empty volume on `disks`, in order of preference: the log on as many as copies are wanted, the state
+    /// on the first. Fails if a log of this volume exists.
+    pub async fn create(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<Arc<Self>, MetaError> {
+        let settings = within_limits(settings);
+        let disks = DiskSet::new(volume, disks, settings.copies);
+        let tasks = Tasks::new(env.spawner.clone());
+        let found = FoundMirror::none(&env, &tasks, &settings, &disks).await?;
+        let parts = Parts {
+            env,
+            settings,
+            disks,
+            tasks,
+            remote: None,
+        };
+        let log = |shared| VolumeLog::Mirrored(MirroredLog::new(shared));
+        parts.create(Box::new(found), log).await
+    }
 
-/// Opens a volume whose log is on the disks of one server.
-pub(crate) async fn open(
-    env: Env,
-    settings: MetaSettings,
-    volume: VolumeId,
-    disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    draining: Vec<(DiskId, Arc<dyn Disk>)>,
-) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
-    let settings = within_limits(settings);
-    let disks = DiskSet::new(volume, disks, settings.copies);
-    disks.add_draining(draining);
-    let tasks = Tasks::new(env.spawner.clone());
-    settings.replay.wait(&*env.clock).await;
-    let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
-    let parts = Parts {
-        env,
-        settings,
-        disks,
-        tasks,
-        remote: None,
-    };
-    let log = |shared| VolumeLog::Mirrored(MirroredLog::new(shared));
-    parts.open(Box::new(found), log).await
-}
+    /// Opens a volume from the disks that are present: the newest state on any of them, then the log. Before this
+    /// returns, a new epoch begins on as many disks as copies are wanted; records on fewer disks are copied first.
+    ///
+    /// Refuses when acknowledged changes may be on missing disks only.
+    pub async fn open(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        Self::open_without(env, settings, volume, disks, Vec::new()).await
+    }
 
-/// Opens a volume read-only, without any write: every change is refused with `why`. The log is replayed in memory. No
-/// term begins, so records may be on fewer disks than wanted.
-pub(crate) async fn open_to_read(
-    env: Env,
-    settings: MetaSettings,
-    volume: VolumeId,
-    disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    draining: Vec<(DiskId, Arc<dyn Disk>)>,
-    why: String,
-) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
-    let settings = within_limits(settings);
-    let disks = DiskSet::new(volume, disks, settings.copies);
-    disks.add_draining(draining);
-    let tasks = Tasks::new(env.spawner.clone());
-    settings.replay.wait(&*env.clock).await;
-    let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
-    let history = found.history();
-    let replaying = settings.replay.hold(volume, history.memory_bytes());
-    let (state, applied) = choose_state_to_read(&settings, &disks, history).await?;
-    let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
-    // The entry stays in memory, and may be a slice of a whole log file.
-    let staying_bytes = staying_bytes(history, &applied, &entries);
-    let kept = settings.replay.keep(volume, staying_bytes)?;
-    let mut journal = JournalIndex::default();
-    for entry in &entries {
-        journal.insert(entry);
+    /// As [`MetaStore::open`], with draining disks. Their log counts, and they get no new data, and no state. They are
+    /// told that the log goes on without them, so that none of them is opened alone later. [`VolumeLog::retire_disk`]
+    /// releases them.
+    pub async fn open_without(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+        draining: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        let settings = within_limits(settings);
+        let disks = DiskSet::new(volume, disks, settings.copies);
+        disks.add_draining(draining);
+        let tasks = Tasks::new(env.spawner.clone());
+        settings.replay.wait(&*env.clock).await;
+        let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
+        let parts = Parts {
+            env,
+            settings,
+            disks,
+            tasks,
+            remote: None,
+        };
+        let log = |shared| VolumeLog::Mirrored(MirroredLog::new(shared));
+        parts.open(Box::new(found), log).await
     }
-    let replay = replay(&*state, applied, history)?;
-    // The bytes of files are dirty data from now on, and are counted as such.
-    kept.set(state.memory_bytes());
-    let counters = load_counters(&*state, &replay.backlog)?;
-    // The term of the last owner: a read needs no promise of the disks.
-    let term = Term {
-        epoch: history.epoch_max,
-        nonce: history.terms.last().map_or(0, |term| term.nonce),
-        start: LogPosition(history.end.0 + 1),
-    };
-    let start = Start {
-        clock: env.clock,
-        entropy: env.entropy,
-        ships: false,
-        remote: None,
-        term_count: history.terms.len(),
-        log_start: history.retained_from,
-        position_next: term.start,
-        tasks,
-        settings,
-        disks,
-        term,
-        state,
-        states: Vec::new(),
-        superseded: Vec::new(),
-        applied: replay.applied,
-        flushed: applied.position,
-        counters,
-        journal,
-        backlog: replay.backlog,
-    };
-    let shared = start.share(found.status(), Some(why), Some(kept)).shared;
-    shared.log_start.fetch_max(1, Ordering::AcqRel);
-    let store = Arc::new(MetaStore {
-        log: VolumeLog::Mirrored(MirroredLog::new(shared.clone())),
-        shared,
-    });
-    let recovered = Recovered {
-        epoch: term.epoch,
-        replayed_entries: replay.entries,
-        journal: entries,
-    };
-    drop((found, replaying));
-    Ok((store, recovered))
-}
 
-/// Opens a volume that this node has taken over, or creates it if the nodes agreed on nothing yet. `disks` are this
-/// node's: the state is on the first that works.
-pub(crate) async fn take_over(
-    env: Env,
-    settings: MetaSettings,
-    seat: Seat,
-    disks: Vec<(DiskId, Arc<dyn Disk>)>,
-) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
-    let mut settings = within_limits(settings);
-    settings.copies = 1;
-    let disks = DiskSet::new(seat.volume, disks, settings.copies);
-    let tasks = Tasks::new(env.spawner.clone());
-    let (epoch, is_new) = (seat.epoch, seat.list.ensembles.is_empty());
-    let list = Arc::new(AgreedList::new(&seat));
-    let remote = Arc::new(RemoteCopies::new(&env, &seat, list.clone()));
-    let mirrored = match is_new {
-        true => Mirrored::find(&disks).await?,
-        false => None,
-    };
-    settings.replay.wait(&*env.clock).await;
-    let mut found = FoundEnsembles::find(&env, &tasks, &settings, seat, list).await?;
-    if let Some(mirrored) = &mirrored {
-        found.continue_from(&mirrored.history)?;
+    /// As [`Self::open_without`], without any write, for disks that lack the room that opening needs. All views of the
+    /// volume can be read, and each batch is refused with [`MetaError::Full`] and `why`. Memory holds the records
+    /// beyond the state. Close it with [`Self::abort`] before the volume is opened for writing.
+    pub async fn open_to_read(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+        draining: Vec<(DiskId, Arc<dyn Disk>)>,
+        why: String,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        let settings = within_limits(settings);
+        let disks = DiskSet::new(volume, disks, settings.copies);
+        disks.add_draining(draining);
+        let tasks = Tasks::new(env.spawner.clone());
+        settings.replay.wait(&*env.clock).await;
+        let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
+        let history = found.history();
+        let replaying = settings.replay.hold(volume, history.memory_bytes());
+        let (state, applied) = choose_state_to_read(&settings, &disks, history).await?;
+        let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
+        // The entry stays in memory, and may be a slice of a whole log file.
+        let staying_bytes = staying_bytes(history, &applied, &entries);
+        let kept = settings.replay.keep(volume, staying_bytes)?;
+        let mut journal = JournalIndex::default();
+        for entry in &entries {
+            journal.insert(entry);
+        }
+        let replay = replay(&*state, applied, history)?;
+        // The bytes of files are dirty data from now on, and are counted as such.
+        kept.set(state.memory_bytes());
+        let counters = load_counters(&*state, &replay.backlog)?;
+        // The term of the last owner: a read needs no promise of the disks.
+        let term = Term {
+            epoch: history.epoch_max,
+            nonce: history.terms.last().map_or(0, |term| term.nonce),
+            start: LogPosition(history.end.0 + 1),
+        };
+        let start = Start {
+            clock: env.clock,
+            entropy: env.entropy,
+            ships: false,
+            remote: None,
+            term_count: history.terms.len(),
+            log_start: history.retained_from,
+            position_next: term.start,
+            tasks,
+            settings,
+            disks,
+            term,
+            state,
+            states: Vec::new(),
+            superseded: Vec::new(),
+            applied: replay.applied,
+            flushed: applied.position,
+            counters,
+            journal,
+            backlog: replay.backlog,
+        };
+        let shared = start.share(found.status(), Some(why), Some(kept)).shared;
+        shared.log_start.fetch_max(1, Ordering::AcqRel);
+        let store = Arc::new(MetaStore {
+            log: VolumeLog::Mirrored(MirroredLog::new(shared.clone())),
+            shared,
+        });
+        let recovered = Recovered {
+            epoch: term.epoch,
+            replayed_entries: replay.entries,
+            journal: entries,
+        };
+        drop((found, replaying));
+        Ok((store, recovered))
     }
-    let log = EnsembleLog::of(&found);
-    let found = Box::new(found);
-    let parts = Parts {
-        env,
-        settings,
-        disks,
-        tasks,
-        remote: Some(remote),
-    };
-    if let Some(mirrored) = mirrored {
-        let (tasks, disks) = (parts.tasks.clone(), parts.disks.clone());
-        let log = |shared| VolumeLog::Ensembles(log(shared));
-        let opened = parts.open(found, log).await?;
-        mirrored.remove(&tasks, &disks);
-        return Ok(opened);
-    }
-    if !is_new {
-        return parts
-            .open(found, |shared| VolumeLog::Ensembles(log(shared)))
-            .await;
-    }
-    let store = parts
-        .create(found, |shared| VolumeLog::Ensembles(log(shared)))
-        .await?;
-    let recovered = Recovered {
-        epoch,
-        replayed_entries: 0,
-        journal: Vec::new(),
-    };
-    Ok((store, recovered))
-}
 
-/// Fetches the current copy of the state to the first of these disks of this node, and makes it the state there, unless
-/// they have one that is as new.
-pub(crate) async fn prepare(
-    env: Env,
-    settings: MetaSettings,
-    seat: Seat,
-    disks: Vec<(DiskId, Arc<dyn Disk>)>,
-) -> Result<(), MetaError> {
-    let settings = within_limits(settings);
-    let Some(counts) = seat.list.state.clone() else {
-        return Ok(());
-    };
-    let disks = DiskSet::new(seat.volume, disks, 1);
-    let first = disks.healthy().first().copied();
-    let Some(first) = first.filter(|index| disks.get(*index).disk.folder().is_some()) else {
-        return Ok(());
-    };
-    let (found, _) = state::discover(&disks, &settings).await;
-    let is_new = |found: &Candidate| found.is_primary && found.applied.position >= counts.applied;
-    let is_there = found.iter().any(is_new);
-    let is_free = found.iter().any(|it| it.is_primary && it.disk == first);
-    state::close(found).await?;
-    if is_there {
-        return Ok(());
+    /// Opens a volume of a cluster that this node has taken over, or creates it if it is new. Does not wait for disks:
+    /// fails with [`MetaError::LogUnreachable`] while disks are missing that may hold acknowledged changes.
+    pub async fn take_over(
+        env: Env,
+        settings: MetaSettings,
+        seat: Seat,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        let mut settings = within_limits(settings);
+        settings.copies = 1;
+        let disks = DiskSet::new(seat.volume, disks, settings.copies);
+        let tasks = Tasks::new(env.spawner.clone());
+        let (epoch, is_new) = (seat.epoch, seat.list.ensembles.is_empty());
+        let list = Arc::new(AgreedList::new(&seat));
+        let remote = Arc::new(RemoteCopies::new(&env, &seat, list.clone()));
+        let mirrored = match is_new {
+            true => Mirrored::find(&disks).await?,
+            false => None,
+        };
+        settings.replay.wait(&*env.clock).await;
+        let mut found = FoundEnsembles::find(&env, &tasks, &settings, seat, list).await?;
+        if let Some(mirrored) = &mirrored {
+            found.continue_from(&mirrored.history)?;
+        }
+        let log = EnsembleLog::of(&found);
+        let found = Box::new(found);
+        let parts = Parts {
+            env,
+            settings,
+            disks,
+            tasks,
+            remote: Some(remote),
+        };
+        if let Some(mirrored) = mirrored {
+            let (tasks, disks) = (parts.tasks.clone(), parts.disks.clone());
+            let log = |shared| VolumeLog::Ensembles(log(shared));
+            let opened = parts.open(found, log).await?;
+            mirrored.remove(&tasks, &disks);
+            return Ok(opened);
+        }
+        if !is_new {
+            return parts
+                .open(found, |shared| VolumeLog::Ensembles(log(shared)))
+                .await;
+        }
+        let store = parts
+            .create(found, |shared| VolumeLog::Ensembles(log(shared)))
+            .await?;
+        let recovered = Recovered {
+            epoch,
+            replayed_entries: 0,
+            journal: Vec::new(),
+        };
+        Ok((store, recovered))
     }
-    if !is_free && state::is_there(&disks, first) {
-        let why = "the state on this disk is damaged, or still open".to_owned();
-        return Err(MetaError::State(why));
-    }
-    let list = Arc::new(AgreedList::new(&seat));
-    let remote = RemoteCopies::new(&env, &seat, list);
-    match remote.fetch(&disks, first).await? {
-        Some(copy) => state::install(copy, &disks, &settings, &env).await,
-        None => Ok(()),
-    }
-}
 
-/// The last epoch of a volume whose log is on the disks of this server alone, if it has one.
-pub(crate) async fn mirrored_epoch(
-    volume: VolumeId,
-    disks: Vec<(DiskId, Arc<dyn Disk>)>,
-) -> Result<Option<Epoch>, MetaError> {
-    let found = Mirrored::find(&DiskSet::new(volume, disks, 1)).await?;
-    Ok(found.map(|found| found.history.epoch_max))
+    /// Prepares the takeover of a volume that another node owns and is about to release: the copy of the state that
+    /// `seat`'s list names becomes the state on the first of `disks`, so that the takeover only opens it. Changes
+    /// nothing elsewhere. The volume must not be open in this process before this ends.
+    pub async fn prepare(
+        env: Env,
+        settings: MetaSettings,
+        seat: Seat,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(), MetaError> {
+        let settings = within_limits(settings);
+        let Some(counts) = seat.list.state.clone() else {
+            return Ok(());
+        };
+        let disks = DiskSet::new(seat.volume, disks, 1);
+        let first = disks.healthy().first().copied();
+        let Some(first) = first.filter(|index| disks.get(*index).disk.folder().is_some()) else {
+            return Ok(());
+        };
+        let (found, _) = state::discover(&disks, &settings).await;
+        let is_new =
+            |found: &Candidate| found.is_primary && found.applied.position >= counts.applied;
+        let is_there = found.iter().any(is_new);
+        let is_free = found.iter().any(|it| it.is_primary && it.disk == first);
+        state::close(found).await?;
+        if is_there {
+            return Ok(());
+        }
+        if !is_free && state::is_there(&disks, first) {
+            let why = "the state on this disk is damaged, or still open".to_owned();
+            return Err(MetaError::State(why));
+        }
+        let list = Arc::new(AgreedList::new(&seat));
+        let remote = RemoteCopies::new(&env, &seat, list);
+        match remote.fetch(&disks, first).await? {
+            Some(copy) => state::install(copy, &disks, &settings, &env).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The last epoch of a volume whose log is on the disks of this server alone, if it has one. The first owner of the
+    /// volume in a cluster needs a later epoch; [`Self::take_over`] goes on with that log.
+    pub async fn mirrored_epoch(
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<Option<Epoch>, MetaError> {
+        let found = Mirrored::find(&DiskSet::new(volume, disks, 1)).await?;
+        Ok(found.map(|found| found.history.epoch_max))
+    }
 }
 
 /// The parts of a store beside its log.

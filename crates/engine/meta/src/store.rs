@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::disk::Disk;
-use cairn_base::env::Env;
 use cairn_base::{Branch, DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, View, VolumeId};
 use cairn_formats::metadata::{
     CLONE_COUNT_MAX, CloneRecord, JournalEntry, Key, QuotaKey, SegmentRecord, SnapshotRecord,
@@ -22,11 +21,10 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::held::CommitHold;
 use crate::log::CommitLog;
-use crate::log::ensemble::Seat;
 use crate::open;
 use crate::progress::Durable;
 use crate::segments::{self, SegmentTotals};
-use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
+use crate::settings::{JournalPressure, MetaStats, VolumeCounters};
 use crate::shared::{INO_CHUNK, Pending, SEGMENT_CHUNK, Stop, StoreCore};
 use crate::snapshots::{
     NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotChange, SnapshotError, check_name,
@@ -108,77 +106,6 @@ impl<L: CommitLog> Drop for MetaStore<L> {
 }
 
 impl MetaStore {
-    /// Creates an empty volume on `disks`, in order of preference: the log on as many as copies are wanted, the state
-    /// on the first. Fails if a log of this volume exists.
-    pub async fn create(
-        env: Env,
-        settings: MetaSettings,
-        volume: VolumeId,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    ) -> Result<Arc<Self>, MetaError> {
-        open::create(env, settings, volume, disks).await
-    }
-
-    /// Opens a volume from the disks that are present: the newest state on any of them, then the log. Before this
-    /// returns, a new epoch begins on as many disks as copies are wanted; records on fewer disks are copied first.
-    ///
-    /// Refuses when acknowledged changes may be on missing disks only.
-    pub async fn open(
-        env: Env,
-        settings: MetaSettings,
-        volume: VolumeId,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    ) -> Result<(Arc<Self>, Recovered), MetaError> {
-        open::open(env, settings, volume, disks, Vec::new()).await
-    }
-
-    /// As [`MetaStore::open`], with draining disks. Their log counts, and they get no new data, and no state. They are
-    /// told that the log goes on without them, so that none of them is opened alone later. [`VolumeLog::retire_disk`]
-    /// releases them.
-    pub async fn open_without(
-        env: Env,
-        settings: MetaSettings,
-        volume: VolumeId,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-        draining: Vec<(DiskId, Arc<dyn Disk>)>,
-    ) -> Result<(Arc<Self>, Recovered), MetaError> {
-        open::open(env, settings, volume, disks, draining).await
-    }
-
-    /// As [`Self::open_without`], without any write, for disks that lack the room that opening needs. All views of the
-    /// volume can be read, and each batch is refused with [`MetaError::Full`] and `why`. Memory holds the records
-    /// beyond the state. Close it with [`Self::abort`] before the volume is opened for writing.
-    pub async fn open_to_read(
-        env: Env,
-        settings: MetaSettings,
-        volume: VolumeId,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-        draining: Vec<(DiskId, Arc<dyn Disk>)>,
-        why: String,
-    ) -> Result<(Arc<Self>, Recovered), MetaError> {
-        open::open_to_read(env, settings, volume, disks, draining, why).await
-    }
-
-    /// The last epoch of a volume whose log is on the disks of this server alone, if it has one. The first owner of the
-    /// volume in a cluster needs a later epoch; [`Self::take_over`] goes on with that log.
-    pub async fn mirrored_epoch(
-        volume: VolumeId,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    ) -> Result<Option<Epoch>, MetaError> {
-        open::mirrored_epoch(volume, disks).await
-    }
-
-    /// Opens a volume of a cluster that this node has taken over, or creates it if it is new. Does not wait for disks:
-    /// fails with [`MetaError::LogUnreachable`] while disks are missing that may hold acknowledged changes.
-    pub async fn take_over(
-        env: Env,
-        settings: MetaSettings,
-        seat: Seat,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    ) -> Result<(Arc<Self>, Recovered), MetaError> {
-        open::take_over(env, settings, seat, disks).await
-    }
-
     /// Frees, in the background, disk space of the log of an idle volume: makes the state durable with its copies, so
     /// that the log can be cut, and removes spare files. On several nodes the disks do that themselves. Call it again
     /// at growing intervals: a disk may have had no room for its copy.
@@ -203,18 +130,6 @@ impl MetaStore {
             shared.are_spares_unwanted.store(true, Ordering::Release);
             shared.work.notify_one();
         });
-    }
-
-    /// Prepares the takeover of a volume that another node owns and is about to release: the copy of the state that
-    /// `seat`'s list names becomes the state on the first of `disks`, so that the takeover only opens it. Changes
-    /// nothing elsewhere. The volume must not be open in this process before this ends.
-    pub async fn prepare(
-        env: Env,
-        settings: MetaSettings,
-        seat: Seat,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    ) -> Result<(), MetaError> {
-        open::prepare(env, settings, seat, disks).await
     }
 }
 
