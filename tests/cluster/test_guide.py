@@ -336,11 +336,6 @@ class Walk(Follower):
         line = self.line("cairn volume move VOLUME --to NODE", {"VOLUME": volume, "--to NODE": ""})
         return self.nodes[asked].run(line).stdout
 
-    def not_owner(self, volume="main"):
-        """A node that passes on what it is asked of this volume."""
-        owner = self.owner(volume)
-        return next(name for name in self.nodes if name != owner)
-
     def url(self, host, volume="main"):
         return f"nfs://{host}/{volume}?version=3"
 
