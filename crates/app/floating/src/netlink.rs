@@ -96,7 +96,7 @@ pub fn answer(sequence: u32, bytes: &[u8]) -> Option<io::Result<()>> {
 mod tests {
     use super::*;
 
-    /// The request as the kernel reads it: the beginning of the header, and the attributes in any order.
+    /// The flags of a request, and what it says of the address.
     fn read(bytes: &[u8]) -> (u16, AddressMessage) {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes).unwrap();
         assert_eq!(message.header.length as usize, bytes.len());
@@ -122,7 +122,7 @@ mod tests {
                 prefix_len,
             };
             let bytes = [add(1, at, 5), remove(2, at)];
-            // RTM_NEWADDR and RTM_DELADDR of `linux/rtnetlink.h`; their flags tell "create or replace" from "remove".
+            // RTM_NEWADDR and RTM_DELADDR; the flags of the first say "create or replace".
             let kinds = bytes.each_ref().map(|bytes| [bytes[4], bytes[5]]);
             assert_eq!(kinds, [20_u16.to_ne_bytes(), 21_u16.to_ne_bytes()]);
             let [(add_flags, added), (remove_flags, removed)] = bytes.each_ref().map(|it| read(it));
@@ -152,6 +152,31 @@ mod tests {
             let no_detection = AddressAttribute::Flags(AddressFlags::Nodad);
             assert_eq!(added.attributes.contains(&no_detection), is_v6);
         }
+    }
+
+    #[test]
+    fn a_request_has_the_layout_of_the_kernel() {
+        let at = OnInterface {
+            interface_index: 7,
+            address: "10.0.0.9".parse().unwrap(),
+            prefix_len: 24,
+        };
+        let half = |value: u16| value.to_ne_bytes().to_vec();
+        let word = |value: u32| value.to_ne_bytes().to_vec();
+        let attribute =
+            |kind: u16, len: u16, value: Vec<u8>| [half(len), half(kind), value].concat();
+        let address = vec![10, 0, 0, 9];
+        let want = [
+            // `struct nlmsghdr`: length, RTM_NEWADDR, flags, number, port.
+            [word(60), half(20), half(0x505), word(1), word(0)].concat(),
+            // `struct ifaddrmsg`: AF_INET, length of the prefix, flags, scope, interface.
+            [vec![2, 24, 0, 0], word(7)].concat(),
+            // IFA_LOCAL, IFA_ADDRESS, IFA_CACHEINFO: preferred and valid seconds, two times of the kernel.
+            attribute(2, 8, address.clone()),
+            attribute(1, 8, address),
+            attribute(6, 20, [word(5), word(5), word(0), word(0)].concat()),
+        ];
+        assert_eq!(add(1, at, 5), want.concat());
     }
 
     #[test]

@@ -9,11 +9,11 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
-    AddressPoolRecord, AddressRecord, CloneRecord, ClusterId, DiskRecord,
-    Ensemble, EnsembleId, IscsiPortals, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord,
-    Opaque, Owned, POOL_ADDRESSES_MAX, Process, ProcessNonce, ReservedRecord, RotationNote,
-    RotationPhase, RotationRecord, Sign, StateAt, TOKEN_SECONDS_MAX, VersionRange, VolumeLog,
-    VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
+    AddressPoolRecord, AddressRecord, CloneRecord, ClusterId, DiskRecord, Ensemble, EnsembleId,
+    IscsiPortals, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned,
+    POOL_ADDRESSES_MAX, Process, ProcessNonce, ReservedRecord, RotationNote, RotationPhase,
+    RotationRecord, Sign, StateAt, TOKEN_SECONDS_MAX, VersionRange, VolumeLog, VolumeRecord,
+    WEIGHT_MAX, WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Key, KeyRange, MapError, Op, Txn};
 
