@@ -464,7 +464,6 @@ async fn a_node_without_a_member_writes_what_the_map_says() {
         keys.recovered(),
         keys.users(),
         keys.token("00000000deadbeef"),
-        keys.certificate("c"),
         keys.name(NameKind::Node, "n"),
         keys.alive(other),
         keys.iscsi(other),
