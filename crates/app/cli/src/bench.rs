@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use cairn_admin::{TOKEN_LEN_BYTES_MAX, Token};
 use cairn_base::env::Entropy;
 use cairn_base::real::OsEntropy;
+use cairn_base::time::rfc3339_utc;
 use cairn_bench::agent::{AgentServer, Authorize, Cluster, EngineFactory};
 use cairn_bench::engine::{Control, Engine, EngineError, RUN_FOLDER};
 use cairn_bench::iscsi_engine::IscsiEngine;
@@ -22,7 +23,7 @@ use cairn_bench::result::{RunResult, load};
 use cairn_bench::s3_engine::S3Engine;
 use cairn_bench::suite::{
     Driver, Job, Local, Plan, SuiteError, Target, burst, four_corners, ior, iozone, metadata,
-    objects, read_cache, rfc3339_utc, run, text,
+    objects, read_cache, run, text,
 };
 use cairn_bench::watch::Watched;
 use cairn_bench::{import, report};

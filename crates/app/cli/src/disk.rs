@@ -8,8 +8,8 @@ use cairn_admin::api::{
     CacheAdd, CacheView, DiskAdd, DiskChange, DiskPlace, DiskReplace, DiskRole, DiskState,
     DiskView, RebuildView, SpreadSet, SpreadStage, SpreadView,
 };
+use cairn_base::time::rfc3339_utc;
 use cairn_base::units::format_size;
-use cairn_bench::suite::rfc3339_utc;
 use cairn_config::MediaChoice;
 
 use crate::access;

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cairn_admin::api::{
     ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStage, ScrubStart, ScrubView,
 };
+use cairn_base::time::rfc3339_utc;
 use cairn_base::units::format_size;
-use cairn_bench::suite::rfc3339_utc;
 
 use crate::access;
 use crate::args::{ScrubScheduleArgs, ScrubStartArgs, ViewArgs};

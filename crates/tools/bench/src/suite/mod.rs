@@ -33,7 +33,7 @@ pub use machine::machine;
 pub use run::{Driver, Job, Local, Observer, run};
 pub use target::{Target, TargetError};
 pub use text::{phase_line, text};
-pub use words::{DurationError, parse_duration, rfc3339_utc};
+pub use words::{DurationError, parse_duration};
 
 /// Machines that work together in one run.
 pub const CLIENT_COUNT_MAX: u32 = 64;

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
+use cairn_base::time::rfc3339_utc;
+
 use super::machine::{host_name, machine};
-use super::words::rfc3339_utc;
 use super::{Plan, Step, four_corners, ior, iozone, metadata, objects, read_cache};
 use crate::engine::{ClientRank, Control, Engine, EngineError};
 use crate::plan::{DataPattern, Phase};
