@@ -84,6 +84,7 @@ impl From<ClientError> for Failure {
                     ErrorKind::Unauthorized
                     | ErrorKind::Forbidden
                     | ErrorKind::TooMany
+                    | ErrorKind::NotSupported
                     | ErrorKind::Conflict => FailureKind::Refused,
                     ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Internal => {
                         FailureKind::Failed

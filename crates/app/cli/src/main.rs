@@ -3,6 +3,8 @@
 //! Owns: flags, tables, messages and exit codes.
 //! Must not know: how anything is done; the server is crate `node`, other commands talk to its
 //! admin API or to any NFS server.
+//!
+//! The features `bench` and `plan` are for users; a server is complete without them.
 
 #![forbid(unsafe_code)]
 
@@ -11,10 +13,15 @@ mod address;
 mod args;
 mod audit;
 mod balance;
+#[cfg(feature = "bench")]
 mod bench;
+#[cfg(feature = "bench")]
 mod bench_args;
+#[cfg(feature = "bench")]
 mod bench_progress;
+#[cfg(feature = "bench")]
 mod bench_server;
+#[cfg(feature = "bench")]
 mod bench_watch;
 mod class;
 mod clone;
@@ -32,7 +39,9 @@ mod job;
 mod key;
 mod limit;
 mod maintenance;
+#[cfg(feature = "plan")]
 mod plan;
+#[cfg(feature = "plan")]
 mod plan_args;
 mod policy;
 mod print;
@@ -99,7 +108,9 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Stat(args) => {
             return files(async |console| cairn_files::stat(&args, console).await);
         }
+        #[cfg(feature = "bench")]
         Command::Bench(command) => return bench::bench(&command),
+        #[cfg(feature = "plan")]
         Command::Plan(args) => plan::plan(&args),
         Command::DevCluster(args) => dev_cluster::run(&args),
         Command::Serve(args) => serve::run(*args),

@@ -10,7 +10,7 @@ use cairn_config::{
     CONFIG_FILE_LEN_BYTES_MAX, Config, ConfigError, LogFormat, Settings, parse_file,
 };
 use cairn_node::cluster::guardian;
-use cairn_node::{Ended, Node, NodeError, NodeErrorKind, ready};
+use cairn_node::{Ended, Node, NodeError, NodeErrorKind, NodeExtras, ready};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -33,7 +33,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     // Data, keys and the token are for the server's user only.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_descriptor_limit();
-    let node = Node::start(config).map_err(start_failure)?;
+    let node = Node::start(config, extras()).map_err(start_failure)?;
     // Also after an upgrade has put another program in its place.
     node.guard_lease(PathBuf::from("/proc/self/exe"));
     // Before anyone hears that it serves: who waits for that may stop it at once.
@@ -68,6 +68,24 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         // The next start of this one is refused, too.
         Some(twin @ Ended::Twin { .. }) => Err(Failure::refused(twin.to_string())),
         Some(Ended::Removed) | None => print::text("stopped"),
+    }
+}
+
+/// The parts that this program was built with.
+fn extras() -> NodeExtras {
+    NodeExtras {
+        #[cfg(feature = "plan")]
+        plans: Some(cairn_plan_control::Planner::start),
+        #[cfg(not(feature = "plan"))]
+        plans: None,
+        #[cfg(feature = "plan")]
+        prices: Some(&cairn_plan_control::EmbeddedPrices),
+        #[cfg(not(feature = "plan"))]
+        prices: None,
+        #[cfg(feature = "bench")]
+        benchmarks: Some(cairn_bench_control::Benchmarks::start),
+        #[cfg(not(feature = "bench"))]
+        benchmarks: None,
     }
 }
 

@@ -25,6 +25,7 @@ use cairn_config::{ClientNet, ExportRule, Maintenance, MediaChoice, VolumeName};
 use crate::balance;
 use crate::classes;
 use crate::convert;
+use crate::extras::Extras;
 use crate::node::NodeCore;
 
 pub(crate) use nodes::{MAP_SEEN_MAX, map_seen, no_cluster};
@@ -38,6 +39,7 @@ pub struct Controller {
     pub inner: Arc<NodeCore>,
     pub nfs: NfsView,
     pub admin: AdminView,
+    pub extras: Extras,
 }
 
 impl Control for Controller {
@@ -366,7 +368,7 @@ impl Control for Controller {
     }
 
     fn plans(&self) -> Option<&dyn cairn_admin::plans::PlanControl> {
-        Some(self)
+        self.extras.plans.as_deref()
     }
 
     fn users(&self) -> Option<&dyn cairn_admin::users::UserControl> {
@@ -378,7 +380,8 @@ impl Control for Controller {
     }
 
     fn benchmarks(&self) -> Option<&dyn cairn_admin::benchmarks::BenchmarkControl> {
-        Some(self)
+        let benchmarks = self.extras.benchmarks.as_deref()?;
+        Some(benchmarks)
     }
 
     fn events(&self) -> Option<&dyn cairn_admin::events::EventControl> {

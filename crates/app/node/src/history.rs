@@ -880,6 +880,7 @@ impl LiveControl for Controller {
                     let membership = cluster.membership.lock();
                     membership.node_name.clone()
                 }),
+                missing_parts: self.extras.missing(),
                 last_event_id: self.inner.events.last_id(),
                 numbers: numbers
                     .filter_map(|number| {

@@ -94,8 +94,6 @@ pub struct NodeCore {
     pub announced: Mutex<Vec<PathBuf>>,
     /// Held while a folder becomes a disk, which may have to be emptied first.
     pub joining: tokio::sync::Mutex<()>,
-    /// Held while a plan is computed.
-    pub planning: Arc<tokio::sync::Mutex<()>>,
     pub folder_work: FolderWork,
     pub exports: Arc<Exports>,
     /// Volumes as iSCSI targets.
@@ -121,8 +119,6 @@ pub struct NodeCore {
     pub history: History,
     /// The audit log.
     pub audit: EntryLog<AuditEntry>,
-    /// Runs of benchmarks on volumes of this server.
-    pub benchmarks: crate::benchmarks::Benchmarks,
     /// The events.
     pub events: crate::events::Events,
     /// Schedules of snapshots that are not kept.
@@ -505,7 +501,6 @@ impl NodeCore {
             remembered_in: OnceLock::new(),
             announced: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
-            planning: Arc::default(),
             folder_work: FolderWork::default(),
             exports,
             targets,
@@ -520,7 +515,6 @@ impl NodeCore {
             cluster,
             history: History::default(),
             audit: EntryLog::new(&crate::audit::AUDIT),
-            benchmarks: Default::default(),
             events: Default::default(),
             schedules: Default::default(),
             groups: Default::default(),

@@ -36,6 +36,7 @@ use crate::control::Controller;
 use crate::disks::{DiskHints, PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
+use crate::extras::NodeExtras;
 use crate::jobs::JobCollector;
 use crate::keys::KeyHolder;
 use crate::lock_wait::open_pool_in_time;
@@ -116,7 +117,7 @@ struct Sockets {
 
 impl Node {
     /// Starts everything and returns once clients are served. Blocks; call it outside of any runtime.
-    pub fn start(config: Config) -> Result<Self, NodeError> {
+    pub fn start(config: Config, extras: NodeExtras) -> Result<Self, NodeError> {
         let sockets = bind(&config)?;
         allocator::keep_to(config.memory_limit_bytes);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -126,7 +127,7 @@ impl Node {
             .enable_all()
             .build()
             .map_err(NodeError::Runtime)?;
-        match Self::start_on(&runtime, config, sockets) {
+        match Self::start_on(&runtime, config, sockets, extras) {
             Ok(started) => Ok(Self { runtime, started }),
             Err(error) => {
                 // A folder that hangs may keep a thread for ever.
@@ -136,7 +137,12 @@ impl Node {
         }
     }
 
-    fn start_on(runtime: &Runtime, config: Config, sockets: Sockets) -> Result<Started, NodeError> {
+    fn start_on(
+        runtime: &Runtime,
+        config: Config,
+        sockets: Sockets,
+        extras: NodeExtras,
+    ) -> Result<Started, NodeError> {
         let handle = runtime.handle().clone();
         let _inside = handle.enter();
         let env = real::env(handle.clone());
@@ -177,13 +183,15 @@ impl Node {
             .registry
             .register(Box::new(JobCollector::new(&inner.env)?))?;
         let nfs_address = sockets.nfs_address;
+        let nfs_view = NfsView {
+            address: nfs_address.ip().to_string(),
+            port: nfs_address.port(),
+            rpcbind: !sockets.rpcbind.is_empty(),
+        };
         let controller = Arc::new(Controller {
             inner: Arc::clone(&inner),
-            nfs: NfsView {
-                address: nfs_address.ip().to_string(),
-                port: nfs_address.port(),
-                rpcbind: !sockets.rpcbind.is_empty(),
-            },
+            extras: extras.start(&inner, &nfs_view),
+            nfs: nfs_view,
             admin: AdminView {
                 url: admin_url(certificate.as_ref(), sockets.admin_address),
             },
@@ -322,7 +330,9 @@ impl Node {
         let ending = Ending::new(Arc::clone(&inner.env.clock), is_cut_off);
         self.runtime.block_on(async {
             let work = async {
-                crate::benchmarks::stop(&inner).await;
+                if let Some(benchmarks) = &self.started.controller.extras.benchmarks {
+                    Arc::clone(benchmarks).stop().await;
+                }
                 inner.pool.scrub_stop().await;
             };
             ending.step("benchmarks and the scrub", work).await;
@@ -664,7 +674,9 @@ fn tend(
     crate::history::tend(inner).map_err(NodeError::Runtime)?;
     runtime.block_on(inner.audit.load(inner));
     runtime.block_on(crate::events::begin(inner, controller));
-    runtime.block_on(crate::benchmarks::begin(inner, controller));
+    if let Some(benchmarks) = &controller.extras.benchmarks {
+        runtime.block_on(Arc::clone(benchmarks).begin());
+    }
     inner.every("pool-file", POOL_FILE_INTERVAL, |inner| async move {
         inner.pool.renew().await;
     });

@@ -5,16 +5,16 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use cairn_admin::api::ErrorKind;
+use cairn_admin::plans::{StoragePrice, StoragePrices};
 use cairn_admin::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierView, TierVolumeView};
 use cairn_admin::{Answer, ControlError};
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{PoolId, SegmentId, VolumeId};
 use cairn_config::{Config, TierName, VolumeName};
 use cairn_formats::pool_file::{ChangeError, PoolTier};
-use cairn_plan::catalog::Catalog;
 use cairn_pool::{HostTier, TierStatus, VolumeService};
 use cairn_segment::{Pace, TierStore};
 use cairn_tier::{Credentials, ObjectTier, TierAddress};
@@ -98,25 +98,20 @@ pub fn open(
     Ok(Arc::new(OpenTier(Arc::new(opened))))
 }
 
-/// The price of bytes at an address for a month, in US cents, and the date of that price.
-fn price(url: &str, bytes: u64) -> Option<(u64, String)> {
-    let TierAddress::S3 {
-        endpoint: None,
-        region: Some(region),
-        ..
-    } = url.parse().ok()?
-    else {
-        return None;
-    };
-    static PRICES: LazyLock<Catalog> = LazyLock::new(Catalog::embedded);
-    let book = PRICES.prices.book(&region).ok()?;
-    let prices = book.s3().ok()?;
-    let cents = 100.0 * prices.month(bytes as f64 / f64::from(1 << 30)).0;
-    let date = prices.date.clone().unwrap_or_else(|| book.date.clone());
-    Some((cents.round() as u64, date))
+/// The price of bytes at an address for a month. Of other vendors' S3 and other stores none is known.
+fn price(prices: &dyn StoragePrices, url: &str, bytes: u64) -> Option<StoragePrice> {
+    match url.parse().ok()? {
+        TierAddress::S3 {
+            endpoint: None,
+            region: Some(region),
+            ..
+        } => prices.s3(&region, bytes),
+        _ => None,
+    }
 }
 
-fn view(inner: &NodeCore, status: TierStatus) -> TierView {
+fn view(controller: &Controller, status: TierStatus) -> TierView {
+    let inner = &controller.inner;
     let TierStatus {
         tier,
         stats,
@@ -128,7 +123,10 @@ fn view(inner: &NodeCore, status: TierStatus) -> TierView {
         .filter_map(|volume| volume.status.as_ref())
         .map(|status| status.remote_bytes)
         .sum();
-    let (month_cents, price_date) = price(&tier.url, bytes).unzip();
+    let prices = controller.extras.prices;
+    let price = prices.and_then(|prices| price(prices, &tier.url, bytes));
+    let price = price.map(|price| (price.month_usd_cents, price.date));
+    let (month_cents, price_date) = price.unzip();
     let known = || volumes.iter().filter_map(|volume| volume.status.as_ref());
     let sum = |of: fn(&cairn_fs::TieringStatus) -> u64| known().map(of).sum();
     TierView {
@@ -191,9 +189,7 @@ impl Controller {
         let mut found = statuses.filter(|status| status.tier.name == *name);
         let found = found.next();
         let absent = || refusal(ChangeError::NoTier(name.clone()).into());
-        found
-            .map(|status| view(&self.inner, status))
-            .ok_or_else(absent)
+        found.map(|status| view(self, status)).ok_or_else(absent)
     }
 
     async fn check_step(
@@ -266,7 +262,7 @@ impl TierControl for Controller {
     fn tiers(&self) -> Answer<'_, Vec<TierView>> {
         Box::pin(async {
             let statuses = self.inner.pool.tier_statuses().into_iter();
-            Ok(statuses.map(|status| view(&self.inner, status)).collect())
+            Ok(statuses.map(|status| view(self, status)).collect())
         })
     }
 
@@ -313,20 +309,33 @@ impl TierControl for Controller {
 mod tests {
     use super::*;
 
+    /// A price of one cent for each byte.
+    struct PerByte;
+
+    impl StoragePrices for PerByte {
+        fn s3(&self, region: &str, bytes: u64) -> Option<StoragePrice> {
+            Some(StoragePrice {
+                month_usd_cents: bytes,
+                date: region.to_owned(),
+            })
+        }
+    }
+
     #[test]
-    fn what_aws_has_a_price_for_has_a_cost() {
-        let tib = 1_u64 << 40;
-        let (cents, date) = price("s3://archive/one?region=us-east-1", tib).expect("a price");
-        // 0.023 USD for each GiB.
-        assert_eq!(cents, 2355);
-        assert_eq!(date.len(), "2026-03-03".len());
-        for url in [
-            "s3://archive?region=mars",
-            "s3://archive",
-            "s3://archive?region=us-east-1&endpoint=https://other.example",
-            "file:///srv/cold",
-        ] {
-            assert_eq!(price(url, tib), None, "{url}");
+    fn only_s3_of_aws_has_a_price() {
+        let cases = [
+            ("s3://archive/one?region=us-east-1", Some("us-east-1")),
+            ("s3://archive", None),
+            (
+                "s3://archive?region=us-east-1&endpoint=https://other.example",
+                None,
+            ),
+            ("file:///srv/cold", None),
+            ("no address", None),
+        ];
+        for (url, region) in cases {
+            let want = region.and_then(|region| PerByte.s3(region, 7));
+            assert_eq!(price(&PerByte, url, 7), want, "{url}");
         }
     }
 }

@@ -26,6 +26,8 @@ pub enum ErrorKind {
     Conflict,
     /// Too many requests: wait as long as `Retry-After` says.
     TooMany,
+    /// This server was built without the part that the request needs.
+    NotSupported,
     /// Temporarily not possible: try again.
     Unavailable,
     /// A disk failed, or Cairn has a bug; the server's log has details.

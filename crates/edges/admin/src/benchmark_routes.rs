@@ -16,7 +16,11 @@ use crate::control::ControlError;
 use crate::query::Query;
 
 fn control(shared: &ServerCore) -> Result<&dyn BenchmarkControl, ControlError> {
-    let absent = || ControlError::new(ErrorKind::NotFound, "this server runs no benchmarks");
+    let absent = || {
+        let message = "this server was built without benchmarks";
+        ControlError::new(ErrorKind::NotSupported, message)
+            .hint("`cairn bench` of a complete build measures this server from any machine")
+    };
     shared.control.benchmarks().ok_or_else(absent)
 }
 
@@ -30,7 +34,7 @@ fn id(text: &str) -> Result<u64, ControlError> {
 }
 
 /// Shows the running benchmark and the stored runs, newest first.
-#[utoipa::path(get, path = "/api/v1/benchmarks", responses((status = 200, body = BenchmarkList)))]
+#[utoipa::path(get, path = "/api/v1/benchmarks", responses((status = 200, body = BenchmarkList), (status = 501, body = ErrorBody)))]
 pub(super) async fn benchmark_list(
     State(shared): Api,
 ) -> Result<Json<BenchmarkList>, ControlError> {
@@ -41,7 +45,8 @@ pub(super) async fn benchmark_list(
 /// files are in the folder `cairn-bench` of the volume, and are removed at the end. The run is refused if the volume or the pool
 /// has too little space.
 #[utoipa::path(post, path = "/api/v1/benchmarks", request_body = BenchmarkStart, responses(
-    (status = 201, body = BenchmarkProgress), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    (status = 201, body = BenchmarkProgress), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    (status = 501, body = ErrorBody)))]
 pub(super) async fn benchmark_start(
     State(shared): Api,
     Given(start): Given<BenchmarkStart>,
@@ -51,14 +56,14 @@ pub(super) async fn benchmark_start(
 }
 
 /// Stops the running benchmark. The run ends once its files are removed; finished measurements are kept.
-#[utoipa::path(post, path = "/api/v1/benchmarks/stop", responses((status = 204), (status = 409, body = ErrorBody)))]
+#[utoipa::path(post, path = "/api/v1/benchmarks/stop", responses((status = 204), (status = 409, body = ErrorBody), (status = 501, body = ErrorBody)))]
 pub(super) async fn benchmark_stop(State(shared): Api) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.benchmark_stop().await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Lists published figures of other systems, with other hardware, clients and dates.
-#[utoipa::path(get, path = "/api/v1/benchmarks/published", responses((status = 200, body = BenchmarkPublishedList)))]
+#[utoipa::path(get, path = "/api/v1/benchmarks/published", responses((status = 200, body = BenchmarkPublishedList), (status = 501, body = ErrorBody)))]
 pub(super) async fn benchmark_published(
     State(shared): Api,
 ) -> Result<Json<BenchmarkPublishedList>, ControlError> {
@@ -67,7 +72,7 @@ pub(super) async fn benchmark_published(
 
 /// Downloads the result of a run, for `cairn bench show` and `cairn bench report`.
 #[utoipa::path(get, path = "/api/v1/benchmarks/{id}", params(("id" = u64, Path)),
-    responses((status = 200, body = serde_json::Value, content_type = "application/json"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = serde_json::Value, content_type = "application/json"), (status = 404, body = ErrorBody), (status = 501, body = ErrorBody)))]
 pub(super) async fn benchmark_result(
     State(shared): Api,
     InPath(text): InPath<String>,
@@ -79,7 +84,7 @@ pub(super) async fn benchmark_result(
 /// Downloads a page that compares 1 to 8 runs (one `run` parameter each) with each other and with published figures.
 #[utoipa::path(get, path = "/api/v1/benchmarks/report", params(("run" = Vec<u64>, Query, min_items = 1, max_items = 8)), responses(
     (status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody),
-    (status = 404, body = ErrorBody)))]
+    (status = 404, body = ErrorBody), (status = 501, body = ErrorBody)))]
 pub(super) async fn benchmark_report(
     State(shared): Api,
     RawQuery(query): RawQuery,

@@ -1,10 +1,14 @@
-//! Benchmarks that a server runs on itself: the JSON, and what the API asks of a node for them.
+//! Benchmarks that a server runs on itself: the JSON, what the API and a node ask of them, and what they ask of a node.
+//! A server may be built without them.
 
+use std::sync::Arc;
+
+use cairn_base::env::{BoxFuture, Env};
 use cairn_config::VolumeName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Answer;
+use crate::control::{Answer, ControlError};
 use crate::entries::Entry;
 use crate::plans::PlanFile;
 
@@ -183,4 +187,41 @@ pub trait BenchmarkControl: Send + Sync {
     /// A page of some runs.
     fn benchmark_report(&self, ids: Vec<u64>) -> Answer<'_, PlanFile>;
     fn benchmarks_published(&self) -> Answer<'_, BenchmarkPublishedList>;
+}
+
+/// What a node asks of its benchmarks when it starts and ends.
+pub trait BenchmarkRunner: BenchmarkControl {
+    /// Loads the kept runs, and begins to remove the files of a run that a crash broke off.
+    fn begin(self: Arc<Self>) -> BoxFuture<()>;
+    /// Stops the run, and waits for a limited time until its files are removed.
+    fn stop(self: Arc<Self>) -> BoxFuture<()>;
+}
+
+/// Space of a pool that matters to a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BenchmarkRoom {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    /// Bytes that must stay free, so that deletions and rebuilds work.
+    pub reserve_bytes: u64,
+}
+
+/// What benchmarks ask of the node that they measure.
+pub trait BenchmarkHost: Send + Sync {
+    fn env(&self) -> &Env;
+    /// Whether the node ends.
+    fn is_stopping(&self) -> bool;
+    fn room(&self) -> BenchmarkRoom;
+    /// Refuses a volume that the pool does not have.
+    fn require_volume(&self, volume: &VolumeName) -> Result<(), ControlError>;
+    /// The address and port at which clients on this machine reach NFS.
+    fn nfs(&self) -> (String, u16);
+    /// Loads the notes of earlier runs from the disks.
+    fn load_notes(&self) -> BoxFuture<()>;
+    /// Adds a note, which gets its id. Fails if no disk has it in time: then it is written with the next one.
+    fn note(&self, note: BenchmarkEntry) -> BoxFuture<Result<(), String>>;
+    /// Shows the notes, newest first, until `look` returns false.
+    fn look_at_notes(&self, look: &mut dyn FnMut(&BenchmarkEntry) -> bool);
+    /// Why notes cannot be written to disk now.
+    fn notes_problem(&self) -> Option<String>;
 }

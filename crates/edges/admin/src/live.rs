@@ -31,6 +31,9 @@ pub struct LiveView {
     /// The node's name in its cluster, if it is in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// Parts that this server was built without: `plan`, `benchmarks`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_parts: Vec<String>,
     /// The id of the latest event; changes with each new event.
     #[serde(default)]
     pub last_event_id: u64,

@@ -55,6 +55,7 @@ impl LiveControl for Pretend {
             disks_working: 6,
             volume_count: 1,
             node: None,
+            missing_parts: Vec::new(),
             last_event_id: 0,
             numbers: vec![LiveNumber {
                 name: "inodes".to_owned(),

@@ -15,7 +15,11 @@ use crate::query::Query;
 const FORMAT_DEFAULT: &str = "cloudformation";
 
 fn control(shared: &ServerCore) -> Result<&dyn PlanControl, ControlError> {
-    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no planner");
+    let absent = || {
+        let message = "this server was built without the planner";
+        ControlError::new(ErrorKind::NotSupported, message)
+            .hint("`cairn plan` of a complete build does the same without a server")
+    };
     shared.control.plans().ok_or_else(absent)
 }
 
@@ -42,7 +46,7 @@ pub(super) fn download(file: PlanFile) -> Response {
     ("budget" = Option<String>, Query, example = "5000USD/month"), ("hot" = Option<String>, Query, example = "20%"),
     ("growth" = Option<String>, Query, example = "30%/year"), ("years" = Option<u32>, Query, example = 3),
     ("workload" = Option<String>, Query), ("include-planned" = Option<bool>, Query)),
-    responses((status = 200, body = PlanView), (status = 400, body = ErrorBody)))]
+    responses((status = 200, body = PlanView), (status = 400, body = ErrorBody), (status = 501, body = ErrorBody)))]
 pub(super) async fn plan_show(
     State(shared): Api,
     RawQuery(query): RawQuery,
@@ -53,7 +57,7 @@ pub(super) async fn plan_show(
 
 /// Downloads the ranking as a page with charts. Takes the queries of `/api/v1/plan`.
 #[utoipa::path(get, path = "/api/v1/plan/report", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB")),
-    responses((status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody)))]
+    responses((status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody), (status = 501, body = ErrorBody)))]
 pub(super) async fn plan_report(
     State(shared): Api,
     RawQuery(query): RawQuery,
@@ -66,7 +70,7 @@ pub(super) async fn plan_report(
 /// `format`: cloudformation, cloudformation-json or terraform.
 #[utoipa::path(get, path = "/api/v1/plan/template", params(("capacity" = String, Query, min_length = 1, max_length = 4096, example = "200TiB"), ("rank" = Option<u32>, Query, minimum = 1),
     ("format" = Option<String>, Query, pattern = "^(cloudformation|cloudformation-json|terraform)$")),
-    responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody)))]
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody), (status = 501, body = ErrorBody)))]
 pub(super) async fn plan_template(
     State(shared): Api,
     RawQuery(query): RawQuery,

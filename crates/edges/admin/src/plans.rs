@@ -1,4 +1,4 @@
-//! The JSON of the planner, and what the API asks of a node for it.
+//! The JSON of the planner, and what the API and a node ask of it. A server may be built without it.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -152,4 +152,18 @@ pub trait PlanControl: Send + Sync {
     /// The ranking as a page with charts.
     fn plan_report(&self, goals: PlanGoals) -> Answer<'_, PlanFile>;
     fn plan_template(&self, ask: PlanTemplateAsk) -> Answer<'_, PlanFile>;
+}
+
+/// The price of stored bytes for a month.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoragePrice {
+    pub month_usd_cents: u64,
+    /// The day of the price, `2026-03-03`.
+    pub date: String,
+}
+
+/// What a node asks of the planner to show the cost of data that it stores elsewhere.
+pub trait StoragePrices: Send + Sync {
+    /// `bytes` in S3 of an AWS region; `None`: the region has no known price.
+    fn s3(&self, region: &str, bytes: u64) -> Option<StoragePrice>;
 }

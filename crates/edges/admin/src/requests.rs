@@ -31,6 +31,7 @@ fn status_code(kind: ErrorKind) -> StatusCode {
         ErrorKind::TooMany => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::NotSupported => StatusCode::NOT_IMPLEMENTED,
         ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }

@@ -1,17 +1,21 @@
-//! Answers the admin API about designs.
+//! The planner as a part of a server.
 //!
-//! Owns: parsing goals, the view of a plan. Must not know: the model; that is crate `plan`.
+//! Owns: parsing goals, the view of a plan, one plan at a time, the prices that a node shows. Must not know: the model
+//! (`cairn_plan`), anything of the node.
+
+#![forbid(unsafe_code)]
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::plans::{
     PlanControl, PlanCost, PlanDesign, PlanFile, PlanGoals, PlanMiss, PlanPrices, PlanRate,
-    PlanTemplateAsk, PlanView,
+    PlanTemplateAsk, PlanView, StoragePrice, StoragePrices,
 };
 use cairn_admin::{Answer, ControlError};
+use cairn_base::env::Env;
 use cairn_plan::catalog::Catalog;
 use cairn_plan::deploy::{DeployOptions, Format, render};
 use cairn_plan::deployable::is_region;
@@ -22,10 +26,7 @@ use cairn_plan::prices::Day;
 use cairn_plan::reliability::Availability;
 use cairn_plan::report::{Evaluation, PlanReport, Protocol, Throughput};
 use cairn_plan::units::{Bytes, Rate, Usd, parse_growth, parse_latency_ms, parse_share};
-
 use futures_util::future::{Either, select};
-
-use crate::control::Controller;
 
 /// Maximum time that a plan waits for earlier ones.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -247,20 +248,35 @@ fn template(ask: &PlanTemplateAsk, now_seconds: i64) -> Result<PlanFile, Control
     })
 }
 
-impl Controller {
+/// The planner of one server.
+pub struct Planner {
+    env: Env,
+    /// Held while a plan is computed.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Planner {
+    /// The planner as the admin API asks it. `env` gives the day, for the age of prices.
+    pub fn start(env: &Env) -> Arc<dyn PlanControl> {
+        Arc::new(Self {
+            env: env.clone(),
+            turn: Arc::default(),
+        })
+    }
+
     /// Computes on a thread that may be busy, one plan at a time, also if the caller is gone: plans must not take the
     /// processors from clients.
     async fn planning<T: Send + 'static>(
         &self,
         plan: impl FnOnce(i64) -> Result<T, ControlError> + Send + 'static,
     ) -> Result<T, ControlError> {
-        let turn = pin!(Arc::clone(&self.inner.planning).lock_owned());
-        let too_long = self.inner.env.clock.sleep(PATIENCE);
+        let turn = pin!(Arc::clone(&self.turn).lock_owned());
+        let too_long = self.env.clock.sleep(PATIENCE);
         let Either::Left((turn, _)) = select(turn, too_long).await else {
             let message = "the planner is busy with other requests";
             return Err(ControlError::new(ErrorKind::Unavailable, message).hint("try again"));
         };
-        let now_seconds = self.inner.env.clock.now().seconds;
+        let now_seconds = self.env.clock.now().seconds;
         let planned = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             plan(now_seconds)
@@ -275,7 +291,7 @@ impl Controller {
     }
 }
 
-impl PlanControl for Controller {
+impl PlanControl for Planner {
     fn plan(&self, goals: PlanGoals) -> Answer<'_, PlanView> {
         Box::pin(self.planning(move |now| Ok(view(&report(&goals, now)?))))
     }
@@ -293,6 +309,23 @@ impl PlanControl for Controller {
 
     fn plan_template(&self, ask: PlanTemplateAsk) -> Answer<'_, PlanFile> {
         Box::pin(self.planning(move |now| template(&ask, now)))
+    }
+}
+
+/// The embedded price list.
+pub struct EmbeddedPrices;
+
+impl StoragePrices for EmbeddedPrices {
+    fn s3(&self, region: &str, bytes: u64) -> Option<StoragePrice> {
+        static PRICES: LazyLock<Catalog> = LazyLock::new(Catalog::embedded);
+        let book = PRICES.prices.book(region).ok()?;
+        let prices = book.s3().ok()?;
+        let cents = 100.0 * prices.month(bytes as f64 / f64::from(1 << 30)).0;
+        let date = prices.date.clone().unwrap_or_else(|| book.date.clone());
+        Some(StoragePrice {
+            month_usd_cents: cents.round() as u64,
+            date,
+        })
     }
 }
 
@@ -353,5 +386,15 @@ mod tests {
             assert!(error.to_string().contains(part), "{key}={value}: {error}");
         }
         assert!(report(&goals(&[]), NOW_SECONDS).is_err());
+    }
+
+    #[test]
+    fn what_aws_has_a_price_for_has_a_cost() {
+        let tib = 1_u64 << 40;
+        let price = EmbeddedPrices.s3("us-east-1", tib).expect("a price");
+        // 0.023 USD for each GiB.
+        assert_eq!(price.month_usd_cents, 2355);
+        assert_eq!(price.date.len(), "2026-03-03".len());
+        assert_eq!(EmbeddedPrices.s3("mars", tib), None);
     }
 }
