@@ -42,6 +42,10 @@ say-profile:
 	@[[ $(PROFILE) != fast ]] || echo 'quick profile: the first build takes about 6 minutes on two cores; for the release build, 13 minutes and up to a fifth faster to use: make $(or $(firstword $(MAKECMDGOALS)),run) PROFILE=release'
 	@[[ $(PROFILE) == fast ]] || echo 'profile $(PROFILE); without PROFILE=$(PROFILE) the first build takes about 6 minutes on two cores'
 
+.PHONY: build-server
+build-server: setup-build ## Build `cairn` without the planner and benchmarks: a server, and the commands for it
+	cargo build $(CARGO_FLAGS) -p cairn --no-default-features
+
 .PHONY: build-tried
 build-tried: setup-build
 	cargo build --profile $(PROFILE) --locked -p cairn
@@ -158,6 +162,7 @@ check: setup-build setup-lint docs-check ## Format, lints, links, prose, uses of
 	@if command -v go >/dev/null; then scripts/prose-check; else echo "no go: prose not checked"; fi
 	cargo fmt --all --check
 	cargo clippy $(TEST_FLAGS) --workspace --all-targets -- -D warnings
+	cargo clippy $(TEST_FLAGS) --workspace --no-default-features -- -D warnings
 
 .PHONY: docs-check
 docs-check: ## Every link in the documents leads somewhere

@@ -2874,7 +2874,7 @@ export interface components {
          * @description Why a request failed, for programs. The message is for people.
          * @enum {string}
          */
-        ErrorKind: "invalid" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "too_many" | "unavailable" | "internal";
+        ErrorKind: "invalid" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "too_many" | "not_supported" | "unavailable" | "internal";
         /** @description An event. */
         EventEntry: {
             /** @description The next step for an operator, if there is one. */
@@ -3251,6 +3251,8 @@ export interface components {
              */
             last_event_id?: number;
             memory: components["schemas"]["MemoryView"];
+            /** @description Parts that this server was built without: `plan`, `benchmarks`. */
+            missing_parts?: string[];
             /** @description The node's name in its cluster, if it is in one. */
             node?: string | null;
             /**

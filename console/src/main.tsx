@@ -115,7 +115,7 @@ function Frame({ onLogout, onEnded }: { onLogout: () => Promise<void>; onEnded: 
           </a>
           <nav aria-label="Pages">
             <ul>
-              {PAGES.filter(([name]) => name !== "nodes" || live?.node != null).map(([name, text]) => (
+              {PAGES.filter(([name]) => (name === "nodes" ? live?.node != null : !live?.missing_parts?.includes(name))).map(([name, text]) => (
                 <li key={name}>
                   <a href={to(...(name ? [name] : [""]))} aria-current={(parts[0] ?? "") === name ? "page" : undefined}>
                     {text}

@@ -26,6 +26,9 @@ LAYERS = [
 ]
 # Packages of others that need more than Rust and a C compiler to be built: clang, and protoc.
 NEEDING_MORE = {"rocksdb", "etcd-client"}
+# Parts of the program for users, which a server is built without.
+NOT_OF_SERVERS = {"cairn-bench", "cairn-plan"}
+SERVER = "cairn-node"
 CORE = re.compile(r"^CORE := ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEGIN, END = "<!-- begin: scripts/crates --write -->", "<!-- end -->"
 
@@ -105,6 +108,18 @@ def core_that_needs_more(packages, makefile):
     return wrong
 
 
+def server_that_needs_more(arrows):
+    """What is wrong with the crates that a server stands on."""
+    reached: set[str] = set()
+    rest = [SERVER]
+    while rest:
+        found = rest.pop()
+        if found not in reached:
+            reached.add(found)
+            rest += arrows.get(found, ())
+    return [f"{SERVER} needs {name}: a server is built without it" for name in sorted(reached & NOT_OF_SERVERS)]
+
+
 def lines_of(folder):
     """Lines of code, without tests, comments and empty lines, as far as the text shows them."""
     total = 0
@@ -133,7 +148,7 @@ def page_part(folders, arrows):
 def main():
     packages = workspace()
     folders, arrows = crates(packages)
-    wrong = core_that_needs_more(packages, (ROOT / "Makefile").read_text())
+    wrong = core_that_needs_more(packages, (ROOT / "Makefile").read_text()) + server_that_needs_more(arrows)
     for name, targets in arrows.items():
         layer = layer_of(folders[name])
         if layer is None:
