@@ -40,6 +40,11 @@ const CONFIG_LEN_BYTES_MAX: u64 = 64 << 20;
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// An offer file has gigabytes, and comes within so long over a slow line too.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(6 * 3600);
+/// Least and most that text is made for; in wider terminals lines are no longer easy to read.
+const WIDTH_MIN: usize = 60;
+const WIDTH_MAX: usize = 160;
+/// Where nobody says how wide the output is: files and pipes.
+const WIDTH_DEFAULT: usize = 120;
 
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let catalog = catalog(args.prices.prices.as_deref())?;
@@ -110,7 +115,7 @@ fn ranking(catalog: &Catalog, args: &PlanArgs) -> Result<(), Failure> {
     })?;
     let report = cairn_plan::plan(catalog, &goal).map_err(usage)?;
     let content = match args.output {
-        Output::Table => text::terminal(&report, args.details, print::width()),
+        Output::Table => text::terminal(&report, args.details, width()),
         Output::Json => json(&report)?,
         Output::Markdown => text::markdown(&report),
         Output::Html => page::html(&report),
@@ -120,6 +125,20 @@ fn ranking(catalog: &Catalog, args: &PlanArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some(collision) => Err(usage(format!("nothing fits: {}", collision.words))),
     }
+}
+
+/// How many characters a line may have: of `COLUMNS`, else of the terminal.
+fn width() -> usize {
+    let of_terminal = || {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+        (size.ws_col > 0).then(|| usize::from(size.ws_col))
+    };
+    std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok())
+        .or_else(of_terminal)
+        .unwrap_or(WIDTH_DEFAULT)
+        .clamp(WIDTH_MIN, WIDTH_MAX)
 }
 
 /// Writes what is no ranking: a table, JSON or Markdown.
@@ -154,7 +173,7 @@ fn checked(catalog: &Catalog, args: &CheckArgs) -> Result<(), Failure> {
     show(
         &args.output,
         &found,
-        || words(print::width()),
+        || words(width()),
         || words(usize::MAX),
     )?;
     match (found.violations.len(), &found.unknown) {
@@ -202,7 +221,7 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     show(
         &args.output,
         &rules,
-        || text::explain_plain(&rules, print::width()),
+        || text::explain_plain(&rules, width()),
         || text::explain(&rules).markdown(),
     )
 }
@@ -251,7 +270,7 @@ fn show_comparison(
     show(
         args,
         comparison,
-        || text::fold(&head, print::width()) + &table.plain(print::width()),
+        || text::fold(&head, width()) + &table.plain(width()),
         || head.replace('\n', "\n\n") + &table.markdown(),
     )?;
     for (name, broken) in [
@@ -297,7 +316,7 @@ fn validated(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
     show(
         args,
         &found,
-        || text::validation_plain(&found, print::width()),
+        || text::validation_plain(&found, width()),
         || {
             format!(
                 "{}\n{}",
@@ -334,12 +353,7 @@ fn prices(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
             })
             .collect(),
     };
-    show(
-        args,
-        books,
-        || table.plain(print::width()),
-        || table.markdown(),
-    )
+    show(args, books, || table.plain(width()), || table.markdown())
 }
 
 fn update(catalog: &Catalog, args: &PricesUpdateArgs) -> Result<(), Failure> {

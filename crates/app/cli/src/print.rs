@@ -59,26 +59,6 @@ pub fn json_line(value: &impl Serialize) -> Result<String, Failure> {
     Ok(printable::in_json(&json).into_owned())
 }
 
-/// Least and most that text is made for; in wider terminals lines are no longer easy to read.
-const WIDTH_MIN: usize = 60;
-const WIDTH_MAX: usize = 160;
-/// Where nobody says how wide the output is: files and pipes.
-const WIDTH_DEFAULT: usize = 120;
-
-/// How many characters a line may have: of `COLUMNS`, else of the terminal.
-pub fn width() -> usize {
-    let of_terminal = || {
-        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-        (size.ws_col > 0).then(|| usize::from(size.ws_col))
-    };
-    std::env::var("COLUMNS")
-        .ok()
-        .and_then(|columns| columns.parse().ok())
-        .or_else(of_terminal)
-        .unwrap_or(WIDTH_DEFAULT)
-        .clamp(WIDTH_MIN, WIDTH_MAX)
-}
-
 /// Writes a question to standard error. One that does not show up changes nothing: the answer decides.
 pub fn ask(question: &str) {
     let mut err = std::io::stderr().lock();

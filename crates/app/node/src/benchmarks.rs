@@ -14,7 +14,7 @@ use crate::control::refusal;
 use crate::entry_log::{EntryLog, LogKind};
 use crate::node::{ChangeFailure, NodeCore};
 
-/// The folder in a data folder. Of a disk that was in a server with benchmarks, it is known to servers without them.
+/// The folder in a data folder. Servers without benchmarks know this name: a disk may come from another server.
 pub const BENCHMARKS_NAME: &str = "benchmarks";
 
 /// Some dozens of runs.

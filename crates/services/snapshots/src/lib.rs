@@ -2,13 +2,14 @@
 //!
 //! Owns: what a schedule says, when a snapshot is due, which are deleted because newer ones are enough, and that all of that
 //! lies in the volume itself, so that its next owner goes on; what comes with a file or directory that is restored;
-//! lists of changes while they are read.
+//! lists of changes while they are read; the steps of a snapshot of volumes of several nodes.
 //! Must not know: who asks, how a snapshot is taken and its bytes are shared (`fs`), when it is looked whether one is due.
 
 #![forbid(unsafe_code)]
 
 mod clone;
 mod diff;
+pub mod group;
 mod keeper;
 mod restore;
 mod schedule;
