@@ -305,6 +305,10 @@ const STATUSES: &[(&str, &str)] = &[
         "500",
         "a disk failed, or Cairn has a bug; the server's log has details",
     ),
+    (
+        "501",
+        "this server was built without the part that the request needs",
+    ),
     ("503", "temporarily not possible: try again"),
 ];
 /// Errors of any request with a token, for example a query or path that is not valid, a missing object, or a state that does not

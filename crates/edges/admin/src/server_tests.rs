@@ -636,6 +636,13 @@ async fn requests_are_answered_or_refused() {
         // In the API's own words.
         ("GET", "/api/v1/volumes/no%20name/snapshots", yes, "", 404, "no object has the name"),
         ("GET", "/api/v1/volumes/main/snapshots/%ff", yes, "", 404, "no object has the name"),
+        // Parts that a server may be built without.
+        ("GET", "/api/v1/plan?capacity=1TiB", yes, "", 501, "not_supported"),
+        ("GET", "/api/v1/plan/template?capacity=1TiB", yes, "", 501, "`cairn plan`"),
+        ("GET", "/api/v1/benchmarks", yes, "", 501, "not_supported"),
+        ("GET", "/api/v1/benchmarks/7", yes, "", 501, "`cairn bench`"),
+        ("POST", "/api/v1/benchmarks", yes, r#"{"volume":"main"}"#, 501, "without benchmarks"),
+        ("POST", "/api/v1/benchmarks/stop", yes, "", 501, "without benchmarks"),
         ("PUT", "/api/v1/volumes", yes, "", 405, "method"),
         ("GET", "/none", yes, "", 404, "openapi.json"),
     ];
