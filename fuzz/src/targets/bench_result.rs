@@ -12,6 +12,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 use crate::targets::is_same_json;
+use cairn_base::time::rfc3339_utc;
 use cairn_bench::result::{self, RunResult};
 use cairn_bench::{latency, suite};
 
@@ -91,7 +92,7 @@ fn duration(text: &str) {
         // It is added to times of the clock.
         let now = std::time::UNIX_EPOCH;
         if let Some(then) = now.checked_add(duration) {
-            let _ = suite::rfc3339_utc(then);
+            let _ = rfc3339_utc(then);
         }
     }
 }
