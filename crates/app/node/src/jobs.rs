@@ -164,7 +164,13 @@ mod tests {
     /// The sources of the crates that a node is made of, without their tests.
     fn sources() -> Vec<String> {
         let crates = repository().join("crates");
-        let layers = ["engine", "services", "edges", "app/node", "app/bench-control"];
+        let layers = [
+            "engine",
+            "services",
+            "edges",
+            "app/node",
+            "app/bench-control",
+        ];
         let mut folders: Vec<PathBuf> = layers.iter().map(|layer| crates.join(layer)).collect();
         let mut sources = Vec::new();
         while let Some(folder) = folders.pop() {

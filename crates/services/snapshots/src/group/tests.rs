@@ -227,6 +227,7 @@ impl World {
             clock: Arc::new(clock.clone()),
             entropy: Arc::new(SeededEntropy::new(1)),
             spawner: Arc::clone(&tasks) as Arc<dyn Spawner>,
+            jobs: cairn_base::jobs::JobList::of_simulation(),
         };
         let state = State {
             nodes: (0..NODE_COUNT).map(|_| SimNode::default()).collect(),
