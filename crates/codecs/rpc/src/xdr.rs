@@ -159,6 +159,11 @@ impl<'b> Writer<'b> {
         self.buf.len()
     }
 
+    /// Takes back what was written after the first `len_bytes` of the buffer.
+    pub fn truncate(&mut self, len_bytes: usize) {
+        self.buf.truncate(len_bytes);
+    }
+
     /// Writes one value.
     #[inline]
     pub fn put<T: Encode + ?Sized>(&mut self, value: &T) {
@@ -201,7 +206,8 @@ impl<'b> Writer<'b> {
     }
 
     /// Puts `value` over the four bytes at `offset` of the buffer, which must be there.
-    pub(crate) fn patch_u32(&mut self, offset: usize, value: u32) {
+    #[inline]
+    pub fn patch_u32(&mut self, offset: usize, value: u32) {
         self.buf[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
     }
 }
