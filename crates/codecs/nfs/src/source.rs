@@ -5,6 +5,8 @@ use cairn_codec_rpc::{Array, List, Opaque};
 use crate::v3::*;
 use crate::{mount, nlm};
 
+mod v4;
+
 /// What opaques are cut from, so that values borrow without an owner.
 static BYTES: [u8; 4096] = {
     let mut bytes = [0; 4096];

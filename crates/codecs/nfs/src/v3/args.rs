@@ -97,7 +97,7 @@ pub fn encode_write_head(to: &mut Writer<'_>, head: &WriteHead) {
 }
 
 /// The length before a payload, checked.
-pub(super) fn data_len(from: &mut Reader<'_>) -> Result<u32, DecodeError> {
+pub(crate) fn data_len(from: &mut Reader<'_>) -> Result<u32, DecodeError> {
     let len_bytes = from.u32()?;
     if len_bytes > DATA_LEN_BYTES_MAX {
         return Err(DecodeError::TooLong {
