@@ -12,6 +12,7 @@ use cairn_codec_nfs::source::Source;
 
 mod cluster;
 mod iscsi;
+mod nfs4;
 mod storage;
 mod text;
 
@@ -63,6 +64,7 @@ pub fn all() -> BTreeMap<(&'static str, String), Vec<u8>> {
     stream_seeds(&corpus);
     cluster::write_seeds(&corpus);
     iscsi::write_seeds(&corpus);
+    nfs4::write_seeds(&corpus);
     storage::write_seeds(&corpus);
     text::write_seeds(&corpus);
     corpus.into_inner()

@@ -16,6 +16,7 @@ pub mod join_frame;
 pub mod meta_format;
 pub mod meta_state;
 pub mod nfs3_reply;
+pub mod nfs4_compound;
 pub mod nfs_url;
 pub mod oidc_token;
 pub mod plan_files;
@@ -116,6 +117,7 @@ all![
     meta_format,
     meta_state,
     nfs3_reply,
+    nfs4_compound,
     nfs_url,
     oidc_token,
     plan_files,
