@@ -9,7 +9,7 @@ use cairn_codec_rpc::{Opaque, Writer};
 
 use super::{Corpus, VARIANT_COUNT, source, write};
 
-/// What the first byte selects (`targets/nfs4_compound.rs`).
+/// Values of the first byte (`targets/nfs4_compound.rs`).
 const ARGUMENTS: u8 = 0;
 const RESULTS: u8 = 1;
 const CALLBACK_ARGUMENTS: u8 = 2;

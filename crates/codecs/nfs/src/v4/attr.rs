@@ -4,8 +4,8 @@
 //! with which status.
 //! Must not know: which attributes a server has. The caller gives that set.
 //!
-//! The values of an `fattr4` have no lengths: they follow one another in the order of their bits. Whoever does not
-//! know one attribute cannot find the next.
+//! The values of an `fattr4` have no lengths: they follow one another in the order of their bits. A
+//! reader that does not know one attribute cannot find the next.
 
 use cairn_codec_rpc::{DecodeError, Encode, Opaque, Reader, Writer, xdr_struct};
 
@@ -15,7 +15,7 @@ use super::seq::Items;
 use super::status::{ErrorStatus, Status};
 use super::types::*;
 
-/// What a client may do with an attribute: the column "Acc" of the tables.
+/// Whether a client may get an attribute, set it, or both: the column "Acc" of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttrAccess {
     Get,
@@ -254,7 +254,7 @@ pub enum AttrFault {
 }
 
 impl AttrFault {
-    /// What the client is answered.
+    /// The status for the client.
     pub fn status(&self) -> ErrorStatus {
         match self {
             Self::Unsupported { .. } => ErrorStatus::AttrNotSupp,

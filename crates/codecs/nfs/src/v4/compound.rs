@@ -27,7 +27,7 @@ use super::v42::*;
 /// Most operations of a COMPOUND, whatever the session allows; more is answered `TooManyOps`.
 pub const OP_COUNT_MAX: u32 = 1024;
 
-/// What a client calls its COMPOUND; the reply has the same.
+/// The name that a client gives to a COMPOUND. The reply repeats it.
 pub type Tag<'a> = Text<'a>;
 
 /// Arguments of operations that are read one by one.
@@ -257,7 +257,7 @@ impl BadOp {
     pub fn result(&self, minor_version: u32) -> OpResult<'static> {
         let (number, status) = self.answer();
         let op = number.and_then(Op::from_u32).unwrap_or(Op::Illegal);
-        // What must not be implemented is answered as such, whatever its arguments are (RFC 8881, section 17).
+        // A forbidden operation is answered `NotSupp` even if its arguments are damaged (RFC 8881, section 17).
         match op.need(minor_version) {
             Need::Forbidden => OpResult::failed(op, ErrorStatus::NotSupp),
             _ => OpResult::failed(op, status),
@@ -570,7 +570,7 @@ impl<'b> ReplyWriter<'b> {
     }
 }
 
-/// What the beginning of a message says.
+/// The outcome of reading the beginning of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prefix<T> {
     /// More bytes are needed.

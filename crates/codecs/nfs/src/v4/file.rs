@@ -43,7 +43,7 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// What CREATE makes (`createtype4`).
+    /// The object that CREATE makes (`createtype4`).
     #[derive(Copy)]
     pub enum CreateType<'a>: "nfs_ftype4" {
         /// OPEN makes regular files: answered `BadType`.

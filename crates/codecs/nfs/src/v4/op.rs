@@ -83,7 +83,7 @@ xdr_enum! {
     }
 }
 
-/// What a version says of an operation (RFC 8881, section 17; RFC 7862, section 13; RFC 8276, section 8.4).
+/// Whether a version asks for an operation (RFC 8881, section 17; RFC 7862, section 13; RFC 8276, section 8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     Required,
@@ -110,7 +110,7 @@ impl Op {
         }
     }
 
-    /// What minor version 1 or 2 says of it.
+    /// Whether minor version 1 or 2 asks for it.
     pub fn need(self, minor_version: u32) -> Need {
         match self {
             Self::OpenConfirm

@@ -104,7 +104,7 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// What entitles to an open (`open_claim4`).
+    /// The right by which a client opens (`open_claim4`).
     #[derive(Copy)]
     pub enum OpenClaim<'a>: "open_claim_type4" {
         /// A new open of a name in the current directory.

@@ -7,7 +7,7 @@ use super::status::{ErrorStatus, Status};
 /// The result of most operations: what succeeded, or nothing but a status.
 pub type Reply<T> = Result<T, ErrorStatus>;
 
-/// What every result has.
+/// A result of any operation.
 pub trait Outcome: Sized {
     /// How the operation ended.
     fn status(&self) -> Status;

@@ -18,7 +18,7 @@ pub type Items<'a, T, const COUNT_MAX: u32> = Seq<'a, T, COUNT_MAX, false>;
 /// A linked list (RFC 4506, section 4.19).
 pub type Chain<'a, T> = Seq<'a, T, LIST_COUNT_MAX, true>;
 
-/// What [`Items`] and [`Chain`] are: `LINKED` puts a boolean before each item in place of one count.
+/// The type behind [`Items`] and [`Chain`]. `LINKED` puts a boolean before each item in place of one count.
 #[derive(Clone, Copy)]
 pub struct Seq<'a, T, const COUNT_MAX: u32, const LINKED: bool>(Repr<'a, T>);
 

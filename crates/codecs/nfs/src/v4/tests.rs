@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// What arrived is written again as it was, though it was never made anew.
+    /// Encoding a decoded value gives the bytes that arrived.
     #[test]
     fn what_was_read_is_written_again(choices in choices()) {
         for op in Op::ALL.iter().filter(|op| **op != Op::Illegal) {

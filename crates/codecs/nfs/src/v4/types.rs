@@ -24,7 +24,7 @@ pub const STATE_ID_COUNT_MAX: u32 = 1 << 16;
 /// Most items of the arrays that are short: security flavors, servers, algorithms, layouts.
 pub const SHORT_COUNT_MAX: u32 = 1024;
 
-/// What names a file to the client: up to 128 bytes that only the server understands (`nfs_fh4`).
+/// A file handle (`nfs_fh4`): up to 128 bytes that only the server understands.
 pub type Handle<'a> = Opaque<'a, HANDLE_LEN_BYTES_MAX>;
 /// The target of a symbolic link (`linktext4`).
 pub type LinkText<'a> = Opaque<'a, PATH_DECODE_LEN_BYTES_MAX>;
@@ -32,7 +32,7 @@ pub type LinkText<'a> = Opaque<'a, PATH_DECODE_LEN_BYTES_MAX>;
 pub type OwnerName<'a> = Opaque<'a, OPAQUE_LEN_BYTES_MAX>;
 /// A `utf8string` that is no file name. Nothing promises UTF-8.
 pub type Text<'a> = Opaque<'a, TEXT_LEN_BYTES_MAX>;
-/// What only a layout type, a security mechanism or a notification gives a meaning.
+/// Bytes whose form a layout type, a label format or a notification defines.
 pub type Body<'a> = Opaque<'a, BODY_LEN_BYTES_MAX>;
 
 /// `verifier4`.
@@ -119,7 +119,7 @@ impl StateId {
     }
 }
 
-/// What a state id of all zeros or all ones means (RFC 8881, section 8.2.3).
+/// The meaning of a state id of all zeros or all ones (RFC 8881, section 8.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialStateId {
     Anonymous,

@@ -134,7 +134,7 @@ fn attributes_to_set_are_taken_or_refused() {
             SetIn::SetAttr,
             ("read-only time", &[53], &[0, 1, 2], Err(Inval)),
         ),
-        // What is not supported comes before what cannot be set.
+        // A missing attribute is reported before a read-only one.
         (
             SetIn::SetAttr,
             ("both", &[20, 81], &[0, 1], Err(AttrNotSupp)),

@@ -50,7 +50,7 @@ fn heads_are_taken_or_refused() {
     assert_eq!(Compound::decode(&long).map(drop), Err(too_long));
 }
 
-/// What comes after the operations that could be read, and the answer to it.
+/// One operation is read before the bad one, and none after it.
 #[test]
 fn bad_operations_have_their_answer() {
     let illegal = |number| {
@@ -242,7 +242,7 @@ fn replies_are_written_result_by_result() {
         Ok(())
     });
     assert_eq!(status, Ok(()));
-    // What a body wrote before it failed is not in the reply.
+    // The reply holds nothing of a body that failed.
     let status = reply.push_with(Op::ReadDir, |to| {
         to.raw(&[9; 64]);
         Err(ErrorStatus::TooSmall)

@@ -90,7 +90,7 @@ fn errors_are_permitted_or_not() {
     assert!(callback_permits(CbOp::NotifyLock, NotSupp));
     assert!(!callback_permits(CbOp::Recall, NotSupp));
     assert!(callback_permits(CbOp::Offload, BadStateId));
-    // What stands beside the tables is not in them.
+    // The list of errors beside the tables repeats no row.
     for (op, error, section) in ERRORS_OF_TEXT {
         assert!(!table_errors(*op, 2).contains(error), "{op:?}: {section}");
     }
