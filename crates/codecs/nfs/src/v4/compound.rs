@@ -492,7 +492,7 @@ impl<'b> ReplyWriter<'b> {
         self.count
     }
 
-    /// Writes a result: an [`OpResult`], or a [`super::callback::CbResult`].
+    /// Writes the next result of a COMPOUND.
     pub fn push(&mut self, result: &OpResult<'_>) {
         let _status = self.result(|to| {
             to.put(result);
@@ -500,7 +500,7 @@ impl<'b> ReplyWriter<'b> {
         });
     }
 
-    /// As `push`, of a callback.
+    /// Writes the next result of a CB_COMPOUND.
     pub fn push_callback(&mut self, result: &super::callback::CbResult<'_>) {
         let _status = self.result(|to| {
             to.put(result);
