@@ -22,7 +22,7 @@ TRIED := $(CARGO_TARGET_DIR)/$(PROFILE)/cairn
 PACKAGED := $(CARGO_TARGET_DIR)/packaged/cairn
 # The crates whose tests need Rust and its linker alone: no RocksDB, etcd, protobuf, clang or Node. scripts/crates checks that.
 CORE := base codec-dns codec-iscsi codec-nfs codec-rpc codec-s3 codec-scsi wire formats \
-	disk erasure keys shard remote segment activity forward history testkit config rpc-server dns
+	disk erasure keys shard remote segment activity forward history locks testkit config rpc-server dns
 
 .PHONY: help
 help: ## List the targets

@@ -21,9 +21,10 @@ use crate::metadata::log::{FileHeader, FileUse, RECORD_HEAD_BYTES, RecordBuf, Te
 use crate::metadata::{
     AppliedRecord, ApplyRecord, ApplyState, CloneRecord, CookieRecord, CountersRecord,
     DirentRecord, ExtentPlace, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord,
-    JournalEntry, Key, KeyKind, PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord,
-    RemoteSegment, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
-    state_file, versions,
+    JournalEntry, Key, KeyKind, LeaseBits, LeaseStyle, LockClientRecord, LockLeaseRecord, LockMode,
+    LockProtocol, LockRangeRecord, LockShareRecord, PolicyRecord, Put, QuotaKey, QuotaKind,
+    QuotaLimit, QuotaRecord, RangeStyle, RemoteSegment, RequestRecord, SegmentRecord, ShareBits,
+    SnapshotRecord, TreeState, UsageRecord, state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{
@@ -230,6 +231,22 @@ fn keys_are_golden() {
         ),
         ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
         ("request", Key::request(258), KeyKind::Request(258)),
+        ("lock client", Key::lock_client(5), KeyKind::LockClient(5)),
+        (
+            "lock range",
+            Key::lock_range(ino, 6),
+            KeyKind::LockRange { ino, number: 6 },
+        ),
+        (
+            "share denial",
+            Key::lock_share(ino, 7),
+            KeyKind::LockShare { ino, number: 7 },
+        ),
+        (
+            "lock lease",
+            Key::lock_lease(ino, 8),
+            KeyKind::LockLease { ino, number: 8 },
+        ),
         (
             "sharer",
             Key::sharer(SegmentId(6), Ino(3), 4096, 8192),
@@ -431,6 +448,36 @@ fn values_are_golden() {
         rewritten_bytes: 2 << 20,
         ..ApplyRecord::default()
     };
+    let lock_client = LockClientRecord {
+        protocol: LockProtocol::Nfs4,
+        verifier: *b"verifier",
+        lease_ms: 90_000,
+        since: TIME,
+        name: Bytes::from_static(b"client"),
+    };
+    let lock_range = LockRangeRecord {
+        client: 5,
+        first: 4096,
+        last: u64::MAX,
+        mode: LockMode::Exclusive,
+        style: RangeStyle::Replace,
+        since: TIME,
+        owner: Bytes::from_static(b"owner"),
+    };
+    let lock_share = LockShareRecord {
+        client: 5,
+        access: ShareBits::READ.with(ShareBits::WRITE),
+        deny: ShareBits::WRITE.with(ShareBits::DELETE),
+        since: TIME,
+        owner: Bytes::from_static(b"owner"),
+    };
+    let lock_lease = LockLeaseRecord {
+        client: 5,
+        level: LeaseBits::READ.with(LeaseBits::HANDLE),
+        style: LeaseStyle::Levels,
+        since: TIME,
+        owner: Bytes::from_static(b"key"),
+    };
     let mut lines = Lines::default();
     lines.add("inode", inode().encode());
     lines.add("inode, plain", plain.encode());
@@ -450,6 +497,10 @@ fn values_are_golden() {
     lines.add("apply", apply.encode());
     lines.add("segment in a tier", remote_segment.encode());
     lines.add("extent with its bytes", inline.encode());
+    lines.add("lock client", lock_client.encode());
+    lines.add("lock range", lock_range.encode());
+    lines.add("share denial", lock_share.encode());
+    lines.add("lock lease", lock_lease.encode());
     let golden = lines.check("values.hex");
     assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
     assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
@@ -469,6 +520,10 @@ fn values_are_golden() {
     assert_eq!(ApplyRecord::decode(&golden[15]), Ok(apply));
     assert_eq!(SegmentRecord::decode(&golden[16]), Ok(remote_segment));
     assert_eq!(ExtentRecord::decode(&golden[17]), Ok(inline));
+    assert_eq!(LockClientRecord::decode(&golden[18]), Ok(lock_client));
+    assert_eq!(LockRangeRecord::decode(&golden[19]), Ok(lock_range));
+    assert_eq!(LockShareRecord::decode(&golden[20]), Ok(lock_share));
+    assert_eq!(LockLeaseRecord::decode(&golden[21]), Ok(lock_lease));
 }
 
 #[test]

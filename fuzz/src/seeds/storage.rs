@@ -19,8 +19,10 @@ use cairn_formats::metadata::log::{FileHeader, FileUse, RECORD_HEAD_BYTES, Recor
 use cairn_formats::metadata::{
     AppliedRecord, ApplyRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord,
     ExtentPlace, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key,
-    PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RemoteSegment, RequestRecord,
-    SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
+    LeaseBits, LeaseStyle, LockClientRecord, LockLeaseRecord, LockMode, LockProtocol,
+    LockRangeRecord, LockShareRecord, PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit,
+    QuotaRecord, RangeStyle, RemoteSegment, RequestRecord, SegmentRecord, ShareBits,
+    SnapshotRecord, TreeState, UsageRecord,
 };
 use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::pool_file::{
@@ -339,6 +341,10 @@ fn keys() -> Vec<(&'static str, Key)> {
         ("applied", Key::applied()),
         ("counters", Key::counters()),
         ("request", Key::request(258)),
+        ("lock-client", Key::lock_client(5)),
+        ("lock-range", Key::lock_range(Ino(3), 6)),
+        ("lock-share", Key::lock_share(Ino(3), 7)),
+        ("lock-lease", Key::lock_lease(Ino(3), 8)),
         ("sharer", Key::sharer(SegmentId(6), Ino(3), 4096, 8192)),
         ("lineage", Key::lineage()),
     ]
@@ -468,7 +474,41 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         bytes_since: Some(1_700_000_000),
         files_since: None,
     };
+    let lock_client = LockClientRecord {
+        protocol: LockProtocol::Nlm,
+        verifier: [0; 8],
+        lease_ms: 0,
+        since: CREATED,
+        name: Bytes::from_static(b"host"),
+    };
+    let lock_range = LockRangeRecord {
+        client: 5,
+        first: 0,
+        last: u64::MAX,
+        mode: LockMode::Shared,
+        style: RangeStyle::Exact,
+        since: CREATED,
+        owner: Bytes::from_static(b"77@host"),
+    };
+    let lock_share = LockShareRecord {
+        client: 5,
+        access: ShareBits::READ,
+        deny: ShareBits::WRITE,
+        since: CREATED,
+        owner: Bytes::from_static(b"77@host"),
+    };
+    let lock_lease = LockLeaseRecord {
+        client: 5,
+        level: LeaseBits::READ,
+        style: LeaseStyle::Whole,
+        since: CREATED,
+        owner: Bytes::new(),
+    };
     vec![
+        ("lock-client", lock_client.encode()),
+        ("lock-range", lock_range.encode()),
+        ("lock-share", lock_share.encode()),
+        ("lock-lease", lock_lease.encode()),
         ("snapshot", snapshot.encode()),
         ("file-in-tree", in_tree.encode()),
         ("usage", usage.encode()),

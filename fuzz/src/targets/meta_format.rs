@@ -12,8 +12,9 @@ use cairn_formats::metadata::log::{
 };
 use cairn_formats::metadata::{
     AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentPlace,
-    ExtentRecord, GraceRecord, Group, InodeRecord, Key, KeyKind, PolicyRecord, Put, QuotaRecord,
-    RequestRecord, SegmentRecord, SnapshotRecord, UsageRecord, decode_extent, versions,
+    ExtentRecord, GraceRecord, Group, InodeRecord, Key, KeyKind, LockClientRecord, LockLeaseRecord,
+    LockRangeRecord, LockShareRecord, PolicyRecord, Put, QuotaRecord, RequestRecord, SegmentRecord,
+    SnapshotRecord, UsageRecord, decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).
@@ -88,6 +89,10 @@ fn made_of(kind: KeyKind<'_>) -> Option<Key> {
             end,
         } => Key::sharer(segment, ino, start, end),
         KeyKind::Request(slot) => Key::request(slot),
+        KeyKind::LockClient(number) => Key::lock_client(number),
+        KeyKind::LockRange { ino, number } => Key::lock_range(ino, number),
+        KeyKind::LockShare { ino, number } => Key::lock_share(ino, number),
+        KeyKind::LockLease { ino, number } => Key::lock_lease(ino, number),
         KeyKind::History { key, death } => Key::history(&Key::parse(key).ok()?, death),
         KeyKind::Dead { death, birth, key } => Key::dead(&Key::parse(key).ok()?, death, birth),
     })
@@ -112,6 +117,10 @@ fn range_of(kind: KeyKind<'_>) -> Option<(Key, Key)> {
         KeyKind::Usage(_) => Some(Key::all_usages()),
         KeyKind::Grace(_) => Some(Key::all_graces()),
         KeyKind::Policy(_) => Some(Key::all_policies()),
+        KeyKind::LockClient(_)
+        | KeyKind::LockRange { .. }
+        | KeyKind::LockShare { .. }
+        | KeyKind::LockLease { .. } => Some(Key::all_locks()),
         KeyKind::History { .. } => Some(Key::all_history()),
         KeyKind::Dead { death, .. } => Some(Key::dead_between(death, death)),
         _ => Some(Key::everything()),
@@ -141,7 +150,11 @@ fn record(bytes: &[u8]) {
         QuotaRecord,
         GraceRecord,
         PolicyRecord,
-        ApplyRecord
+        ApplyRecord,
+        LockClientRecord,
+        LockRangeRecord,
+        LockShareRecord,
+        LockLeaseRecord
     );
     // A key and its value, one behind the other; and a value under the keys that matter to it.
     if let Some((key, value)) = bytes.split_at_checked(Key::extent(Ino(0), 0).as_bytes().len()) {

@@ -34,6 +34,10 @@
 //! | 0x28 | policy: directory u64 | [`super::policy::PolicyRecord`] | no |
 //! | 0x29 | apply | [`super::policy::ApplyRecord`] | no |
 //! | 0x2a | unused object: tier u32, segment u64, nonce u128 | a version byte | no |
+//! | 0x2b | lock client: number u64 | [`super::locks::LockClientRecord`] | no |
+//! | 0x2c | lock range: ino u64, number u64 | [`super::locks::LockRangeRecord`] | no |
+//! | 0x2d | share denial: ino u64, number u64 | [`super::locks::LockShareRecord`] | no |
+//! | 0x2e | lock lease: ino u64, number u64 | [`super::locks::LockLeaseRecord`] | no |
 //! | 0x30 | history: the key, generation of death u64 | what the key held, with its generation of birth | no |
 //! | 0x31 | dead: generation of death u64, of birth u64, the key | a version byte | no |
 //!
@@ -75,6 +79,10 @@ const TAG_GRACE: u8 = 0x27;
 const TAG_POLICY: u8 = 0x28;
 const TAG_APPLY: u8 = 0x29;
 const TAG_UNUSED_OBJECT: u8 = 0x2a;
+const TAG_LOCK_CLIENT: u8 = 0x2b;
+const TAG_LOCK_RANGE: u8 = 0x2c;
+const TAG_LOCK_SHARE: u8 = 0x2d;
+const TAG_LOCK_LEASE: u8 = 0x2e;
 const TAG_HISTORY: u8 = 0x30;
 const TAG_DEAD: u8 = 0x31;
 
@@ -134,6 +142,23 @@ pub enum KeyKind<'a> {
     },
     /// A place for one of the last requests that changed something.
     Request(u16),
+    /// A client that may have locks, by its number.
+    LockClient(u64),
+    /// A locked range of a file. Ranges, denials and leases have numbers of one sequence.
+    LockRange {
+        ino: Ino,
+        number: u64,
+    },
+    /// An open that denies something to others.
+    LockShare {
+        ino: Ino,
+        number: u64,
+    },
+    /// A delegation, oplock or lease.
+    LockLease {
+        ino: Ino,
+        number: u64,
+    },
     /// `key` held this until `death`.
     History {
         key: &'a [u8],
@@ -314,6 +339,31 @@ impl Key {
         (
             Self::with_tag(TAG_REQUEST),
             Self::with_tag(TAG_REQUEST.saturating_add(1)),
+        )
+    }
+
+    pub fn lock_client(number: u64) -> Self {
+        Self::of_u64(TAG_LOCK_CLIENT, number)
+    }
+
+    pub fn lock_range(ino: Ino, number: u64) -> Self {
+        Self::of_two_u64(TAG_LOCK_RANGE, ino.0, number)
+    }
+
+    /// An open that denies something to others.
+    pub fn lock_share(ino: Ino, number: u64) -> Self {
+        Self::of_two_u64(TAG_LOCK_SHARE, ino.0, number)
+    }
+
+    pub fn lock_lease(ino: Ino, number: u64) -> Self {
+        Self::of_two_u64(TAG_LOCK_LEASE, ino.0, number)
+    }
+
+    /// All clients, ranges, denials and leases, in this order: clients come before what they have.
+    pub fn all_locks() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_LOCK_CLIENT),
+            Self::with_tag(TAG_LOCK_LEASE.saturating_add(1)),
         )
     }
 
@@ -634,6 +684,22 @@ impl<'a> KeyKind<'a> {
                 }
             }
             TAG_REQUEST => Self::Request(u16::from_be_bytes(rest.try_into().ok()?)),
+            TAG_LOCK_CLIENT => Self::LockClient(only_u64(rest)?),
+            TAG_LOCK_RANGE => {
+                let (ino, number) = two_u64(rest)?;
+                let ino = Ino(ino);
+                Self::LockRange { ino, number }
+            }
+            TAG_LOCK_SHARE => {
+                let (ino, number) = two_u64(rest)?;
+                let ino = Ino(ino);
+                Self::LockShare { ino, number }
+            }
+            TAG_LOCK_LEASE => {
+                let (ino, number) = two_u64(rest)?;
+                let ino = Ino(ino);
+                Self::LockLease { ino, number }
+            }
             TAG_HISTORY => {
                 let (key, death) = rest.split_last_chunk::<GENERATION_LEN_BYTES>()?;
                 let death = Generation(u64::from_be_bytes(*death));
@@ -771,6 +837,28 @@ mod tests {
                     nonce: 9,
                 },
             ),
+            (Key::lock_client(5), KeyKind::LockClient(5)),
+            (
+                Key::lock_range(Ino(3), 6),
+                KeyKind::LockRange {
+                    ino: Ino(3),
+                    number: 6,
+                },
+            ),
+            (
+                Key::lock_share(Ino(3), 7),
+                KeyKind::LockShare {
+                    ino: Ino(3),
+                    number: 7,
+                },
+            ),
+            (
+                Key::lock_lease(Ino(3), u64::MAX),
+                KeyKind::LockLease {
+                    ino: Ino(3),
+                    number: u64::MAX,
+                },
+            ),
             (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
             (
                 Key::sharer(SegmentId(6), Ino(3), 4096, 8192),
@@ -834,6 +922,9 @@ mod tests {
             ("apply with more", &[TAG_APPLY, 0]),
             ("unused object cut", &[TAG_UNUSED_OBJECT; 28]),
             ("unused object with more", &[TAG_UNUSED_OBJECT; 30]),
+            ("lock client cut", &[TAG_LOCK_CLIENT; 8]),
+            ("lock range cut", &[TAG_LOCK_RANGE; 16]),
+            ("lock lease with more", &[TAG_LOCK_LEASE; 18]),
             ("counters with more", &[TAG_COUNTERS, 0]),
             (
                 "history of counters",
@@ -884,6 +975,16 @@ mod tests {
             Key::sharer(SegmentId(4), Ino(u64::MAX), u64::MAX, u64::MAX)
         ));
         assert!(within(Key::orphans(), Key::orphan(Ino(u64::MAX))));
+        assert!(within(Key::all_locks(), Key::lock_client(0)));
+        assert!(within(
+            Key::all_locks(),
+            Key::lock_lease(Ino(u64::MAX), u64::MAX)
+        ));
+        assert!(!within(
+            Key::all_locks(),
+            Key::history(&Key::inode(Ino(1)), Generation(1))
+        ));
+        assert!(Key::lock_client(u64::MAX) < Key::lock_range(Ino(0), 0));
         assert!(within(Key::inodes(), Key::inode(Ino(0))));
     }
 

@@ -11,6 +11,7 @@ pub mod extent;
 mod fields;
 pub mod group;
 pub mod keys;
+pub mod locks;
 pub mod log;
 pub mod policy;
 pub mod quota;
@@ -21,6 +22,10 @@ pub mod versions;
 pub use extent::decode_extent;
 pub use group::{Fold, Group, JOURNAL_DATA_BYTES_MAX, JournalEntry, Put};
 pub use keys::{Key, KeyError, KeyKind};
+pub use locks::{
+    LOCK_NAME_LEN_BYTES_MAX, LeaseBits, LeaseStyle, LockClientRecord, LockLeaseRecord, LockMode,
+    LockProtocol, LockRangeRecord, LockShareRecord, RangeStyle, ShareBits,
+};
 pub use policy::{ApplyRecord, ApplyState, PolicyRecord};
 pub use quota::{
     GraceRecord, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, TreeState,
