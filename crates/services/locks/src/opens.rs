@@ -226,6 +226,14 @@ impl Locks {
                 continue;
             };
             let owner = Arc::clone(&of.owner);
+            // One that is named twice is released once.
+            if op
+                .changes_of(ino)
+                .iter()
+                .any(|change| *change.owner() == owner)
+            {
+                continue;
+            }
             let after = Vec::new();
             op = op.with(ino, Change::Ranges { owner, after });
         }

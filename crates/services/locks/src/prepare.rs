@@ -11,10 +11,10 @@ use cairn_formats::metadata::{LOCK_NAME_LEN_BYTES_MAX, LockMode, RangeStyle};
 
 use crate::matrix::Use;
 use crate::model::{
-    Answer, Change, Conflict, Effects, GoneReason, Now, Op, OpId, Owner, Pause, Refusal, Release,
-    Request, Step, Waiting,
+    Answer, Change, Effects, GoneReason, Now, Op, OpId, Owner, Pause, Refusal, Release, Request,
+    Step, Waiting,
 };
-use crate::queue::{Edges, Verdict, Wanted};
+use crate::queue::{Blockers, Edges, Verdict, Wanted};
 use crate::range::{ByteRange, covers, unlocked};
 use crate::state::Locks;
 
@@ -228,19 +228,8 @@ impl Locks {
                 Verdict::Free => {}
                 Verdict::Pending(op) => return Ok(Step::Wait(Pause::Op(op))),
                 Verdict::Silent(clients) => return Ok(self.expire_all(now, clients, effects)),
-                Verdict::Blocked {
-                    conflict,
-                    holders,
-                    earlier,
-                } => {
-                    let blockers = (holders, earlier);
-                    return self.blocked(
-                        now,
-                        wanted,
-                        (waiting, place),
-                        (conflict, blockers),
-                        effects,
-                    );
+                Verdict::Blocked(blockers) => {
+                    return self.blocked(now, wanted, (waiting, place), blockers, effects);
                 }
             }
         }
@@ -268,9 +257,14 @@ impl Locks {
         now: Now,
         wanted: &Wanted,
         (waiting, place): (Waiting, Option<u64>),
-        (conflict, (holders, earlier)): (Conflict, (Vec<Arc<Owner>>, Vec<Arc<Owner>>)),
+        blockers: Blockers,
         effects: &mut Effects,
     ) -> Result<Step, Refusal> {
+        let Blockers {
+            conflict,
+            holders,
+            earlier,
+        } = blockers;
         let is_polled = match waiting {
             Waiting::No => return Ok(Step::Done(Answer::Denied(conflict))),
             Waiting::Polled => true,

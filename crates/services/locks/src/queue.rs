@@ -50,11 +50,15 @@ pub(crate) enum Verdict {
     Pending(OpId),
     /// Silent clients must go first.
     Silent(Vec<ClientId>),
-    Blocked {
-        conflict: Conflict,
-        holders: Vec<Arc<Owner>>,
-        earlier: Vec<Arc<Owner>>,
-    },
+    Blocked(Blockers),
+}
+
+/// Whom a request has to wait for.
+pub(crate) struct Blockers {
+    /// What a denial names.
+    pub conflict: Conflict,
+    pub holders: Vec<Arc<Owner>>,
+    pub earlier: Vec<Arc<Owner>>,
 }
 
 /// Which edges of the graph of waiting owners count.
@@ -155,11 +159,11 @@ impl Locks {
                 return Verdict::Free;
             }
         }
-        Verdict::Blocked {
+        Verdict::Blocked(Blockers {
             conflict: first.expect("holders or earlier requests have set it"),
             holders,
             earlier,
-        }
+        })
     }
 
     /// The range or operation in the way of a lock, whoever waits for it.
@@ -358,7 +362,7 @@ impl Locks {
             return;
         }
         match self.verdict(now, &wanted, Some(number)) {
-            Verdict::Blocked { .. } | Verdict::Pending(_) => {}
+            Verdict::Blocked(_) | Verdict::Pending(_) => {}
             Verdict::Silent(clients) => {
                 for client in clients {
                     self.expire(now, client, effects);
