@@ -20,6 +20,9 @@ use crate::state::Locks;
 /// Numbers that one term of an owner gives out before they run into those of the next.
 const EPOCH_NUMBERS: u64 = 1 << 40;
 
+/// Numbers are below it, so that counting on from any of them never ends.
+const NUMBER_END: u64 = 1 << 63;
+
 /// Why records are not the locks of a volume. They were written in whole batches, so this is a bug or a newer version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
@@ -33,6 +36,8 @@ pub enum RestoreError {
     NoClient { ino: Ino, number: u64, client: u64 },
     #[error("two records name the same client: {0} and {1}")]
     SameClient(u64, u64),
+    #[error("number {0} was never given to a lock or client")]
+    Number(u64),
     #[error("number {number} of inode {ino} excludes another lock or open there")]
     Conflict { ino: Ino, number: u64 },
 }
@@ -71,14 +76,15 @@ impl Locks {
                 }
                 _ => return Err(RestoreError::OtherKey),
             };
+            if !(1..NUMBER_END).contains(&number) {
+                return Err(RestoreError::Number(number));
+            }
             number_last = number_last.max(number);
         }
+        // Above all that are in use; and above those of the last term that have no records, if the epoch is no absurd one.
         let of_epoch = epoch.0.saturating_mul(EPOCH_NUMBERS);
-        // Above all that are in use, and if the epoch is no absurd one above those of the last term that had no records.
-        locks.number_next = match of_epoch {
-            u64::MAX => number_last.saturating_add(1),
-            _ => of_epoch.max(number_last.saturating_add(1)).max(1),
-        };
+        let of_epoch = if of_epoch < NUMBER_END { of_epoch } else { 0 };
+        locks.number_next = of_epoch.max(number_last + 1);
         let leases = locks
             .reclaiming
             .iter()

@@ -478,6 +478,14 @@ fn records_that_cannot_be_together_are_refused() {
         log[&Key::lock_client(a.0)].clone(),
     );
     assert!(matches!(restore(&log), Err(RestoreError::SameClient(..))));
+    for number in [0, u64::MAX] {
+        let mut log = world.log.clone();
+        let value = log
+            .remove(&Key::lock_range(FILE, range))
+            .expect("it is there");
+        log.insert(Key::lock_range(FILE, number), value);
+        assert_eq!(restore(&log), Err(RestoreError::Number(number)));
+    }
     let mut log = world.log.clone();
     log.insert(Key::orphan(FILE), bytes::Bytes::new());
     assert_eq!(restore(&log), Err(RestoreError::OtherKey));
