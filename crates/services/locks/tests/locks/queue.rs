@@ -108,6 +108,20 @@ fn a_request_that_is_cancelled_is_in_nobodys_way() {
     assert_eq!(world.ask(cancel(Exclusive)), Ok(Answer::NotWaiting));
 }
 
+#[test]
+fn a_client_that_goes_is_in_nobodys_way_where_it_only_waited() {
+    let (mut world, a, b, c) = three();
+    assert_eq!(
+        world.ask(lock(&a, (0, 9), Shared, QUEUE)),
+        Ok(Answer::Locked)
+    );
+    queued(world.ask(lock(&b, (0, 9), Exclusive, QUEUE)));
+    let reader = queued(world.ask(lock(&c, (0, 9), Shared, QUEUE)));
+    let release = Request::Release(cairn_locks::Release::Client(b.client));
+    assert_eq!(world.ask(release), Ok(Answer::Released));
+    assert_eq!(granted(&mut world), [reader]);
+}
+
 fn lock_in(ino: Ino, owner: &Owner, mode: LockMode, waiting: Waiting) -> Request {
     Request::Lock {
         owner: owner.clone(),
