@@ -5,6 +5,8 @@ use cairn_locks::{
     Pause, Refusal, Request, ShareBits, Step, Use, Waiting,
 };
 
+use proptest::prelude::*;
+
 use crate::world::{FILE, LEASE_MS, World, lock, owner};
 
 const READ: LeaseBits = LeaseBits::READ;
@@ -329,4 +331,117 @@ fn a_waiting_request_goes_on_when_a_lease_is_back() {
         world.ask(grant(a, READ, LeaseStyle::Whole)),
         Ok(Answer::NotLeased)
     );
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Open(usize, u8, u8),
+    Close(usize),
+    Lock(usize, LockMode),
+    Unlock(usize),
+    Grant(usize, bool),
+    Return(usize),
+    /// Of the operations under way the one at this place becomes durable, or never does.
+    End(usize, bool),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let who = 0..3usize;
+    let deny = prop_oneof![3 => Just(0u8), 1 => 1..4u8];
+    let one = prop_oneof![
+        3 => (who.clone(), 1..4u8, deny).prop_map(|(who, access, deny)| Act::Open(who, access, deny)),
+        2 => who.clone().prop_map(Act::Close),
+        2 => (who.clone(), crate::ranges::any_mode()).prop_map(|(who, mode)| Act::Lock(who, mode)),
+        2 => who.clone().prop_map(Act::Unlock),
+        4 => (who.clone(), any::<bool>()).prop_map(|(who, writes)| Act::Grant(who, writes)),
+        2 => who.prop_map(Act::Return),
+        8 => (0..4usize, proptest::bool::weighted(0.8)).prop_map(|(at, well)| Act::End(at, well)),
+    ];
+    proptest::collection::vec(one, 1..80)
+}
+
+fn number_of(world: &World, client: ClientId, is_it: impl Fn(&EntryKind) -> bool) -> u64 {
+    let entries = world.list();
+    let mut entries = entries.iter().filter(|entry| entry.client == client);
+    let found = entries.find(|entry| is_it(&entry.kind));
+    found.map_or(u64::MAX, |entry| entry.number)
+}
+
+/// What the delegation `level` of one client says of what another one has.
+fn allows(level: LeaseBits, other: &EntryKind) -> bool {
+    let is_exclusive = level.has(LeaseBits::WRITE);
+    !is_exclusive
+        && match other {
+            EntryKind::Open { access, deny } => !access.has(ShareBits::WRITE) && deny.is_none(),
+            EntryKind::Range { mode, .. } => *mode == LockMode::Shared,
+            EntryKind::Lease { level, .. } => !level.has(LeaseBits::WRITE),
+            EntryKind::Waiter { .. } => true,
+        }
+}
+
+proptest! {
+    /// Whatever is under way in which order, nobody has what a delegation of somebody else excludes.
+    #[test]
+    fn a_delegation_is_true(acts in acts()) {
+        let mut world = World::new();
+        let clients = ["a", "b", "c"].map(|name| world.nlm_client(name));
+        let mut under_way = Vec::new();
+        for act in acts {
+            let bits = |bits| ShareBits::of_bits(bits).expect("they have a meaning");
+            let whole = (0, u64::MAX);
+            let request = match act {
+                Act::Open(who, access, deny) => open(clients[who], bits(access), bits(deny)),
+                Act::Close(who) => Request::Close {
+                    client: clients[who],
+                    ino: FILE,
+                    open: cairn_locks::OpenId(number_of(&world, clients[who], |kind| {
+                        matches!(kind, EntryKind::Open { .. })
+                    })),
+                    owners: Vec::new(),
+                },
+                Act::Lock(who, mode) => lock(&owner(clients[who], "1"), whole, mode, Waiting::No),
+                Act::Unlock(who) => crate::world::unlock(&owner(clients[who], "1"), whole),
+                Act::Grant(who, writes) => {
+                    let level = if writes { ALL } else { READ_HANDLE };
+                    grant(clients[who], level, LeaseStyle::Whole)
+                }
+                Act::Return(who) => {
+                    let number = number_of(&world, clients[who], |kind| {
+                        matches!(kind, EntryKind::Lease { .. })
+                    });
+                    give_back(clients[who], LeaseId(number), LeaseBits::NONE)
+                }
+                Act::End(at, well) => {
+                    if under_way.is_empty() {
+                        continue;
+                    }
+                    let cairn_locks::Write { op, deltas } = under_way.remove(at % under_way.len());
+                    let mut effects = cairn_locks::Effects::default();
+                    if well {
+                        crate::world::write_to(&mut world.log, deltas);
+                        prop_assert!(world.locks.commit(world.now, op, &mut effects).is_ok());
+                    } else {
+                        world.locks.abort(world.now, op, &mut effects);
+                    }
+                    prop_assert_eq!(effects, cairn_locks::Effects::default());
+                    world.check();
+                    continue;
+                }
+            };
+            let mut effects = cairn_locks::Effects::default();
+            if let Ok(Step::Write(write)) = world.locks.prepare(world.now, request, &mut effects) {
+                under_way.push(write);
+            }
+            prop_assert!(effects.writes.is_empty());
+            world.check();
+            let entries = world.list();
+            for lease in &entries {
+                let EntryKind::Lease { level, .. } = lease.kind else {
+                    continue;
+                };
+                let mut others = entries.iter().filter(|other| other.client != lease.client);
+                prop_assert!(others.all(|other| allows(level, &other.kind)), "{entries:?}");
+            }
+        }
+    }
 }
