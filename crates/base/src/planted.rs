@@ -224,6 +224,10 @@ pub enum Bug {
     StateGoesToFullDisk,
 }
 
+/// Whether this build can plant bugs: that of tests and of the simulator, not that of the product. Assertions that walk
+/// over a whole change run there.
+pub const CAN_BE_PLANTED: bool = cfg!(feature = "planted-bugs");
+
 /// Whether this bug is planted here.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]

@@ -274,6 +274,16 @@ impl Batch {
         self
     }
 
+    /// The keys that it sets or deletes, in the order of the calls.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.puts.iter().map(|put| &put.key)
+    }
+
+    /// The charges, in the order of the calls. Those of one owner add up.
+    pub fn charges(&self) -> &[(Owner, UsageDelta)] {
+        &self.charges
+    }
+
     /// A batch that holds one change of snapshots, and nothing else.
     pub(crate) fn of_snapshot(change: SnapshotChange) -> Self {
         Self {

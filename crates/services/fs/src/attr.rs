@@ -5,15 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, View};
-use cairn_meta::{Batch, Fold, InodeKind, Key, Owner, Ticket};
+use cairn_meta::{InodeKind, Key, Owner, Ticket};
 
-use crate::extents::{Change, Extent};
-use crate::inode::{Inode, State};
+use crate::kernel::{
+    Change, Edit, Extent, ExtentChange, Inode, State, Why, fold_journal, owner_of, usage_of,
+};
 use crate::perm::{
     EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, granted, require, require_data,
     without_privilege_bits,
 };
-use crate::quota::{owner_of, usage_of};
 use crate::types::*;
 use crate::volume::{Fs, FsView, VolumeCore};
 
@@ -21,6 +21,21 @@ use crate::volume::{Fs, FsView, VolumeCore};
 const CUT_EXTENTS_MAX: usize = 4096;
 /// Attempts to cut a file while other callers cut it apart concurrently.
 const CUT_ATTEMPTS_MAX: usize = 100;
+
+/// The result of one attempt to set attributes.
+enum AttrSet {
+    Done(Wcc, Ticket),
+    /// Nothing was changed: the file has too many extents for one batch, and is shortened in steps first.
+    ShortenFirst,
+}
+
+/// Whether a change of a file's size fits one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resized {
+    Done,
+    /// The change has not touched the file.
+    TooManyExtents,
+}
 
 impl FsView {
     pub async fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
@@ -92,9 +107,9 @@ impl Fs {
         for _ in 0..CUT_ATTEMPTS_MAX {
             let changed = || shared.set_attr_of(who, &inode, set, guard_ctime);
             match shared.reading(changed).await {
-                Ok(Some(changed)) => done = Ok(changed),
+                Ok(AttrSet::Done(wcc, ticket)) => done = Ok((wcc, ticket)),
                 Err(error) => done = Err(error),
-                Ok(None) => {
+                Ok(AttrSet::ShortenFirst) => {
                     shared.shorten(&inode, set.size_bytes.unwrap_or(0)).await?;
                     // The guard is checked by now; the steps towards the size are part of this change.
                     guard_ctime = None;
@@ -137,21 +152,20 @@ impl VolumeCore {
         until_seconds: u64,
     ) -> Result<((), Ticket), FsError> {
         let inode = self.inode(ino)?;
-        let mut state = inode.lock();
+        let state = inode.lock();
         state.require_live()?;
         if state.record.kind != kind {
             return Err(FsError::NotSupported);
         }
         if state.record.retained_until_seconds == until_seconds {
-            return Ok(((), state.ticket));
+            return Ok(((), state.ticket()));
         }
         self.require_serving()?;
+        let mut change = self.begin_change(state);
+        let state = change.edit(ino).state;
         state.record.retained_until_seconds = until_seconds;
         state.touch_ctime(self.now());
-        let mut batch = Batch::new();
-        batch.put(Key::inode(ino), state.stored_record().encode());
-        state.note_change(self.meta.submit(batch));
-        Ok(((), state.ticket))
+        Ok(((), change.commit().ticket))
     }
 
     fn attr_of(&self, view: View, ino: Ino) -> Result<(Attr, Ticket), FsError> {
@@ -204,15 +218,15 @@ impl VolumeCore {
         Ok(((target, state.attr(ino)), state.shown()))
     }
 
-    /// Returns `None`, without any change, if the file has to be shortened first.
     fn set_attr_of(
-        self: &Arc<Self>,
+        &self,
         who: &Credentials,
         inode: &Arc<Inode>,
         set: SetAttr,
         guard_ctime: Option<Timestamp>,
-    ) -> Result<Option<(Wcc, Ticket)>, FsError> {
-        let mut state = inode.lock();
+    ) -> Result<AttrSet, FsError> {
+        let ino = inode.ino;
+        let state = inode.lock();
         state.require_live()?;
         if guard_ctime.is_some_and(|ctime| ctime != state.record.ctime) {
             return Err(FsError::NotSync);
@@ -220,7 +234,7 @@ impl VolumeCore {
         check_set_attr(who, &state, &set)?;
         let before = state.pre_attr();
         if set == SetAttr::default() {
-            return Ok(Some((state.wcc(inode.ino, before), state.ticket)));
+            return Ok(AttrSet::Done(state.wcc(ino, before), state.ticket()));
         }
         self.require_serving()?;
         state.require_changeable(self.now())?;
@@ -236,13 +250,14 @@ impl VolumeCore {
             self.require_quota(new_owner, Some(owner), 1, bytes)?;
         }
         let now = self.now();
-        let mut batch = Batch::new();
-        let mut change = Change::default();
+        let mut change = self.begin_change(state);
+        if let Some(size_bytes) = set.size_bytes
+            && self.resize(&mut change, ino, size_bytes)? == Resized::TooManyExtents
+        {
+            return Ok(AttrSet::ShortenFirst);
+        }
+        let Edit { state, batch } = change.edit(ino);
         if let Some(size_bytes) = set.size_bytes {
-            match self.resize(inode.ino, &mut state, size_bytes, &mut batch)? {
-                Some(resized) => change = resized,
-                None => return Ok(None),
-            }
             if size_bytes != before.size_bytes {
                 state.touch_mtime(now);
             }
@@ -250,59 +265,58 @@ impl VolumeCore {
                 state.record.mode = without_privilege_bits(state.record.mode);
             }
         }
-        apply_set_attr(who, &mut state, &set, now);
+        apply_set_attr(who, state, &set, now);
         if new_owner != owner && !planted::is(Bug::ChownNotCharged) {
             let usage = usage_of(&state.record);
             batch.charge(owner, -usage);
             batch.charge(new_owner, usage);
-            self.sync_pending(&mut state);
+            self.sync_pending(state);
         }
         // An exclusive create ends with the SETATTR that follows it.
         state.record.exclusive_verifier = None;
         state.touch_ctime(now);
-        batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        self.requests.note(&mut batch, who, inode.ino);
-        let ticket = self.submit_change(&mut state, &change, batch);
-        state.note_change(ticket);
-        Ok(Some((state.wcc(inode.ino, before), state.ticket)))
+        change.answer(who, ino);
+        let done = change.commit();
+        Ok(AttrSet::Done(done.of(ino).wcc(ino, before), done.ticket))
     }
 
-    /// Sets the size of a locked regular file. Adds the needed metadata to `batch` and returns the change of the
-    /// extents. Returns `None`, without any change, if that is too much for one batch.
+    /// Sets the size of a regular file as a part of a change. On an error, the change has not touched the file.
     fn resize(
         &self,
+        change: &mut Change<'_>,
         ino: Ino,
-        state: &mut State,
         size_bytes: u64,
-        batch: &mut Batch,
-    ) -> Result<Option<Change>, FsError> {
-        let mut change = Change::default();
+    ) -> Result<Resized, FsError> {
         if size_bytes > FILE_LEN_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
-        if size_bytes < state.record.size_bytes {
-            if state.record.used_bytes > 0 {
-                match self.cut_extents(ino, state, size_bytes, batch)? {
-                    Some(cut) => change = cut,
-                    None => return Ok(None),
-                }
-            }
+        let state = change.of(ino);
+        let is_cut = size_bytes < state.record.size_bytes;
+        let cut = match is_cut && state.record.used_bytes > 0 {
+            false => None,
+            true => match self.extents_to_cut(ino, state, size_bytes)? {
+                Some(cut) => Some(cut),
+                None => return Ok(Resized::TooManyExtents),
+            },
+        };
+        change.edit(ino);
+        if let Some(cut) = cut {
+            change.put_extents(Why::Changed, ino, cut);
+            change.edit(ino).state.extents.forget_from(size_bytes);
+        }
+        let Edit { state, batch } = change.edit(ino);
+        if is_cut {
             if !planted::is(Bug::CutForgetsDirty) {
                 self.discard_dirty(state, size_bytes);
             }
-            if state.journal_last.0 > 0 && !planted::is(Bug::CutForgetsJournal) {
-                batch.fold(Fold {
-                    ino,
-                    start: size_bytes,
-                    end: u64::MAX,
-                    through: state.journal_last,
-                });
+            if !planted::is(Bug::CutForgetsJournal) {
+                fold_journal(ino, state, &(size_bytes..u64::MAX), batch);
             }
         }
         state.record.size_bytes = size_bytes;
         state.stable_size_bytes = size_bytes;
         state.sequence += 1;
-        Ok(Some(change))
+        Ok(Resized::Done)
     }
 
     /// Drops dirty data from `size_bytes` on, both in memory and in flights.
@@ -316,15 +330,13 @@ impl VolumeCore {
         self.dirty.add(cleared);
     }
 
-    /// Removes the extents of a file past `size_bytes`. Returns `None`, without any change, if they are too many for
-    /// one batch.
-    fn cut_extents(
+    /// The change that removes the extents of a file past `size_bytes`; `None` if they are too many for one batch.
+    fn extents_to_cut(
         &self,
         ino: Ino,
-        state: &mut State,
+        state: &State,
         size_bytes: u64,
-        batch: &mut Batch,
-    ) -> Result<Option<Change>, FsError> {
+    ) -> Result<Option<ExtentChange>, FsError> {
         let (from, to) = extents_between(ino, size_bytes, state.record.size_bytes);
         let mut past: Vec<Extent> = Vec::new();
         self.scan_extents(View::Live, &from, &to, |extent| {
@@ -334,12 +346,10 @@ impl VolumeCore {
         if past.len() > 2 * CUT_EXTENTS_MAX {
             return Ok(None);
         }
-        let mut map = crate::extents::ExtentMap::new(&self.extent_count);
+        let mut map = self.extent_map();
         map.load(0..u64::MAX, past);
-        let mut change = Change::default();
+        let mut change = ExtentChange::default();
         map.clear(size_bytes..u64::MAX, &mut change);
-        self.change_extents(ino, state, &change, batch);
-        state.extents.forget_from(size_bytes);
         Ok(Some(change))
     }
 
@@ -372,23 +382,20 @@ impl VolumeCore {
             if let Some(before) = ticket.take() {
                 self.outcome(before).await?;
             }
-            let mut state = inode.lock();
+            let state = inode.lock();
             state.require_live()?;
             self.require_serving()?;
             if state.record.size_bytes <= start {
                 continue;
             }
-            let mut batch = Batch::new();
-            let Some(change) = self.resize(ino, &mut state, start, &mut batch)? else {
+            let mut change = self.begin_change(state);
+            if self.resize(&mut change, ino, start)? == Resized::TooManyExtents {
                 // Other callers added extents meanwhile; the caller begins again.
                 return Ok(());
-            };
+            }
             // A replay of older journal entries must see that they no longer tell the size.
-            state.touch_ctime(self.now());
-            batch.put(Key::inode(ino), state.stored_record().encode());
-            let cut = self.submit_change(&mut state, &change, batch);
-            state.note_change(cut);
-            ticket = Some(state.ticket);
+            change.edit(ino).state.touch_ctime(self.now());
+            ticket = Some(change.commit().ticket);
         }
         Ok(())
     }

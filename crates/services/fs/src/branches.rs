@@ -17,296 +17,25 @@
 //! readers use the snapshot, and after a crash the branch continues where it stopped.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_base::{Branch, Generation, Ino, View, VolumeId};
+use cairn_base::{Ino, View};
 use cairn_meta::{
-    Batch, CookieRecord, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaError, MetaStore,
-    Owner, SpaceDelta, Ticket, root_tree, taken_over_tree,
+    Batch, CookieRecord, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, Owner, SpaceDelta,
+    Ticket, root_tree, taken_over_tree,
 };
-use parking_lot::RwLock;
 
-use crate::extents::Extent;
-use crate::inode::Inode;
-use crate::quota::{owner_of, usage_of};
+use crate::kernel::{Bare, Extent, Inode, TURNS, meta_error, owner_of, usage_of};
 use crate::share::Sharers;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{ROOT, VolumeCore, meta_error};
+use crate::volume::VolumeCore;
 
 /// Extents that one batch takes over, and entries of a directory that are read at a time.
 const TAKE_COUNT_MAX: usize = 1024;
 /// Attempts to read extents again after their records were moved.
 const ATTEMPTS_MAX: u32 = 100;
-/// Maximum number of inodes that are taken over concurrently.
-const TURNS: usize = 64;
-/// The value of a [`Key::gone`] mark.
-pub(crate) const MARK_VERSION: u8 = 1;
-
-/// A clone in the store of the volume that it began from.
-#[derive(Debug)]
-pub(crate) struct BranchState {
-    pub volume: VolumeId,
-    /// The snapshot that the clone began from, and the branch of that snapshot.
-    pub base: Generation,
-    pub from: Branch,
-    ino_mark: u64,
-    ending: Ending,
-}
-
-impl BranchState {
-    pub fn is_deleted(&self) -> bool {
-        self.ending.is_deleted()
-    }
-}
-
-/// The progress of the deletion of a branch.
-#[derive(Debug, Default)]
-pub(crate) struct Ending {
-    is_deleted: AtomicBool,
-    /// The branch has nothing left but snapshots that other branches began from.
-    is_emptied: AtomicBool,
-}
-
-impl Ending {
-    pub fn is_deleted(&self) -> bool {
-        self.is_deleted.load(Ordering::Acquire)
-    }
-
-    fn is_freeing(&self) -> bool {
-        self.is_deleted() && !self.is_emptied.load(Ordering::Acquire)
-    }
-}
-
-/// The branches of a store.
-pub(crate) struct Branches {
-    /// All branches but the main one.
-    all: RwLock<BTreeMap<Branch, Arc<BranchState>>>,
-    /// The deletion of the main branch, the volume that the store was made for.
-    main: Ending,
-    /// Held by a task that takes over an inode; the inode's number selects the lock.
-    turns: Vec<tokio::sync::Mutex<()>>,
-    /// Held by a task that makes a clone.
-    pub beginning: tokio::sync::Mutex<()>,
-    /// Held by a task that frees a branch.
-    pub freeing: tokio::sync::Mutex<()>,
-    /// Notified when removed inodes are gone.
-    pub reaped: tokio::sync::Notify,
-}
-
-impl Branches {
-    pub fn open(meta: &MetaStore) -> Result<Self, MetaError> {
-        let branches = Self {
-            all: RwLock::default(),
-            main: Ending::default(),
-            turns: (0..TURNS).map(|_| Default::default()).collect(),
-            beginning: Default::default(),
-            freeing: Default::default(),
-            reaped: Default::default(),
-        };
-        branches.load(meta);
-        let is_deleted = meta.live().get(&Key::gone(ROOT))?.is_some();
-        branches
-            .main
-            .is_deleted
-            .store(is_deleted, Ordering::Release);
-        Ok(branches)
-    }
-
-    /// Loads the branches that the metadata lists.
-    pub fn load(&self, meta: &MetaStore) {
-        // Locked first, so no branch ends between the reading and the list.
-        let mut all = self.all.write();
-        let mut found = BTreeMap::new();
-        for (base, record) in meta.snapshots() {
-            for clone in &record.clones {
-                let known = all.get(&clone.branch);
-                let is_emptied = known.is_some_and(|known| {
-                    let is_emptied = &known.ending.is_emptied;
-                    is_emptied.load(Ordering::Acquire)
-                });
-                let state = BranchState {
-                    volume: clone.volume,
-                    base,
-                    from: record.branch,
-                    ino_mark: clone.ino_mark,
-                    ending: Ending {
-                        is_deleted: AtomicBool::new(clone.is_deleted),
-                        is_emptied: AtomicBool::new(is_emptied),
-                    },
-                };
-                found.insert(clone.branch, Arc::new(state));
-            }
-        }
-        *all = found;
-    }
-
-    pub fn get(&self, branch: Branch) -> Option<Arc<BranchState>> {
-        self.all.read().get(&branch).cloned()
-    }
-
-    pub fn all(&self) -> Vec<(Branch, Arc<BranchState>)> {
-        let all = self.all.read();
-        all.iter()
-            .map(|(branch, state)| (*branch, Arc::clone(state)))
-            .collect()
-    }
-
-    /// Whether a branch exists and is not deleted.
-    pub fn is_there(&self, branch: Branch) -> bool {
-        match branch.is_main() {
-            true => !self.main.is_deleted(),
-            false => {
-                let all = self.all.read();
-                all.get(&branch).is_some_and(|state| !state.is_deleted())
-            }
-        }
-    }
-
-    /// The number of branches that are deleted and not yet freed.
-    pub fn freeing_count(&self) -> u64 {
-        let all = self.all.read();
-        let endings = all.values().map(|state| &state.ending);
-        let freeing = endings.chain([&self.main]).filter(|it| it.is_freeing());
-        freeing.count() as u64
-    }
-
-    /// Whether a deleted branch still has something to free.
-    pub fn is_freeing(&self, branch: Branch) -> bool {
-        match branch.is_main() {
-            true => self.main.is_freeing(),
-            false => self
-                .get(branch)
-                .is_some_and(|state| state.ending.is_freeing()),
-        }
-    }
-
-    /// Notes that a deleted branch is freed, but for the snapshots that other branches began from.
-    pub fn note_emptied(&self, branch: Branch) {
-        match branch.is_main() {
-            true => self.main.is_emptied.store(true, Ordering::Release),
-            false => {
-                if let Some(state) = self.get(branch) {
-                    state.ending.is_emptied.store(true, Ordering::Release);
-                }
-            }
-        }
-    }
-
-    /// Ends a branch if `submit` succeeds. From then on, only the task that frees the branch changes anything in it.
-    pub fn end<T, E>(&self, branch: Branch, submit: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        // All callers that checked the branch before have submitted when this lock is granted.
-        let all = self.all.write();
-        let submitted = submit()?;
-        match branch.is_main() {
-            true => self.main.is_deleted.store(true, Ordering::Release),
-            false => {
-                if let Some(state) = all.get(&branch) {
-                    state.ending.is_deleted.store(true, Ordering::Release);
-                }
-            }
-        }
-        Ok(submitted)
-    }
-
-    /// Runs `submit` if the branch exists, and keeps the branch from ending meanwhile.
-    pub fn within<T>(&self, branch: Branch, submit: impl FnOnce() -> T) -> Result<T, FsError> {
-        let all = self.all.read();
-        let is_there = match branch.is_main() {
-            true => !self.main.is_deleted(),
-            false => all.get(&branch).is_some_and(|state| !state.is_deleted()),
-        };
-        match is_there {
-            true => Ok(submit()),
-            false => Err(FsError::Stale),
-        }
-    }
-
-    /// Fails if the branch does not exist; the branch may end at any time after that.
-    pub fn require(&self, branch: Branch) -> Result<(), FsError> {
-        match self.is_there(branch) {
-            true => Ok(()),
-            false => Err(FsError::Stale),
-        }
-    }
-}
-
-/// Inodes and bytes of files count in the main volume alone: each branch has its own sums.
-pub(crate) fn of_volume(ino: Ino, delta: SpaceDelta) -> SpaceDelta {
-    match ino.branch().is_main() {
-        true => delta,
-        false => SpaceDelta {
-            inodes: 0,
-            file_bytes: 0,
-            ..delta
-        },
-    }
-}
 
 impl VolumeCore {
-    /// Finds where to read an inode that `view` names: in the view itself, or in the snapshot that its branch began
-    /// from. Does not check that the inode exists.
-    pub(crate) fn stored_at(&self, view: View, ino: Ino) -> Result<(View, Ino), FsError> {
-        let (mut view, mut ino) = (view, ino);
-        while !ino.branch().is_main() {
-            if view.is_live() && self.inodes.has(ino) {
-                break;
-            }
-            let meta = self.meta.view(view).map_err(meta_error)?;
-            let is_there = |key: &Key| meta.get(key).map(|found| found.is_some());
-            if is_there(&Key::inode(ino)).map_err(meta_error)? {
-                break;
-            }
-            // Checked after the record: an inode that is removed meanwhile has either its record or this mark.
-            if is_there(&Key::gone(ino)).map_err(meta_error)? {
-                return Err(FsError::Stale);
-            }
-            let branch = self.branches.get(ino.branch()).ok_or(FsError::Stale)?;
-            view = View::Snapshot(branch.base);
-            ino = ino.in_branch(branch.from);
-        }
-        Ok((view, ino))
-    }
-
-    /// The inherited inode, if the branch has not taken it over.
-    pub(crate) fn base_inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>, FsError> {
-        let (View::Snapshot(generation), base) = self.stored_at(View::Live, ino)? else {
-            return Ok(None);
-        };
-        let inode = self.inode_of_snapshot(generation, base)?;
-        // The inode had lost its last name.
-        match inode.lock().removed {
-            true => Err(FsError::Stale),
-            false => Ok(Some(Arc::clone(&inode))),
-        }
-    }
-
-    /// A number for a new inode of a branch.
-    pub(crate) fn allocate_ino(&self, branch: Branch) -> Ino {
-        self.meta.allocate_ino().in_branch(branch)
-    }
-
-    /// Deletes the record of an inode. Leaves a mark if the branch inherited the inode.
-    pub(crate) fn delete_inode(&self, ino: Ino, batch: &mut Batch) {
-        batch.delete(Key::inode(ino));
-        let branch = self.branches.get(ino.branch());
-        let began_with_it = |branch: &Arc<BranchState>| {
-            let number = ino.in_branch(Branch::MAIN).0;
-            !branch.is_deleted() && (number < branch.ino_mark || number > u64::MAX / 2)
-        };
-        if branch.as_ref().is_some_and(began_with_it) {
-            batch.put(Key::gone(ino), vec![MARK_VERSION]);
-        }
-    }
-
-    /// The directory that the inode names as its parent.
-    pub(crate) fn parent_of(&self, ino: Ino) -> Result<Ino, FsError> {
-        let inode = self.inode_in(View::Live, ino)?;
-        let parent = inode.lock().record.parent;
-        Ok(parent.in_branch(ino.branch()))
-    }
-
     /// Takes over an inherited inode into its branch, unless the branch has done so. No reader sees a difference.
     pub(crate) async fn take_over(&self, ino: Ino) -> Result<(), FsError> {
         let turn = &self.branches.turns[(ino.0 % TURNS as u64) as usize];
@@ -380,19 +109,19 @@ impl Taking<'_> {
         };
         usage.stored_bytes = 0;
         self.batch.charge(taken_over, usage);
-        Ok(self.submit()?.is_some())
+        Ok(self.store()?.is_some())
     }
 
-    /// Submits the gathered batch, all or nothing; `None` if a record was moved.
-    fn submit(&mut self) -> Result<Option<Ticket>, FsError> {
+    /// Stores the gathered batch, all or nothing; `None` if a record was moved.
+    fn store(&mut self) -> Result<Option<Ticket>, FsError> {
         let mut batch = std::mem::take(&mut self.batch);
         let sharers = std::mem::take(&mut self.sharers);
         sharers.put(&mut batch);
         let shared = self.shared;
         shared.require_serving()?;
         let segments = sharers.segments();
-        let submit = || shared.meta.submit_sharing(batch, &segments);
-        match shared.branches.within(self.ino.branch(), submit)? {
+        let store = || shared.commit_bare_sharing(Bare::Branches, batch, &segments);
+        match shared.branches.within(self.ino.branch(), store)? {
             Some(Ticket::REFUSED) => Err(FsError::Fenced),
             ticket => Ok(ticket),
         }
@@ -400,7 +129,7 @@ impl Taking<'_> {
 
     /// Submits a batch that is not the last one, so that memory stays bounded.
     async fn step(&mut self) -> Result<bool, FsError> {
-        let Some(ticket) = self.submit()? else {
+        let Some(ticket) = self.store()? else {
             return Ok(false);
         };
         self.shared.durable(ticket).await?;

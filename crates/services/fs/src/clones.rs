@@ -18,12 +18,11 @@ use cairn_meta::{
     UsageDelta, taken_over_tree,
 };
 
-use crate::branches::MARK_VERSION;
-use crate::inode::Inode;
+use crate::kernel::{Bare, Edit, Inode, MARK_VERSION, fold_journal, meta_error};
 use crate::snapshots::{Snapshot, SnapshotFailure, extent_of};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{CloneName, Fs, FsView, ROOT, VolumeCore, meta_error};
+use crate::volume::{CloneName, Fs, FsView, ROOT, VolumeCore};
 
 /// Stored in place of the schedule in a snapshot that was taken for a clone. Such a snapshot is deleted with the last
 /// clone that began from it.
@@ -157,7 +156,7 @@ impl Fs {
             }
             let mut batch = Batch::new();
             batch.put(Key::gone(ROOT), vec![MARK_VERSION]);
-            match shared.meta.submit(batch) {
+            match shared.commit_bare(Bare::Branches, batch) {
                 Ticket::REFUSED => Err(SnapshotError::Closed),
                 ticket => Ok(ticket),
             }
@@ -371,29 +370,20 @@ impl VolumeCore {
 
     /// Marks an inode of a deleted branch as removed.
     fn remove_of_branch(self: &Arc<Self>, inode: &Arc<Inode>) {
-        let mut state = inode.lock();
+        let ino = inode.ino;
+        let state = inode.lock();
         if state.removed {
             return;
         }
-        let mut batch = Batch::new();
+        let mut change = self.begin_change(state);
+        let Edit { state, batch } = change.edit(ino);
         state.removed = true;
         state.record.nlink = 0;
-        self.discard_dirty(&mut state, 0);
-        state.attr_dirty = false;
-        if state.journal_last.0 > 0 {
-            batch.fold(Fold {
-                ino: inode.ino,
-                start: 0,
-                end: u64::MAX,
-                through: state.journal_last,
-            });
-        }
-        batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        batch.put(Key::orphan(inode.ino), vec![1]);
-        let ticket = self.meta.submit(batch);
-        state.note_change(ticket);
-        drop(state);
-        self.add_orphan(inode.ino);
+        self.discard_dirty(state, 0);
+        fold_journal(ino, state, &(0..u64::MAX), batch);
+        batch.put(Key::orphan(ino), vec![1]);
+        drop(change.commit());
+        self.add_orphan(ino);
     }
 
     /// Deletes the other keys of a branch: names, marks, and inodes that it had begun to take over.
@@ -439,7 +429,7 @@ impl VolumeCore {
                 });
             }
         }
-        self.durable(self.meta.submit(batch)).await
+        self.durable(self.commit_bare(Bare::Branches, batch)).await
     }
 
     fn free_some_keys(
@@ -476,6 +466,6 @@ impl VolumeCore {
             }
             batch.delete(version.key);
         }
-        Ok(Some(self.meta.submit(batch)))
+        Ok(Some(self.commit_bare(Bare::Branches, batch)))
     }
 }

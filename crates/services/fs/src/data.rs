@@ -11,17 +11,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, View};
-use cairn_meta::{Batch, InodeKind, JOURNAL_ENTRY_BYTES, JournalEntry};
+use cairn_meta::{Fold, InodeKind, JOURNAL_ENTRY_BYTES};
 use cairn_segment::{CHECKSUM_GRANULE_BYTES, Codec, ErrorKind, RecordPointer, WantedPart};
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::dirty::Run;
-use crate::extents::{Ahead, ExtentContent};
-use crate::inode::{Inode, State};
+use crate::kernel::{Ahead, ExtentContent, Guard, Inode, Run, State, segment_error};
 use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
 use crate::types::*;
-use crate::volume::{Fs, FsView, VolumeCore, segment_error};
+use crate::volume::{Fs, FsView, VolumeCore};
 
 /// Largest stable write, and largest file tail at COMMIT, that goes to the journal. For more bytes, records of a
 /// segment are cheaper than bytes that are written twice.
@@ -46,7 +45,7 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 /// A reader is sequential after so many reads in a row that are each near the one before; the first may also be at
 /// the file's start.
 const READ_RUN_COUNT_MIN: u32 = 3;
-pub(crate) const READ_AHEAD_TASKS_MAX: usize = 16;
+const READ_AHEAD_TASKS_MAX: usize = 16;
 /// Small extents are fetched ahead together: so many bytes and extents at a time.
 const READ_AHEAD_BATCH_BYTES: u64 = 1 << 20;
 const READ_AHEAD_BATCH_EXTENTS_MAX: usize = 512;
@@ -63,10 +62,29 @@ const READ_PARTS_MAX: usize = 4096;
 /// The budget of all reads together for record bytes beyond the requested ones, in units. Each read has one unit
 /// without asking.
 const WIDE_READS_UNIT_BYTES: u64 = 64 << 10;
-pub(crate) const WIDE_READS_UNITS: usize = 1024;
+const WIDE_READS_UNITS: usize = 1024;
 /// Two whole records: a read of 1 MiB that begins in the middle of a record needs two.
 const USUAL_READ_BYTES_MAX: u64 = 2 << 20;
 const _: () = assert!(READ_HELD_BYTES_MAX <= WIDE_READS_UNITS as u64 * WIDE_READS_UNIT_BYTES);
+
+/// What reads of a volume share.
+pub(crate) struct ReadLimits {
+    ahead_permits: Arc<Semaphore>,
+    /// The time since when all waiting reads have failed; `None` after a successful one.
+    unreachable_since: Mutex<Option<Duration>>,
+    /// Limits reads that bring much more into memory than they return.
+    wide: Semaphore,
+}
+
+impl Default for ReadLimits {
+    fn default() -> Self {
+        Self {
+            ahead_permits: Arc::new(Semaphore::new(READ_AHEAD_TASKS_MAX)),
+            unreachable_since: Mutex::default(),
+            wide: Semaphore::new(WIDE_READS_UNITS),
+        }
+    }
+}
 
 static ZEROS: [u8; TRANSFER_LEN_BYTES_MAX as usize] = [0; TRANSFER_LEN_BYTES_MAX as usize];
 
@@ -96,7 +114,7 @@ struct StalledRead {
 impl StalledRead {
     fn new(shared: &VolumeCore) -> Self {
         let now = shared.env.clock.monotonic();
-        let since = *shared.unreachable_since.lock().get_or_insert(now);
+        let since = *shared.reads.unreachable_since.lock().get_or_insert(now);
         let hold = match now.saturating_sub(since) >= UNREACHABLE_LONG {
             true => UNREACHABLE_HOLD_LATER,
             false => UNREACHABLE_HOLD,
@@ -169,7 +187,7 @@ impl FsView {
             match shared.collect(wanted.sources).await {
                 Ok(mut parts) => {
                     if held.is_some() {
-                        *shared.unreachable_since.lock() = None;
+                        *shared.reads.unreachable_since.lock() = None;
                     }
                     if turn.is_some() {
                         // The parts would keep all those records in memory until the client has its bytes.
@@ -298,18 +316,12 @@ impl Fs {
             let mut position = None;
             if journal {
                 state.stable_size_bytes = state.stable_size_bytes.max(end);
-                let mut batch = Batch::new();
-                batch.journal(journal_entry(&state, ino, offset, data.clone()));
-                let ticket = shared.meta.submit(batch);
+                let mut change = shared.begin_change(state);
+                change.journal_written(ino, offset, data.clone(), extends);
+                let done = change.commit();
                 shared.note_journal(1);
-                state.ticket = ticket;
-                state.journaled = ticket;
-                if extends {
-                    // A reader of other bytes sees the new end of the file, too.
-                    state.changed = ticket;
-                }
-                state.journal_last = ticket.0;
-                position = Some(ticket.0);
+                position = Some(done.ticket.0);
+                state = done.into_one();
             }
             let run = Run {
                 data,
@@ -328,8 +340,8 @@ impl Fs {
             shared.after_write(&inode, &mut state);
             let ticket = match stability {
                 // These bytes may be lost, but not the attributes that others changed.
-                Stability::Unstable => state.changed,
-                Stability::Stable => state.ticket,
+                Stability::Unstable => state.changed(),
+                Stability::Stable => state.ticket(),
             };
             (state.wcc(ino, before), ticket)
         };
@@ -500,21 +512,6 @@ fn note_write(state: &mut State, offset: u64, end: u64) {
     state.write_end = end;
 }
 
-pub(crate) fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -> JournalEntry {
-    JournalEntry {
-        position: Default::default(),
-        ino,
-        offset,
-        data,
-        // The journal fills this in.
-        encryption: None,
-        size_bytes: state.stable_size_bytes,
-        mtime: state.record.mtime,
-        ctime: state.record.ctime,
-        mode: state.record.mode,
-    }
-}
-
 impl VolumeCore {
     /// Waits until the record bytes that a read needs beyond the usual fit beside those of other reads.
     async fn wide_read_turn(&self, held_bytes: u64) -> Option<SemaphorePermit<'_>> {
@@ -524,7 +521,7 @@ impl VolumeCore {
         }
         let units = wide_bytes.div_ceil(WIDE_READS_UNIT_BYTES) as u32;
         // The semaphore is never closed.
-        self.wide_reads.acquire_many(units).await.ok()
+        self.reads.wide.acquire_many(units).await.ok()
     }
 
     async fn collect(
@@ -610,7 +607,7 @@ impl VolumeCore {
         if self.tasks.is_stopping() {
             return;
         }
-        let Ok(permit) = self.read_ahead_permits.clone().try_acquire_owned() else {
+        let Ok(permit) = self.reads.ahead_permits.clone().try_acquire_owned() else {
             return;
         };
         state.read_ahead_end = want;
@@ -691,13 +688,14 @@ impl VolumeCore {
                     // Otherwise data that the log refuses would count as stable with the next commit.
                     && self.fits_in_batch(&state)
                 {
-                    self.journal_dirty(inode.ino, &mut state);
+                    let is_unstable = |run: &Run| run.journal.is_none();
+                    state = self.journal_runs(state, None, is_unstable);
                 } else if dirty {
                     self.start_flights(inode, &mut state, true);
                 }
                 let flights = state.flights.iter().filter(|_| !is_stable);
                 let waits: Vec<_> = flights.map(|flight| flight.done.clone()).collect();
-                (waits, state.ticket)
+                (waits, state.ticket())
             };
             if waits.is_empty() || planted::is(Bug::CommitSkipsFlights) {
                 return self.durable(ticket).await;
@@ -714,7 +712,7 @@ impl VolumeCore {
                     true => state.dirty.has_unstable_up_to(sequence.unwrap_or(0)),
                     false => state.has_unstable_up_to(sequence.unwrap_or(0)),
                 };
-                (!left).then_some(state.ticket)
+                (!left).then_some(state.ticket())
             };
             if let Some(ticket) = ticket {
                 return self.durable(ticket).await;
@@ -728,42 +726,28 @@ impl VolumeCore {
         state.dirty.unstable_bytes() + entries <= self.meta.batch_bytes_max() as u64
     }
 
-    /// Puts all data that is only in memory into the journal.
-    fn journal_dirty(&self, ino: Ino, state: &mut State) {
-        self.journal_runs(ino, state, Batch::new(), |run| run.journal.is_none());
-    }
-
-    /// Puts the runs that are `wanted` into the journal, in one batch with the contents of `batch`. All runs that are
-    /// only in memory must be among them.
-    pub(crate) fn journal_runs(
-        &self,
-        ino: Ino,
-        state: &mut State,
-        mut batch: Batch,
+    /// Puts the runs that are `wanted` into the journal, in one batch with `fold`. All runs that are only in memory must
+    /// be among them.
+    pub(crate) fn journal_runs<'a>(
+        &'a self,
+        mut state: Guard<'a>,
+        fold: Option<Fold>,
         wanted: impl Fn(&Run) -> bool,
-    ) {
-        let end = state
-            .dirty
-            .runs()
-            .iter()
-            .next_back()
-            .map_or(0, |(start, run)| start + run.data.len() as u64);
+    ) -> Guard<'a> {
+        let ino = state.ino();
+        let end = state.dirty.runs().iter().next_back();
+        let end = end.map_or(0, |(start, run)| start + run.data.len() as u64);
         state.stable_size_bytes = state
             .stable_size_bytes
             .max(end.min(state.record.size_bytes));
-        let mut count = 0;
-        for (start, run) in state.dirty.runs() {
-            if wanted(run) {
-                // A slice may keep a large receive buffer in memory; the log copies its bytes anyway.
-                batch.journal(journal_entry(state, ino, *start, run.data.clone()));
-                count += 1;
-            }
+        let mut change = self.begin_change(state);
+        if let Some(fold) = fold {
+            change.batch().fold(fold);
         }
-        let ticket = self.meta.submit(batch);
+        let count = change.journal_runs(ino, wanted);
+        let done = change.commit();
         self.note_journal(count);
-        state.ticket = ticket;
-        state.journal_last = ticket.0;
-        state.dirty.mark_journaled(ticket.0);
+        done.into_one()
     }
 
     pub(crate) fn note_journal(&self, count: u64) {

@@ -22,8 +22,9 @@ use cairn_segment::{Location, RecordPointer};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::kernel::meta_error;
 use crate::types::FsError;
-use crate::volume::{Policy, VolumeCore, meta_error};
+use crate::volume::{Policy, VolumeCore};
 
 /// Shorter records are written without a lookup: a sharer needs a key, and an extent that is as long.
 pub(crate) const DEDUPE_LEN_BYTES_MIN: u64 = 4096;

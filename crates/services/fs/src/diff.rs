@@ -21,11 +21,11 @@ use cairn_meta::{
 use rustc_hash::FxHashMap;
 
 use crate::hidden::HIDDEN;
-use crate::inode::kind_of;
+use crate::kernel::{kind_of, meta_error};
 use crate::namespace::COOKIE_FIRST;
 use crate::tasks::let_others_run;
 use crate::types::{FileKind, FsError};
-use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// Marks, or names, that are read at a time.
 const READ_MAX: usize = 256;

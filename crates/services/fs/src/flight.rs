@@ -15,21 +15,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, LogPosition, SegmentId};
-use cairn_meta::{Batch, Fold, INLINE_LEN_BYTES_MAX, Key, MetaError, Ticket};
+use cairn_meta::{Batch, Fold, INLINE_LEN_BYTES_MAX, Ticket};
 use cairn_segment::{Location, RecordOwner, RecordPointer, SegmentInfo, Stream};
-use futures_util::FutureExt as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::watch;
 
-use crate::budget::NO_SPACE_PATIENCE;
 use crate::dedupe::{Dedupe, Hash, KnownRecord, are_same_bytes};
-use crate::dirty::{Load, Run};
-use crate::extents::{Ahead, Change, Extent, ExtentContent};
-use crate::inode::{Flight, FlightResult, Inode, State};
+use crate::kernel::{
+    Ahead, Commit, Edit, Extent, ExtentChange, ExtentContent, FlightResult, Inode, Load,
+    NO_SPACE_PATIENCE, Run, State, UndoWhen, Why, segment_error,
+};
 use crate::share::Sharers;
 use crate::storing::{Records, Stored};
 use crate::types::FsError;
-use crate::volume::{Policy, VolumeCore, segment_error};
+use crate::volume::{Policy, VolumeCore};
 
 /// Limits of one flight.
 pub(crate) const FLIGHT_BYTES_MAX: u64 = 4 << 20;
@@ -85,6 +84,14 @@ pub(crate) enum Source {
     Again(usize),
     /// In an existing record.
     There(KnownRecord),
+}
+
+/// The result of a landing.
+enum Landed {
+    /// All bytes of the flight are extents of the file, with this ticket.
+    All(Ticket),
+    /// A record to share is gone: the flight is unchanged.
+    RecordIsGone,
 }
 
 /// The result of one batch of a landing.
@@ -160,21 +167,9 @@ impl VolumeCore {
         let runs = state
             .dirty
             .take(FLIGHT_BYTES_MAX, FLIGHT_RUNS_MAX, &blocked);
-        let (first, last) = (runs.iter().next()?, runs.iter().next_back()?);
-        let span = *first.0..last.0 + last.1.data.len() as u64;
         let len_bytes = runs.values().map(|run| run.data.len() as u64).sum();
         let runs = Arc::new(runs);
-        let (sender, done) = watch::channel(None);
-        let id = state.flight_next;
-        state.flight_next += 1;
-        state.flights.push(Flight {
-            id,
-            runs: runs.clone(),
-            span,
-            limit: u64::MAX,
-            len_bytes,
-            done,
-        });
+        let (id, done) = state.begin_flight(Arc::clone(&runs))?;
         let stream = if state.write_run_bytes >= STREAM_RUN_BYTES {
             Stream::File(inode.ino.0)
         } else {
@@ -185,10 +180,10 @@ impl VolumeCore {
             flight: id,
             runs,
             len_bytes,
-            journal_through: state.journal_last,
+            journal_through: state.journal_last(),
             stream,
             deduplicated_bytes: 0,
-            done: sender,
+            done,
         })
     }
 
@@ -297,11 +292,11 @@ impl VolumeCore {
         let mut tickets = Vec::with_capacity(jobs.len());
         for (job, pieces) in jobs.iter_mut().zip(&pieces) {
             let Some(placed) = self.place_pieces(pieces, &written).await else {
-                tickets.push(Ok(None));
+                tickets.push(Ok(Landed::RecordIsGone));
                 continue;
             };
             let landed = self.land(job, &placed, &segments);
-            if let Ok(Some(_)) = landed {
+            if let Ok(Landed::All(_)) = landed {
                 self.remember(job, pieces, &placed);
                 if self.collector.note_flushed(job.len_bytes) {
                     self.gc_wake.notify_one();
@@ -314,8 +309,8 @@ impl VolumeCore {
         let mut landed = Vec::with_capacity(jobs.len());
         for (job, ticket) in jobs.into_iter().zip(tickets) {
             match ticket {
-                Ok(Some(ticket)) => landed.push((job, ticket)),
-                Ok(None) => left.push(job),
+                Ok(Landed::All(ticket)) => landed.push((job, ticket)),
+                Ok(Landed::RecordIsGone) => left.push(job),
                 Err(error) => {
                     if matches!(error, FsError::Io(_)) {
                         job.inode.lock().landing_error = Some(error.clone());
@@ -455,14 +450,13 @@ impl VolumeCore {
     }
 
     /// The bytes of a flight are durable: makes them the file's extents, and ends the flight. If they replace very
-    /// many extents, that takes several batches; readers find the bytes in the flight until the last batch. Returns
-    /// `None` if a record to share is gone: the flight is unchanged.
+    /// many extents, that takes several batches; readers find the bytes in the flight until the last batch.
     fn land(
         &self,
         job: &Job,
         placed: &[PlacedCut<'_>],
         segments: &[SegmentInfo],
-    ) -> Result<Option<Ticket>, FsError> {
+    ) -> Result<Landed, FsError> {
         // Before the landing, so that a reader right behind the flight finds the bytes in the cache.
         for (cut, record) in new_records(placed) {
             self.segments.cache_insert_parts(
@@ -473,7 +467,7 @@ impl VolumeCore {
             );
         }
         let landed = self.land_all(job, placed, segments);
-        if !matches!(landed, Ok(Some(_))) {
+        if !matches!(landed, Ok(Landed::All(_))) {
             // The flight makes other records of these bytes.
             for (_, record) in new_records(placed) {
                 self.segments.cache_forget(self.volume, record);
@@ -488,13 +482,13 @@ impl VolumeCore {
         job: &Job,
         placed: &[PlacedCut<'_>],
         segments: &[SegmentInfo],
-    ) -> Result<Option<Ticket>, FsError> {
+    ) -> Result<Landed, FsError> {
         let mut at = 0;
         loop {
             match self.land_from(job, placed, segments, &mut at)? {
-                Landing::Done(ticket) => return Ok(Some(ticket)),
+                Landing::Done(ticket) => return Ok(Landed::All(ticket)),
                 Landing::More => {}
-                Landing::Gone => return Ok(None),
+                Landing::Gone => return Ok(Landed::RecordIsGone),
             }
         }
     }
@@ -536,28 +530,25 @@ impl VolumeCore {
         if state.removed {
             state.flights.remove(index);
             self.sync_pending(&mut state);
-            return Ok(Landing::Done(state.ticket));
+            return Ok(Landing::Done(state.ticket()));
         }
         let limit = state.flights[index].limit;
-        let before = (
-            state.record.used_bytes,
-            state.record.stored_bytes,
-            state.stable_size_bytes,
-        );
-        let mut change = Change::default();
+        let mut extents = ExtentChange::default();
         let from = *at;
-        let end_max = insert_extents(&mut state, placed, limit, at, &mut change);
+        let end_max = insert_extents(&mut state, placed, limit, at, &mut extents);
         let is_last = *at == u64::MAX;
-        if !is_last && change.is_empty() {
+        if !is_last && extents.is_empty() {
             // Other tasks needed memory and the loaded extents were forgotten: load them again.
             return Ok(Landing::More);
         }
-        let mut batch = Batch::new();
-        self.put_segments(segments, &mut batch);
-        self.change_extents(inode.ino, &mut state, &change, &mut batch);
-        for record in change.records_gone() {
+        for record in extents.records_gone() {
             self.segments.cache_forget(self.volume, record);
         }
+        let ino = inode.ino;
+        let mut change = self.begin_change(state);
+        let Edit { state, batch } = change.edit_quietly(ino);
+        self.put_segments(segments, batch);
+        put_sharers(ino, placed, &extents, batch);
         state.stable_size_bytes = state
             .stable_size_bytes
             .max(end_max.min(state.record.size_bytes));
@@ -566,16 +557,15 @@ impl VolumeCore {
         if is_last && job.journal_through.0 > 0 {
             for range in ranges(&job.runs) {
                 batch.fold(Fold {
-                    ino: inode.ino,
+                    ino,
                     start: range.start,
                     end: range.end,
                     through: job.journal_through,
                 });
             }
         }
-        batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        put_sharers(inode.ino, placed, &change, &mut batch);
-        let shared = shared_segments(placed);
+        change.put_extents(Why::Changed, ino, extents);
+        let state = change.edit_quietly(ino).state;
         // Before they count as stored, so that the bytes count once at every moment. Dirty bytes there replace these
         // later.
         for PlacedCut { cut, .. } in placed {
@@ -589,36 +579,25 @@ impl VolumeCore {
                 state.fresh.remove(*start..*start + run.data.len() as u64);
             }
         }
-        self.sync_pending(&mut state);
-        let submitted = self.submit_change_sharing(&mut state, &change, batch, &shared);
-        let refused = match submitted {
-            None => Some(Ok(Landing::Gone)),
-            Some(Ticket::REFUSED) => match self.meta.durable(Ticket::REFUSED).now_or_never() {
-                Some(Err(error @ MetaError::BatchTooLarge { .. })) => {
-                    Some(Err(FsError::Io(error.to_string())))
-                }
-                _ => None,
-            },
-            Some(_) => None,
+        self.sync_pending(state);
+        change.note_landed(ino);
+        let shared = match planted::is(Bug::DedupeTakesDead) {
+            true => Vec::new(),
+            false => shared_segments(placed),
         };
-        if let Some(refused) = refused {
-            // Nothing was stored: the bytes stay dirty.
-            (
-                state.record.used_bytes,
-                state.record.stored_bytes,
-                state.stable_size_bytes,
-            ) = before;
-            state.extents.forget_all();
-            return refused;
-        }
-        let ticket = submitted.unwrap_or(Ticket::REFUSED);
-        state.ticket = ticket;
-        // It is not known any more which bytes were in the journal.
-        state.changed = state.changed.max(state.journaled);
+        // If nothing was stored, the bytes stay dirty.
+        let done = match change.commit_sharing(&shared, UndoWhen::TooLarge) {
+            Commit::Done(done) => done,
+            Commit::Gone => return Ok(Landing::Gone),
+            Commit::Refused(Some(error)) => return Err(FsError::Io(error.to_string())),
+            Commit::Refused(None) => return Err(FsError::Fenced),
+        };
+        let ticket = done.ticket;
+        let mut state = done.into_one();
         if is_last {
             state.flights.remove(index);
             if state.dirty.is_empty() && state.flights.is_empty() {
-                state.journal_last = LogPosition(0);
+                state.forget_journal();
             }
             self.sync_pending(&mut state);
         }
@@ -708,7 +687,7 @@ fn insert_extents(
     placed: &[PlacedCut<'_>],
     limit: u64,
     at: &mut u64,
-    change: &mut Change,
+    change: &mut ExtentChange,
 ) -> u64 {
     let mut end_max = 0;
     let mut room = LAND_EXTENTS_MAX;
@@ -745,7 +724,7 @@ fn insert_extents(
 }
 
 /// Stores which part of the file refers to records that were made for others, so that a collection finds it.
-fn put_sharers(ino: Ino, placed: &[PlacedCut<'_>], change: &Change, batch: &mut Batch) {
+fn put_sharers(ino: Ino, placed: &[PlacedCut<'_>], change: &ExtentChange, batch: &mut Batch) {
     let shared: FxHashSet<Location> = placed
         .iter()
         .filter_map(|placed| placed.shared())

@@ -1,23 +1,19 @@
 //! When data in memory is flushed.
 //!
-//! Owns: the queue of inodes that differ from the metadata, the background task, the conditions that a complete flush
+//! Owns: the background task, what is flushed together, the conditions that a complete flush
 //! waits for. Must not know: how a flight gets into segments (`flight`), protocols.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::Ino;
-use cairn_meta::{Batch, Fold, JOURNAL_DATA_BYTES_MAX, JOURNAL_ENTRY_BYTES, Key};
+use cairn_meta::{Fold, JOURNAL_DATA_BYTES_MAX, JOURNAL_ENTRY_BYTES};
 use cairn_segment::Stream;
 use futures_util::FutureExt;
 use futures_util::future::select;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::flight::{FLIGHT_BYTES_MAX, FLIGHT_RUNS_MAX, Job, STREAM_FLUSH_BYTES};
-use crate::inode::{Inode, State};
+use crate::kernel::{Guard, Inode, State};
 use crate::types::FsError;
 use crate::volume::VolumeCore;
 
@@ -27,20 +23,8 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(3);
 /// Flights that go together into one append.
 const FLUSH_FILES_MAX: usize = 256;
-
-/// Inodes that differ from the metadata, the oldest first.
-#[derive(Default)]
-pub(crate) struct FlushQueue {
-    inodes: Mutex<VecDeque<Arc<Inode>>>,
-    wake: Notify,
-}
-
-impl FlushQueue {
-    /// Makes the flusher check the queue now.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-}
+/// Bytes that a batch has with one fold, and to spare.
+const FOLD_BYTES: usize = 256;
 
 /// Flights of several files that go together: small data of each shares stripes with the others. Alone, a file of a
 /// kilobyte takes a block of every shard.
@@ -87,15 +71,6 @@ impl VolumeCore {
         }
     }
 
-    /// Puts an inode that differs from the metadata into the flush queue.
-    pub fn enqueue(&self, inode: &Arc<Inode>, state: &mut State) {
-        if !state.queued {
-            state.queued = true;
-            state.dirty_since = self.env.clock.monotonic();
-            self.queue.inodes.lock().push_back(inode.clone());
-        }
-    }
-
     /// After a write: starts full flights of a stream at once, and leaves the rest to gather.
     pub fn after_write(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State) {
         self.enqueue(inode, state);
@@ -106,7 +81,7 @@ impl VolumeCore {
             self.start_flights(inode, state, false);
         }
         if self.dirty.is_high() {
-            self.queue.wake.notify_one();
+            self.queue().wake();
         }
     }
 
@@ -120,7 +95,7 @@ impl VolumeCore {
     /// The background task: flushes old data, data that exceeds the budget, and data that keeps the log from being cut.
     pub async fn run_flusher(self: Arc<Self>) {
         loop {
-            let woken = pin!(self.queue.wake.notified());
+            let woken = pin!(self.queue().woken());
             let pressed = pin!(self.dirty.pressed());
             let wake = select(woken, pressed).map(|_| ());
             if !self.tasks.pause(FLUSH_INTERVAL, wake).await {
@@ -137,10 +112,9 @@ impl VolumeCore {
         let now = self.env.clock.monotonic();
         let pressed = self.dirty.is_high() || self.quotas.is_near_limit();
         let mut gathered = Gathered::default();
-        let count = self.queue.inodes.lock().len();
         let mut started_bytes = 0;
-        for _ in 0..count {
-            let Some(inode) = self.queue.inodes.lock().pop_front() else {
+        for _ in 0..self.queue().len() {
+            let Some(inode) = self.queue().take() else {
                 break;
             };
             let mut state = inode.lock();
@@ -151,12 +125,12 @@ impl VolumeCore {
                     || (pressed && started_bytes < self.dirty.budget().bytes_max() / 4));
             if !due || busy {
                 drop(state);
-                self.queue.inodes.lock().push_back(inode);
+                self.queue().put(inode);
                 continue;
             }
-            state.queued = false;
+            state.note_unqueued();
             if state.dirty.is_empty() {
-                self.put_attr(&inode, &mut state);
+                drop(self.put_attr(state));
                 continue;
             }
             state.dirty_since = now;
@@ -183,12 +157,14 @@ impl VolumeCore {
     }
 
     /// Stores attributes that no flush of data stores.
-    fn put_attr(&self, inode: &Inode, state: &mut State) {
-        if state.attr_dirty && !state.removed {
-            let mut batch = Batch::new();
-            batch.put(Key::inode(inode.ino), state.stored_record().encode());
-            state.ticket = self.meta.submit(batch);
+    fn put_attr<'a>(&'a self, state: Guard<'a>) -> Guard<'a> {
+        if !state.attr_dirty || state.removed {
+            return state;
         }
+        let ino = state.ino();
+        let mut change = self.begin_change(state);
+        change.edit_quietly(ino);
+        change.commit().into_one()
     }
 
     /// Flushes files whose journal entries keep the log from being cut.
@@ -206,10 +182,8 @@ impl VolumeCore {
                 if now < state.dirty_since {
                     continue;
                 }
-                if pressure.holds_log
-                    && state.landing_error.is_some()
-                    && self.carry_journal(ino, &mut state)
-                {
+                if pressure.holds_log && state.landing_error.is_some() && self.may_carry(&state) {
+                    self.carry_journal(state);
                     continue;
                 }
                 self.start_gathered(&mut gathered, &inode, &mut state);
@@ -219,29 +193,24 @@ impl VolumeCore {
     }
 
     /// Writes the journaled data of a file that cannot be flushed again at the end of the log, with all other data of
-    /// the file in memory: at its old place it would keep the whole log since then. Returns false if that is too much
-    /// for one batch: after a crash, anything less could bring back overwritten bytes.
-    fn carry_journal(&self, ino: Ino, state: &mut State) -> bool {
-        let through = state.journal_last;
-        let mut batch = Batch::new();
-        batch.fold(Fold {
-            ino,
+    /// the file in memory: at its old place it would keep the whole log since then.
+    fn carry_journal(&self, state: Guard<'_>) {
+        let fold = Fold {
+            ino: state.ino(),
             start: 0,
             end: u64::MAX,
-            through,
-        });
+            through: state.journal_last(),
+        };
+        self.journal_runs(state, Some(fold), |_| true);
+    }
+
+    /// Whether one batch has room for that. After a crash, anything less could bring back overwritten bytes.
+    fn may_carry(&self, state: &State) -> bool {
         let runs = state.dirty.runs().values().map(|run| run.data.len());
         let fits = runs.clone().all(|len| len <= JOURNAL_DATA_BYTES_MAX)
             && runs.map(|len| len + JOURNAL_ENTRY_BYTES).sum::<usize>()
-                <= self
-                    .meta
-                    .batch_bytes_max()
-                    .saturating_sub(batch.len_bytes());
-        if !fits || !state.flights.is_empty() {
-            return false;
-        }
-        self.journal_runs(ino, state, batch, |_| true);
-        true
+                <= self.meta.batch_bytes_max().saturating_sub(FOLD_BYTES);
+        fits && state.flights.is_empty()
     }
 
     /// Flushes everything and waits for background tasks, which end: the data that they wrote is durable as well.
@@ -257,12 +226,12 @@ impl VolumeCore {
     pub async fn flush_written(self: &Arc<Self>) -> Result<(), FsError> {
         let mut result = Ok(());
         loop {
-            let inodes: Vec<_> = self.queue.inodes.lock().drain(..).collect();
+            let inodes = self.queue().take_all();
             if inodes.is_empty() {
                 // A file is in no queue while all its dirty data is in flights. If a flight fails, the file is in the
                 // queue again.
                 self.tasks.flushes_ended().await;
-                if self.queue.inodes.lock().is_empty() {
+                if self.queue().len() == 0 {
                     break;
                 }
                 continue;
@@ -271,10 +240,10 @@ impl VolumeCore {
             let mut gathered = Gathered::default();
             for inode in &inodes {
                 let mut state = inode.lock();
-                state.queued = false;
+                state.note_unqueued();
                 self.start_gathered(&mut gathered, inode, &mut state);
                 flying.extend(state.flights.iter().map(|flight| flight.done.clone()));
-                self.put_attr(inode, &mut state);
+                state = self.put_attr(state);
                 // Data that overlaps a flight had to stay.
                 if !state.dirty.is_empty() {
                     self.enqueue(inode, &mut state);

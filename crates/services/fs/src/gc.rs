@@ -18,10 +18,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::gc_policy::{Budget, CANDIDATES_MAX, Idle, Limits, Quiet, Room, Survey, idle_garbage};
+use crate::kernel::{Bare, segment_error};
 use crate::tasks::let_others_run;
 use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
-use crate::volume::{Fs, VolumeCore, segment_error};
+use crate::volume::{Fs, VolumeCore};
 
 /// Minimum time between two rounds, however often writers find no space.
 const ROUND_PAUSE: Duration = Duration::from_millis(20);
@@ -215,7 +216,7 @@ impl Fs {
     /// How much garbage there is to collect.
     pub fn gc_backlog(&self) -> GcBacklog {
         let mut backlog = GcBacklog {
-            orphans: self.shared.orphans.lock().count(),
+            orphans: self.shared.orphans.count(),
             ..GcBacklog::default()
         };
         let totals = self.shared.meta.segment_totals();
@@ -467,7 +468,7 @@ impl VolumeCore {
             }
             if !batch.is_empty() {
                 // No caller waits: after a crash, the next call notes them again.
-                self.meta.submit(batch);
+                self.commit_bare(Bare::Segments, batch);
             }
             match some.last() {
                 Some(last) if some.len() == REMOVE_SEGMENTS_MAX => from = SegmentId(last.0 + 1),
@@ -502,7 +503,7 @@ impl VolumeCore {
             for key in self.reading(|| self.sharer_keys(*id)).await? {
                 batch.delete(key);
                 if batch.len_bytes() >= full_bytes {
-                    self.meta.submit(std::mem::take(&mut batch));
+                    self.commit_bare(Bare::Segments, std::mem::take(&mut batch));
                     self.meta.admit().await;
                 }
             }
@@ -517,7 +518,7 @@ impl VolumeCore {
             }
             batch.remove_segment(*id);
         }
-        let ticket = self.meta.submit(batch);
+        let ticket = self.commit_bare(Bare::Segments, batch);
         self.durable(ticket).await?;
         self.delete_segments(ids).await
     }

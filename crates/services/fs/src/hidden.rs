@@ -10,8 +10,7 @@
 use cairn_base::{Branch, Ino, View};
 use cairn_meta::{Batch, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta, root_tree};
 
-use crate::branches::of_volume;
-use crate::quota::owner_of;
+use crate::kernel::{Bare, of_volume, owner_of};
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, VolumeCore};
 
@@ -67,7 +66,7 @@ impl VolumeCore {
             ..SpaceDelta::default()
         };
         batch.space(of_volume(hidden, space));
-        let submit = || self.meta.submit(batch);
-        Ok((hidden, self.branches.within(branch, submit)?))
+        let make = || self.commit_bare(Bare::Hidden, batch);
+        Ok((hidden, self.branches.within(branch, make)?))
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, Ino, SegmentId};
-use cairn_meta::{Batch, Key, Ticket};
+use cairn_meta::Ticket;
 use cairn_segment::{
     ErrorKind, RecordOwner, RecordPointer, SegmentError, SegmentInfo, Stream, WantedPart,
 };
@@ -35,12 +35,14 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use crate::dedupe::Dedupe;
-use crate::extents::{Ahead, Change, Extent, ExtentContent, ExtentMap, RecordExtent};
 use crate::gc_policy::Budget;
-use crate::inode::Inode;
+use crate::kernel::{
+    Ahead, Commit, Extent, ExtentChange, ExtentContent, ExtentMap, Inode, RecordExtent, UndoWhen,
+    Why, segment_error,
+};
 use crate::storing::{Records, Stored};
 use crate::types::FsError;
-use crate::volume::{AccessPattern, Fs, VolumeCore, segment_error};
+use crate::volume::{AccessPattern, Fs, VolumeCore};
 
 /// Parts of files are noted and rewritten in windows of so many bytes, at multiples of it.
 const WINDOW_BYTES: u64 = 4 << 20;
@@ -195,7 +197,7 @@ fn unchanged(extents: &ExtentMap, run: &Joined) -> Vec<Range<u64>> {
 
 /// Points extents to the record of a run wherever its bytes are still at the places that they were read from. The
 /// range of the run must be loaded. Returns the number of those bytes.
-fn point_to_joined(extents: &mut ExtentMap, run: &Joined, change: &mut Change) -> u64 {
+fn point_to_joined(extents: &mut ExtentMap, run: &Joined, change: &mut ExtentChange) -> u64 {
     let start = run.range().start;
     let mut len_bytes = 0;
     for stretch in unchanged(extents, run) {
@@ -461,7 +463,7 @@ impl VolumeCore {
             return Ok(None);
         }
         self.require_serving()?;
-        let mut change = Change::default();
+        let mut change = ExtentChange::default();
         let mut len_bytes = 0;
         for run in joined {
             len_bytes += point_to_joined(&mut state.extents, run, &mut change);
@@ -469,23 +471,17 @@ impl VolumeCore {
         if change.is_empty() {
             return Ok(None);
         }
-        let mut batch = Batch::new();
-        self.put_segments(segments, &mut batch);
-        let before = (state.record.used_bytes, state.record.stored_bytes);
-        self.change_extents(inode.ino, &mut state, &change, &mut batch);
-        batch.put(Key::inode(inode.ino), state.record_to_store().encode());
-        let ticket = self.submit_change(&mut state, &change, batch);
-        if ticket == Ticket::REFUSED {
-            // They are loaded again from the metadata, which has no part of this change.
-            state.extents.forget_all();
-            (state.record.used_bytes, state.record.stored_bytes) = before;
+        let extents = change;
+        let mut change = self.begin_change(state);
+        self.put_segments(segments, change.edit_quietly(inode.ino).batch);
+        change.put_extents(Why::Changed, inode.ino, extents);
+        let Commit::Done(done) = change.commit_sharing(&[], UndoWhen::Refused) else {
             return Ok(None);
-        }
-        state.ticket = ticket;
-        for record in change.records_gone() {
+        };
+        for record in done.extents.records_gone() {
             self.segments.cache_forget(self.volume, record);
         }
-        Ok(Some((ticket, len_bytes)))
+        Ok(Some((done.ticket, len_bytes)))
     }
 }
 
@@ -495,7 +491,7 @@ mod tests {
     use cairn_segment::{Codec, Location};
 
     use super::*;
-    use crate::extents::ExtentCount;
+    use crate::kernel::ExtentCount;
 
     const KIB: u64 = 1 << 10;
 
@@ -581,7 +577,7 @@ mod tests {
     fn join_beside_changes() -> Vec<(u64, u64)> {
         const BLOCK: u64 = 4096;
         let mut map = ExtentMap::empty(&ExtentCount::default());
-        let mut change = Change::default();
+        let mut change = ExtentChange::default();
         let extents: Vec<RecordExtent> = (0..8)
             .map(|at| extent(at + 1, at * BLOCK, (at + 1) * BLOCK))
             .collect();
@@ -598,7 +594,7 @@ mod tests {
             &mut change,
         );
         map.insert(extent(52, 7 * BLOCK, 8 * BLOCK).into(), &mut change);
-        point_to_joined(&mut map, &run, &mut Change::default());
+        point_to_joined(&mut map, &run, &mut ExtentChange::default());
         (0..16)
             .map(|half| {
                 let at = half * BLOCK / 2;

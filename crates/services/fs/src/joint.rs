@@ -16,9 +16,10 @@
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, Timestamp};
-use cairn_meta::{CommitHold, MetaStore, NewSnapshot, SnapshotError, Ticket};
+use cairn_meta::{CommitHold, NewSnapshot, SnapshotError, Ticket};
 use tokio::sync::OwnedMutexGuard;
 
+use crate::kernel::Metadata;
 use crate::snapshots::{ClosedJournal, Snapshot, SnapshotFailure};
 use crate::types::FsError;
 use crate::volume::Fs;
@@ -156,14 +157,14 @@ impl JointSnapshots {
             undecided_group: group,
         };
         let stores = self.volumes.iter();
-        let stores: Vec<(&MetaStore, Branch)> =
-            stores.map(|fs| (&*fs.shared.meta, fs.branch())).collect();
+        let stores: Vec<(&Metadata, Branch)> =
+            stores.map(|fs| (&fs.shared.meta, fs.branch())).collect();
         let order: Vec<(usize, &Fs)> = self
             .order
             .iter()
             .filter_map(|index| Some((*index, self.volumes.get(*index)?)))
             .collect();
-        let begun = not_while_they_end(&order, || MetaStore::take_snapshots(&stores, &new));
+        let begun = not_while_they_end(&order, || Metadata::take_snapshots(&stores, &new));
         self.closed.clear();
         self.begun = begun?.map_err(|(index, error)| (index, error.into()))?;
         Ok(())

@@ -23,23 +23,20 @@ use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, Timestamp};
 use cairn_meta::{
-    Batch, CookieRecord, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaStore, SpaceDelta,
-    UsageDelta,
+    CookieRecord, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, SpaceDelta, UsageDelta,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::data::JOURNAL_WRITE_BYTES_MAX;
-use crate::extents::ExtentMap;
 use crate::hidden::HIDDEN;
-use crate::inode::{Inode, Locked, State};
+use crate::kernel::{Change, Edit, Inode, Locked, Metadata, State, meta_error, owner_of};
 use crate::namespace::{DirChange, check_new_name};
 use crate::perm::{WRITE, require_data};
-use crate::quota::owner_of;
 use crate::room::METADATA_BYTES;
 use crate::types::*;
 use crate::unnamed::{Expected, Keeping as Kept, Placing};
-use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
+use crate::volume::{Fs, ROOT, VolumeCore};
 use crate::xattr::{XattrValues, check_xattr};
 
 /// Attributes of the hidden folder that name the directories below which contents are kept.
@@ -99,7 +96,7 @@ pub(crate) struct Keeping {
 
 impl Keeping {
     /// Reads the directories. Changes of files wait until the keeper is set.
-    pub fn open(meta: &MetaStore, values: &XattrValues) -> Result<Self, FsError> {
+    pub fn open(meta: &Metadata, values: &XattrValues) -> Result<Self, FsError> {
         let mut directories = BTreeMap::new();
         let mut failed = None;
         let (from, to) = Key::xattrs(HIDDEN);
@@ -632,29 +629,33 @@ impl VolumeCore {
         Err(FsError::TryLater)
     }
 
-    /// The place for a locked file. `None`: it has to be prepared first, and nothing may be changed; `Some(None)`:
-    /// the file is not kept.
-    pub(crate) fn place_of<'a>(
+    /// What becomes of a locked file whose name a change takes away.
+    pub(crate) fn plan_keeping<'a>(
         &self,
         keep: Keep<'a>,
         is_wanted: bool,
-        ino: Ino,
-        state: &State,
-    ) -> Option<Option<&'a Prepared>> {
+        inode: &Arc<Inode>,
+        folder: Option<&Arc<Inode>>,
+        locked: &Locked<'_>,
+    ) -> Result<KeepPlan<'a>, FsError> {
+        let state = locked.of(inode.ino);
         if !is_wanted || state.record.kind != InodeKind::Regular {
-            return Some(None);
+            return Ok(KeepPlan::KeepNothing);
         }
         match keep {
-            Keep::No => Some(None),
+            Keep::No => Ok(KeepPlan::KeepNothing),
             Keep::There(prepared)
-                if prepared.ino == ino
+                if prepared.ino == inode.ino
                     && prepared.ctime == state.record.ctime
                     && (planted::is(Bug::KeptWithoutItsBytes)
                         || !state.has_unstable_up_to(u64::MAX)) =>
             {
-                Some(Some(prepared))
+                let ready = self.ready(prepared, inode, folder, locked)?;
+                Ok(ready.map_or(KeepPlan::PrepareFirst, |ready| {
+                    KeepPlan::KeepAt(prepared, ready)
+                }))
             }
-            Keep::Ask | Keep::There(_) => None,
+            Keep::Ask | Keep::There(_) => Ok(KeepPlan::PrepareFirst),
         }
     }
 
@@ -679,15 +680,12 @@ impl VolumeCore {
         there: Ino,
         (dir, name): (Ino, &[u8]),
         tree: Option<Ino>,
-        locked: &mut Locked<'_>,
-        batch: &mut Batch,
+        change: &mut Change<'_>,
     ) {
         let now = self.now();
-        let state = locked.of(dir);
-        let cookie = DirChange { dir, batch }.add(state, name, there, InodeKind::Regular);
-        state.touch_mtime(now);
-        batch.put(Key::inode(dir), state.stored_record().encode());
-        let state = locked.of(there);
+        let cookie = DirChange { dir, change }.add(name, there, InodeKind::Regular);
+        change.edit(dir).state.touch_mtime(now);
+        let Edit { state, batch } = change.edit(there);
         if let Some(tree) = tree {
             self.move_to_tree(state, tree, batch);
             self.sync_pending(state);
@@ -697,16 +695,15 @@ impl VolumeCore {
         state.change_until = Duration::ZERO;
         (state.record.parent, state.record.cookie) = (dir, cookie);
         state.touch_ctime(now);
-        batch.put(Key::inode(there), state.stored_record().encode());
     }
 
     /// Whether the prepared place is still right; `None`: it has to be prepared again.
-    pub(crate) fn ready(
+    fn ready(
         &self,
         prepared: &Prepared,
         there: &Arc<Inode>,
         folder: Option<&Arc<Inode>>,
-        locked: &mut Locked<'_>,
+        locked: &Locked<'_>,
     ) -> Result<Option<Ready>, FsError> {
         let Some(place) = &prepared.place else {
             return Ok(Some(Ready::default()));
@@ -734,7 +731,8 @@ impl VolumeCore {
                 return Ok(None);
             }
             self.require_pool_space(METADATA_BYTES)?;
-            ready.marker = Some(self.marker_record(place.dir, marker, locked)?);
+            let record = self.marker_record(place.dir, marker, locked)?;
+            ready.marker = Some(self.new_inode(self.meta.allocate_ino(), record));
         }
         Ok(Some(ready))
     }
@@ -743,7 +741,7 @@ impl VolumeCore {
         &self,
         dir: Ino,
         marker: &Marker,
-        locked: &mut Locked<'_>,
+        locked: &Locked<'_>,
     ) -> Result<InodeRecord, FsError> {
         let mut record = InodeRecord::new(InodeKind::Regular);
         (record.mode, record.nlink, record.parent) = (0o644, 1, dir);
@@ -758,33 +756,30 @@ impl VolumeCore {
         Ok(record)
     }
 
-    /// Keeps the prepared file, as a part of the batch of the change. Returns the inodes that it changed or made.
-    pub(crate) fn keep_prepared(
+    /// Keeps the file that is planned to be kept, as a part of the change.
+    pub(crate) fn carry_out<'a>(
         &self,
-        prepared: &Prepared,
-        ready: Ready,
+        plan: &'a KeepPlan<'_>,
         there: Ino,
-        locked: &mut Locked<'_>,
-        batch: &mut Batch,
-    ) -> Vec<KeptChange> {
-        let mut changed = Vec::new();
-        let Some(place) = &prepared.place else {
-            return changed;
+        change: &mut Change<'a>,
+    ) {
+        let KeepPlan::KeepAt(prepared, ready) = plan else {
+            return;
         };
+        let Some(place) = &prepared.place else {
+            return;
+        };
+        let dir = place.dir;
         if ready.moves {
-            let to = (place.dir, place.name.as_slice());
-            self.move_to_kept(there, to, ready.tree, locked, batch);
-            changed.push(KeptChange::Locked(place.dir));
+            self.move_to_kept(there, (dir, &place.name), ready.tree, change);
         }
-        if let (Some(marker), Some(mut record)) = (&place.marker, ready.marker) {
-            let ino = self.meta.allocate_ino();
-            let dir = place.dir;
-            let state = locked.of(dir);
-            record.cookie = DirChange { dir, batch }.add(state, &marker.name, ino, record.kind);
-            state.touch_mtime(self.now());
-            batch.put(Key::inode(dir), state.stored_record().encode());
-            batch.put(Key::inode(ino), record.encode());
-            batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
+        if let (Some(marker), Some(inode)) = (&place.marker, &ready.marker) {
+            let ino = inode.ino;
+            let cookie = DirChange { dir, change }.add(&marker.name, ino, InodeKind::Regular);
+            change.edit(dir).state.touch_mtime(self.now());
+            let Edit { state, batch } = change.make(inode);
+            state.record.cookie = cookie;
+            batch.charge(owner_of(&state.record), UsageDelta::ONE_INODE);
             for (name, value) in &marker.xattrs {
                 let stored = self.xattr_values.stored(ino, name, value);
                 batch.put(Key::xattr(ino, name), stored);
@@ -793,28 +788,6 @@ impl VolumeCore {
                 inodes: 1,
                 ..SpaceDelta::default()
             });
-            let empty = ExtentMap::empty(&self.extent_count);
-            let inode = Inode::new(ino, State::new(record, empty));
-            // In the table before any lookup can find it.
-            self.inodes.insert(inode.clone());
-            changed.push(KeptChange::Made(inode));
-            changed.push(KeptChange::Locked(dir));
-        }
-        changed
-    }
-
-    /// Notes that the keeping was submitted.
-    pub(crate) fn note_kept(
-        &self,
-        changed: Vec<KeptChange>,
-        ticket: cairn_meta::Ticket,
-        locked: &mut Locked<'_>,
-    ) {
-        for change in changed {
-            match change {
-                KeptChange::Locked(ino) => locked.of(ino).note_change(ticket),
-                KeptChange::Made(inode) => inode.lock().note_change(ticket),
-            }
         }
     }
 
@@ -824,18 +797,25 @@ impl VolumeCore {
         dir: Ino,
         name: &[u8],
     ) -> Result<Replaced, FsError> {
+        enum There {
+            NotWanted,
+            Nothing,
+            Inode(Arc<Inode>),
+        }
         let find = || {
-            let is_wanted = self.kept_directory(dir)?.is_some() && !is_silly(name);
-            match self.dirent(dir, name)? {
-                _ if !is_wanted => Ok(None),
-                Some(entry) => Ok(Some(self.named(&entry)?)),
-                None => Ok(Some(None)),
+            if self.kept_directory(dir)?.is_none() || is_silly(name) {
+                return Ok(There::NotWanted);
             }
+            let inode = match self.dirent(dir, name)? {
+                Some(entry) => self.named(&entry)?,
+                None => None,
+            };
+            Ok(inode.map_or(There::Nothing, There::Inode))
         };
         let inode = match self.reading(find).await? {
-            None => return Ok(Replaced::Anything),
-            Some(None) => return Ok(Replaced::Nothing),
-            Some(Some(inode)) => inode,
+            There::NotWanted => return Ok(Replaced::Anything),
+            There::Nothing => return Ok(Replaced::Nothing),
+            There::Inode(inode) => inode,
         };
         if inode.lock().record.kind != InodeKind::Regular {
             return Ok(Replaced::Anything);
@@ -876,24 +856,30 @@ impl Prepared {
     }
 }
 
+/// What becomes of a file whose name a change takes away.
+pub(crate) enum KeepPlan<'a> {
+    /// It is not kept.
+    KeepNothing,
+    /// It is kept at the prepared place.
+    KeepAt(&'a Prepared, Ready),
+    /// The place has to be prepared first, and nothing may be changed.
+    PrepareFirst,
+}
+
+impl KeepPlan<'_> {
+    /// Whether the file moves, and keeps its bytes.
+    pub fn moves(&self) -> bool {
+        matches!(self, Self::KeepAt(_, ready) if ready.moves)
+    }
+}
+
 /// The facts that were checked before anything is changed.
 #[derive(Default)]
 pub(crate) struct Ready {
     moves: bool,
     tree: Option<Ino>,
-    marker: Option<InodeRecord>,
-}
-
-impl Ready {
-    /// The file moves, and keeps its bytes.
-    pub fn moves(&self) -> bool {
-        self.moves
-    }
-}
-
-pub(crate) enum KeptChange {
-    Locked(Ino),
-    Made(Arc<Inode>),
+    /// The marker, which is in no table yet.
+    marker: Option<Arc<Inode>>,
 }
 
 #[cfg(test)]

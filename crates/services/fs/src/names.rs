@@ -9,11 +9,11 @@ use std::sync::Arc;
 use cairn_base::{Generation, Ino, View};
 use cairn_meta::{DirentRecord, Key, KeyKind, Ticket};
 
-use crate::inode::kind_of;
+use crate::kernel::{kind_of, meta_error};
 use crate::namespace::check_name;
 use crate::perm::{EXECUTE, READ, require};
 use crate::types::*;
-use crate::volume::{FsView, VolumeCore, meta_error};
+use crate::volume::{FsView, VolumeCore};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedEntry {

@@ -9,19 +9,18 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, View};
 use cairn_meta::{
-    Batch, CookieRecord, DirentRecord, Fold, InodeKind, InodeRecord, Key, SpaceDelta, Ticket,
-    UsageDelta,
+    CookieRecord, DirentRecord, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta,
 };
 
-use crate::branches::of_volume;
-use crate::extents::ExtentMap;
-use crate::inode::{Guard, Inode, Locked, State};
-use crate::keep::{Changed, Keep, KeepRequest, is_silly};
+use crate::keep::{Changed, Keep, KeepPlan, KeepRequest, is_silly};
+use crate::kernel::{
+    Change, Edit, Guard, Inode, Locked, Record, Shown, State, fold_journal, meta_error, of_volume,
+    owner_of, stored_kind, usage_of,
+};
 use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
-use crate::quota::{owner_of, usage_of};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
-use crate::volume::{Fs, FsView, VolumeCore, meta_error, stored_kind};
+use crate::volume::{Fs, FsView, VolumeCore};
 use crate::xattr::check_xattr;
 
 /// READDIR cookies: 1 is `.`, 2 is `..`, entries begin here.
@@ -58,42 +57,44 @@ pub(crate) fn check_new_name(name: &[u8]) -> Result<(), FsError> {
     }
 }
 
-/// A change to the entries of one directory, collected into a batch.
-pub(crate) struct DirChange<'a> {
+/// A change to the entries of one directory, which is one of the locked inodes of a change.
+pub(crate) struct DirChange<'c, 'a> {
     pub dir: Ino,
-    pub batch: &'a mut Batch,
+    pub change: &'c mut Change<'a>,
 }
 
-impl DirChange<'_> {
+impl DirChange<'_, '_> {
     /// Adds a new name. Returns its cookie, which the caller also stores in the inode.
-    pub fn add(&mut self, state: &mut State, name: &[u8], ino: Ino, kind: InodeKind) -> u64 {
-        let cookie = state.record.cookie_next;
-        state.record.cookie_next += 1;
-        state.record.entry_count += 1;
+    pub fn add(&mut self, name: &[u8], ino: Ino, kind: InodeKind) -> u64 {
+        let record = &mut self.change.edit(self.dir).state.record;
+        let cookie = record.cookie_next;
+        record.cookie_next += 1;
+        record.entry_count += 1;
         self.replace(name, ino, kind, cookie);
         cookie
     }
 
     /// Points a name at an inode, under the cookie of the name: an existing name keeps its cookie.
     pub fn replace(&mut self, name: &[u8], ino: Ino, kind: InodeKind, cookie: u64) {
+        let batch = self.change.edit(self.dir).batch;
         let dirent = DirentRecord { ino, kind, cookie };
-        self.batch.put(Key::dirent(self.dir, name), dirent.encode());
+        batch.put(Key::dirent(self.dir, name), dirent.encode());
         let entry = CookieRecord {
             ino,
             kind,
             name: Bytes::copy_from_slice(name),
         };
-        self.batch
-            .put(Key::cookie(self.dir, cookie), entry.encode());
+        batch.put(Key::cookie(self.dir, cookie), entry.encode());
     }
 
-    pub fn remove(&mut self, state: &mut State, name: &[u8], cookie: u64) {
+    pub fn remove(&mut self, name: &[u8], cookie: u64) {
+        let Edit { state, batch } = self.change.edit(self.dir);
         state.record.entry_count = state.record.entry_count.saturating_sub(1);
-        self.batch.delete(Key::dirent(self.dir, name));
+        batch.delete(Key::dirent(self.dir, name));
         if planted::is(Bug::RemovalForgetsCookie) {
             return;
         }
-        self.batch.delete(Key::cookie(self.dir, cookie));
+        batch.delete(Key::cookie(self.dir, cookie));
     }
 }
 
@@ -126,9 +127,13 @@ impl FsView {
             .reading(|| self.shared.look_up(who, self.view, dir, name))
             .await;
         match found {
-            Ok((Some(found), ticket)) => self.shared.settle(Ok((found, ticket))).await,
+            Ok(Lookup::Found {
+                attr,
+                dir_attr,
+                ticket,
+            }) => self.shared.settle(Ok(((attr, dir_attr), ticket))).await,
             // Of the names that are being made or removed, only this one matters.
-            Ok((None, ticket)) => {
+            Ok(Lookup::Nothing(ticket)) => {
                 self.shared.outcome(ticket).await?;
                 Err(FsError::NotFound)
             }
@@ -347,12 +352,12 @@ impl Fs {
         check_new_name(name)?;
         let made = shared.reading(|| {
             let parent = shared.inode(dir)?;
-            let mut state = parent.lock();
+            let state = parent.lock();
             state.require_dir()?;
             require(who, state.guarded(), EXECUTE)?;
             match shared.dirent(dir, name)? {
                 Some(_) => Err(FsError::Exists),
-                None => shared.make(who, dir, &mut state, name, kind, set, content.clone()),
+                None => shared.make(who, state, name, kind, set, content.clone()),
             }
         });
         shared.settle(made.await).await
@@ -463,6 +468,21 @@ enum CreateOutcome {
     Existing(Ino),
 }
 
+/// The result of a lookup, with the last change that it rests on.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "taken apart at once, in one place"
+)]
+enum Lookup {
+    Found {
+        attr: Attr,
+        /// `None` while the directory is being changed.
+        dir_attr: Option<Attr>,
+        ticket: Ticket,
+    },
+    Nothing(Ticket),
+}
+
 fn stale_is_not_found(error: FsError) -> FsError {
     match error {
         FsError::Stale => FsError::NotFound,
@@ -471,15 +491,14 @@ fn stale_is_not_found(error: FsError) -> FsError {
 }
 
 impl VolumeCore {
-    /// The inode of a name in a directory, if any, with the last change that the result rests on.
-    #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
+    /// The inode of a name in a directory, if any.
     fn look_up(
         &self,
         who: &Credentials,
         view: View,
         dir: Ino,
         name: &[u8],
-    ) -> Result<(Option<(Attr, Option<Attr>)>, Ticket), FsError> {
+    ) -> Result<Lookup, FsError> {
         let parent = self.inode_in(view, dir)?;
         let (ino, dir_attr, ticket) = {
             let state = parent.lock();
@@ -488,22 +507,27 @@ impl VolumeCore {
             let is_durable = self.meta.is_durable(state.shown());
             let attr = is_durable.then(|| state.attr(dir));
             match name {
-                b"." => (dir, attr, state.changed),
+                b"." => (dir, attr, state.changed()),
                 b".." => (
                     state.record.parent.in_branch(dir.branch()),
                     attr,
-                    state.changed,
+                    state.changed(),
                 ),
                 _ => match self.dirent_with_ticket(view, dir, name)? {
                     (Some(entry), ticket) => (entry.ino, attr, ticket),
-                    (None, ticket) => return Ok((None, ticket)),
+                    (None, ticket) => return Ok(Lookup::Nothing(ticket)),
                 },
             }
         };
         let child = self.inode_in(view, ino).map_err(stale_is_not_found)?;
         let state = child.lock();
         let ticket = ticket.max(state.shown());
-        Ok((Some((state.attr(ino), dir_attr)), ticket))
+        let attr = state.attr(ino);
+        Ok(Lookup::Found {
+            attr,
+            dir_attr,
+            ticket,
+        })
     }
 
     /// Returns a page without attributes of its entries; the last change that it rests on; whether there may be
@@ -627,7 +651,7 @@ impl VolumeCore {
         mode: CreateMode,
     ) -> Result<CreateOutcome, FsError> {
         let dir = parent.ino;
-        let mut state = parent.lock();
+        let state = parent.lock();
         state.require_dir()?;
         require(who, state.guarded(), EXECUTE)?;
         if let Some(entry) = self.dirent(dir, name)? {
@@ -643,17 +667,15 @@ impl VolumeCore {
                 Content::Exclusive(verifier),
             ),
         };
-        self.make(who, dir, &mut state, name, FileKind::Regular, set, content)
+        self.make(who, state, name, FileKind::Regular, set, content)
             .map(|(made, ticket)| CreateOutcome::Made(made, ticket))
     }
 
-    /// Makes an inode and its name in `dir`, whose state is locked and has no such name.
-    #[expect(clippy::too_many_arguments, reason = "the one place that makes inodes")]
+    /// Makes an inode and its name in a directory, which is locked and has no such name.
     fn make(
         &self,
         who: &Credentials,
-        dir: Ino,
-        parent: &mut Guard<'_>,
+        parent: Guard<'_>,
         name: &[u8],
         kind: FileKind,
         set: SetAttr,
@@ -665,7 +687,7 @@ impl VolumeCore {
         if kind == FileKind::Directory {
             parent.require_room_for_link()?;
         }
-        let mut record = new_record(who, parent, kind, set)?;
+        let mut record = new_record(who, &parent, kind, set)?;
         record.tree = self.quotas.inherited(&parent.record);
         self.require_quota(owner_of(&record), None, 1, 0)?;
         let now = self.now();
@@ -691,6 +713,7 @@ impl VolumeCore {
                 xattrs = made;
             }
         }
+        let dir = parent.ino();
         record.parent = dir;
         if kind == FileKind::Regular {
             record.size_bytes = set.size_bytes.unwrap_or(0);
@@ -701,20 +724,22 @@ impl VolumeCore {
 
         let ino = self.allocate_ino(dir.branch());
         let before = parent.pre_attr();
-        let mut batch = Batch::new();
-        let stored = stored_kind(kind);
-        record.cookie = DirChange {
+        let owner = owner_of(&record);
+        let inode = self.new_inode(ino, record);
+        let mut change = self.begin_change(parent);
+        let cookie = DirChange {
             dir,
-            batch: &mut batch,
+            change: &mut change,
         }
-        .add(parent, name, ino, stored);
+        .add(name, ino, stored_kind(kind));
+        let state = change.edit(dir).state;
         if kind == FileKind::Directory {
-            parent.record.nlink += 1;
+            state.record.nlink += 1;
         }
-        parent.touch_mtime(now);
-        batch.put(Key::inode(dir), parent.stored_record().encode());
-        batch.put(Key::inode(ino), record.encode());
-        batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
+        state.touch_mtime(now);
+        let Edit { state, batch } = change.make(&inode);
+        state.record.cookie = cookie;
+        batch.charge(owner, UsageDelta::ONE_INODE);
         for (name, value) in xattrs {
             let stored = self.xattr_values.stored(ino, &name, &value);
             batch.put(Key::xattr(ino, &name), stored);
@@ -724,22 +749,13 @@ impl VolumeCore {
             ..SpaceDelta::default()
         };
         batch.space(of_volume(ino, space));
-        // In the table before any lookup can find it: a listing of the directory would otherwise add it, too.
-        let inode = Inode::new(
-            ino,
-            State::new(record, ExtentMap::empty(&self.extent_count)),
-        );
-        self.inodes.insert(inode.clone());
-        let mut state = inode.lock();
-        self.requests.note(&mut batch, who, ino);
-        let ticket = self.meta.submit(batch);
-        parent.note_change(ticket);
-        state.note_change(ticket);
+        change.answer(who, ino);
+        let done = change.commit();
         let made = Made {
-            attr: state.attr(ino),
-            dir: parent.wcc(dir, before),
+            attr: done.of(ino).attr(ino),
+            dir: done.of(dir).wcc(dir, before),
         };
-        Ok((made, ticket))
+        Ok((made, done.ticket))
     }
 
     fn remove_name(
@@ -762,7 +778,7 @@ impl VolumeCore {
                 state.require_dir()?;
                 require(who, state.guarded(), EXECUTE)?;
                 // Under the lock: a later change of a name changes the ticket, too.
-                (self.dirent(dir, name)?, state.ticket)
+                (self.dirent(dir, name)?, state.ticket())
             };
             let entry = entry.ok_or(FsError::NotFound)?;
             let Some(child) = self.named(&entry)? else {
@@ -770,9 +786,9 @@ impl VolumeCore {
             };
             let mut inodes = vec![&parent, &child];
             inodes.extend(folder.as_ref());
-            let mut locked = Locked::all(&inodes);
+            let locked = Locked::all(&inodes);
             locked.of(dir).require_dir()?;
-            let is_as_it_was = locked.of(dir).ticket == looked_at;
+            let is_as_it_was = locked.of(dir).ticket() == looked_at;
             if !is_as_it_was && self.dirent(dir, name)? != Some(entry) {
                 continue;
             }
@@ -796,110 +812,84 @@ impl VolumeCore {
             }
 
             self.require_serving()?;
-            let ask = || {
-                Ok(Changed::Keep(KeepRequest {
+            let plan = self.plan_keeping(keep, is_wanted, &child, folder.as_ref(), &locked)?;
+            if matches!(plan, KeepPlan::PrepareFirst) {
+                return Ok(Changed::Keep(KeepRequest {
                     inode: child.clone(),
                     dir,
                     name: name.to_vec(),
                     removes: true,
                     stays: false,
-                }))
-            };
-            let kept = match self.place_of(keep, is_wanted, child.ino, locked.of(child.ino)) {
-                None => return ask(),
-                Some(None) => None,
-                Some(Some(prepared)) => {
-                    match self.ready(prepared, &child, folder.as_ref(), &mut locked)? {
-                        None => return ask(),
-                        Some(ready) => Some((prepared, ready)),
-                    }
-                }
-            };
-            let now = self.now();
-            let mut batch = Batch::new();
-            let before = locked.of(dir).pre_attr();
-            if !kept.as_ref().is_some_and(|(_, ready)| ready.moves()) {
-                // This can fail, so it comes before any change.
-                self.drop_link(&child, locked.of(child.ino), now, &mut batch)?;
+                }));
             }
-            let kept = kept.map(|(prepared, ready)| {
-                self.keep_prepared(prepared, ready, child.ino, &mut locked, &mut batch)
-            });
-            let state = locked.of(dir);
+            let now = self.now();
+            let before = locked.of(dir).pre_attr();
+            let mut change = self.begin_change(locked);
+            if !plan.moves() {
+                // This can fail, so it comes before any change.
+                self.drop_link(&mut change, child.ino, now)?;
+            }
+            self.carry_out(&plan, child.ino, &mut change);
             DirChange {
                 dir,
-                batch: &mut batch,
+                change: &mut change,
             }
-            .remove(state, name, entry.cookie);
+            .remove(name, entry.cookie);
+            let state = change.edit(dir).state;
             if is_dir {
                 state.record.nlink = state.record.nlink.saturating_sub(1);
             }
             state.touch_mtime(now);
-            batch.put(Key::inode(dir), state.stored_record().encode());
-            self.requests.note(&mut batch, who, child.ino);
-            let ticket = self.meta.submit(batch);
-            locked.of(child.ino).note_change(ticket);
-            self.note_kept(kept.unwrap_or_default(), ticket, &mut locked);
-            let state = locked.of(dir);
-            state.note_change(ticket);
-            return Ok(Changed::Done((state.wcc(dir, before), ticket)));
+            change.answer(who, child.ino);
+            let done = change.commit();
+            return Ok(Changed::Done((done.of(dir).wcc(dir, before), done.ticket)));
         }
         Err(FsError::TryLater)
     }
 
-    /// Takes one name from an inode (all names of a directory). An inode without a name is removed: at once if its
-    /// extents fit the batch, otherwise by the reaper. On an error, nothing has changed.
+    /// Takes one name from a locked inode (all names of a directory). An inode without a name is removed: at once if
+    /// its extents fit the batch, otherwise by the reaper. On an error, the change has not touched it.
     pub(crate) fn drop_link(
-        self: &Arc<Self>,
-        child: &Arc<Inode>,
-        state: &mut State,
-        now: cairn_base::Timestamp,
-        batch: &mut Batch,
+        &self,
+        change: &mut Change<'_>,
+        ino: Ino,
+        now: Timestamp,
     ) -> Result<(), FsError> {
-        let is_dir = state.record.kind == InodeKind::Directory;
-        if !is_dir && state.record.nlink > 1 {
+        let record = &change.of(ino).record;
+        let is_dir = record.kind == InodeKind::Directory;
+        if !is_dir && record.nlink > 1 {
+            let state = change.edit(ino).state;
             state.touch_ctime(now);
             state.record.nlink -= 1;
-            batch.put(Key::inode(child.ino), state.stored_record().encode());
             return Ok(());
         }
-        let goes_now = state.record.used_bytes == 0;
+        let goes_now = record.used_bytes == 0;
         if goes_now {
-            self.drop_xattrs(child.ino, state, batch)?;
+            self.drop_xattrs(change, ino)?;
         }
+        let Edit { state, batch } = change.edit(ino);
         if is_dir {
-            self.drop_tree(child.ino, batch);
-            self.policies.drop_dir(child.ino, batch);
+            self.drop_tree(ino, batch);
+            self.policies.drop_dir(ino, batch);
         }
         state.touch_ctime(now);
         state.record.nlink = 0;
         state.removed = true;
+        state.attr_dirty = false;
         self.discard_dirty(state, 0);
-        if state.journal_last.0 > 0 {
-            batch.fold(Fold {
-                ino: child.ino,
-                start: 0,
-                end: u64::MAX,
-                through: state.journal_last,
-            });
-        }
+        fold_journal(ino, state, &(0..u64::MAX), batch);
         if goes_now {
-            self.delete_inode(child.ino, batch);
             batch.charge(owner_of(&state.record), -usage_of(&state.record));
             let space = SpaceDelta {
                 inodes: -1,
                 ..SpaceDelta::default()
             };
-            batch.space(of_volume(child.ino, space));
-        } else {
-            batch.put(Key::inode(child.ino), state.stored_record().encode());
-            if planted::is(Bug::OrphanForgotten) {
-                return Ok(());
-            }
-            batch.put(Key::orphan(child.ino), vec![1]);
-            self.add_orphan(child.ino);
+            batch.space(of_volume(ino, space));
+            change.delete_inode(ino, Shown::ToAll);
+        } else if !planted::is(Bug::OrphanForgotten) {
+            batch.put(Key::orphan(ino), vec![1]);
+            self.add_orphan(ino);
         }
-        state.attr_dirty = false;
         Ok(())
     }
 
@@ -924,7 +914,7 @@ impl VolumeCore {
             Err(FsError::Stale) => false,
             found => found?,
         };
-        let mut locked = Locked::all(&[&parent, &child]);
+        let locked = Locked::all(&[&parent, &child]);
         locked.of(ino).require_live()?;
         locked.of(dir).require_dir()?;
         require(who, locked.of(dir).guarded(), EXECUTE)?;
@@ -943,34 +933,30 @@ impl VolumeCore {
         let is_elsewhere =
             self.quotas.is_counting() && tree != self.quotas.inherited(&locked.of(ino).record);
         let now = self.now();
-        let mut batch = Batch::new();
         let kind = locked.of(ino).record.kind;
-        let state = locked.of(dir);
-        let before = state.pre_attr();
+        let before = locked.of(dir).pre_attr();
+        let mut change = self.begin_change(locked);
         DirChange {
             dir,
-            batch: &mut batch,
+            change: &mut change,
         }
-        .add(state, name, ino, kind);
-        state.touch_mtime(now);
-        batch.put(Key::inode(dir), state.stored_record().encode());
-        let state = locked.of(ino);
+        .add(name, ino, kind);
+        change.edit(dir).state.touch_mtime(now);
+        let stored = match planted::is(Bug::LinkCountNotStored) {
+            true => Record::Kept,
+            false => Record::Stored,
+        };
+        let Edit { state, batch } = change.touch(ino, Shown::ToAll, stored);
         state.record.nlink += 1;
         state.touch_ctime(now);
         if is_elsewhere {
-            self.move_to_tree(state, tree, &mut batch);
+            self.move_to_tree(state, tree, batch);
             self.sync_pending(state);
         }
-        if !planted::is(Bug::LinkCountNotStored) {
-            batch.put(Key::inode(ino), state.stored_record().encode());
-        }
-        self.requests.note(&mut batch, who, ino);
-        let ticket = self.meta.submit(batch);
-        state.note_change(ticket);
-        let attr = state.attr(ino);
-        let state = locked.of(dir);
-        state.note_change(ticket);
-        Ok(((attr, state.wcc(dir, before)), ticket))
+        change.answer(who, ino);
+        let done = change.commit();
+        let attr = done.of(ino).attr(ino);
+        Ok(((attr, done.of(dir).wcc(dir, before)), done.ticket))
     }
 }
 

@@ -15,11 +15,14 @@ use std::time::Duration;
 use cairn_base::{Ino, View};
 use cairn_meta::{Batch, Fold, Key, KeyKind, SpaceDelta, Ticket, UsageDelta};
 
-use crate::branches::of_volume;
-use crate::extents::{Change, Extent, ExtentMap};
-use crate::quota::owner_of;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::kernel::{
+    Bare, Edit, Extent, ExtentChange, Record, Shown, Why, meta_error, of_volume, owner_of,
+};
 use crate::types::FsError;
-use crate::volume::{VolumeCore, meta_error};
+use crate::volume::VolumeCore;
 
 /// Orphans in memory; the others are found by their marks when these are gone.
 const ORPHANS_MAX: usize = 1 << 16;
@@ -39,7 +42,7 @@ const REAP_GATHER_TIME: Duration = Duration::from_millis(20);
 
 /// Removed inodes whose extents still exist.
 #[derive(Debug)]
-pub(crate) struct Orphans {
+struct Orphans {
     next: VecDeque<Ino>,
     /// From this key on, the metadata may have marks of others.
     unseen: Option<Key>,
@@ -74,47 +77,63 @@ impl Orphans {
     }
 
     /// The number of orphans; at least one more while there may be others.
-    pub fn count(&self) -> u64 {
+    fn count(&self) -> u64 {
         self.next.len() as u64 + u64::from(self.unseen.is_some())
+    }
+}
+
+/// The orphans of a volume, and what wakes the task that deletes them.
+#[derive(Default)]
+pub(crate) struct OrphanWork {
+    list: Mutex<Orphans>,
+    wake: Notify,
+    /// A task waits until they are gone.
+    hurry: Notify,
+}
+
+impl OrphanWork {
+    /// As [`Orphans::count`].
+    pub fn count(&self) -> u64 {
+        self.list.lock().count()
     }
 }
 
 impl VolumeCore {
     pub(crate) fn add_orphan(&self, ino: Ino) {
-        self.orphans.lock().add(ino);
-        self.orphan_wake.notify_one();
+        self.orphans.list.lock().add(ino);
+        self.orphans.wake.notify_one();
     }
 
     /// Deletes the present orphans without delay.
     pub(crate) fn hurry_reaper(&self) {
-        self.orphans.lock().is_urgent = true;
-        self.orphan_wake.notify_one();
-        self.orphan_hurry.notify_one();
+        self.orphans.list.lock().is_urgent = true;
+        self.orphans.wake.notify_one();
+        self.orphans.hurry.notify_one();
     }
 
     /// The next orphan. When none is left in memory, searches marks that a crash left, or that exceeded the limit.
     fn next_orphan(&self) -> Result<Option<Ino>, FsError> {
         loop {
             let from = {
-                let mut orphans = self.orphans.lock();
+                let mut orphans = self.orphans.list.lock();
                 match orphans.next.pop_front() {
                     Some(ino) => return Ok(Some(ino)),
                     None => orphans.unseen.take(),
                 }
             };
             let Some(from) = from else {
-                self.orphans.lock().is_urgent = false;
+                self.orphans.list.lock().is_urgent = false;
                 return Ok(None);
             };
             let (_, to) = Key::orphans();
             let found = match self.meta.live().scan(&from, &to, FIND_MAX) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.orphans.lock().unseen = Some(from);
+                    self.orphans.list.lock().unseen = Some(from);
                     return Err(meta_error(error));
                 }
             };
-            let mut orphans = self.orphans.lock();
+            let mut orphans = self.orphans.list.lock();
             // Another task may have reset the search meanwhile.
             if found.len() == FIND_MAX && orphans.unseen.is_none() {
                 orphans.unseen = found.last().map(|(key, _)| key.successor());
@@ -136,7 +155,7 @@ impl VolumeCore {
             }
             if !self
                 .tasks
-                .pause(REAP_INTERVAL, self.orphan_wake.notified())
+                .pause(REAP_INTERVAL, self.orphans.wake.notified())
                 .await
             {
                 return;
@@ -149,11 +168,11 @@ impl VolumeCore {
 
     /// Waits for more inodes to delete with one group of the log; false when it is time to stop.
     async fn gather_orphans(&self) -> bool {
-        if self.orphans.lock().is_due() {
+        if self.orphans.list.lock().is_due() {
             return !self.tasks.is_stopping();
         }
         self.tasks
-            .pause(REAP_GATHER_TIME, self.orphan_hurry.notified())
+            .pause(REAP_GATHER_TIME, self.orphans.hurry.notified())
             .await
     }
 
@@ -184,7 +203,7 @@ impl VolumeCore {
                 Err(error) => {
                     tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
                     // After all others: its fault must not keep their space.
-                    self.orphans.lock().add(ino);
+                    self.orphans.list.lock().add(ino);
                     goes_on = false;
                 }
             }
@@ -221,7 +240,7 @@ impl VolumeCore {
                 }
                 let mut batch = Batch::new();
                 batch.delete(mark);
-                return Ok(Some(self.meta.submit(batch)));
+                return Ok(Some(self.commit_bare(Bare::Orphans, batch)));
             }
             Err(error) => return Err(error),
         };
@@ -243,19 +262,23 @@ impl VolumeCore {
                 return Ok(None);
             }
             at = extents.last().map_or(at, |extent| extent.end);
-            let mut map = ExtentMap::new(&self.extent_count);
+            let mut map = self.extent_map();
             map.load(0..u64::MAX, extents);
-            let mut change = Change::default();
-            map.clear(0..u64::MAX, &mut change);
-            let mut batch = Batch::new();
+            let mut extents = ExtentChange::default();
+            map.clear(0..u64::MAX, &mut extents);
             let ticket = {
-                let mut state = inode.lock();
+                let mut change = self.begin_change(inode.lock());
                 if last {
-                    self.drop_xattrs(ino, &state, &mut batch)?;
+                    self.drop_xattrs(&mut change, ino)?;
                 }
-                self.change_extents(ino, &mut state, &change, &mut batch);
+                // The record stays as it is until the last step deletes it.
+                change.touch(ino, Shown::Quietly, Record::Kept);
+                change.put_extents(Why::Changed, ino, extents);
                 if last {
-                    self.delete_inode(ino, &mut batch);
+                    change.delete_inode(ino, Shown::Quietly);
+                }
+                let Edit { state, batch } = change.touch(ino, Shown::Quietly, Record::Kept);
+                if last {
                     batch.delete(Key::orphan(ino));
                     // An inode that never had a name may still have bytes in the journal.
                     batch.fold(Fold {
@@ -272,8 +295,7 @@ impl VolumeCore {
                     batch.space(of_volume(ino, space));
                 }
                 state.extents.forget_from(0);
-                state.ticket = self.submit_change(&mut state, &change, batch);
-                state.ticket
+                change.commit().ticket
             };
             if last {
                 return Ok(Some(ticket));

@@ -10,8 +10,9 @@ use cairn_base::Ino;
 use cairn_meta::{CookieRecord, Key};
 
 use crate::hidden::HIDDEN;
+use crate::kernel::meta_error;
 use crate::types::FsError;
-use crate::volume::{Fs, meta_error};
+use crate::volume::Fs;
 
 /// Maximum depth of directories; corrupt metadata may have cycles.
 const DEPTH_MAX: usize = 4096;

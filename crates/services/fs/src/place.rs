@@ -4,20 +4,19 @@
 //! the old bytes are deleted only after the pointer is durable (Rule 3): copy, new place submitted, durable, old
 //! shard deleted. Must not know: why a shard moves, and in which order (`node`); how it is copied (`segment`).
 
-use std::sync::Arc;
-
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, SegmentId};
-use cairn_meta::{Batch, MetaError, MetaStore, Ticket};
+use cairn_meta::{Batch, MetaError, Ticket};
 use cairn_segment::{MoveError, Moved, Pace, ShardAt};
 
+use crate::kernel::{Bare, Metadata};
 use crate::volume::Fs;
 
 /// A shard whose new place was submitted to the log. If this is dropped before [`PlacedShard::finish`], it is unknown
 /// which place the metadata has: both files stay until the volume is reopened, and a sweep removes the superfluous
 /// one.
 pub struct PlacedShard {
-    meta: Arc<MetaStore>,
+    meta: Metadata,
     ticket: Ticket,
     moved: Moved,
 }
@@ -66,14 +65,14 @@ impl Fs {
         }
         let mut batch = Batch::new();
         batch.place_segment(info.id, info.disks);
-        let ticket = meta.submit(batch);
+        let ticket = self.shared.commit_bare(Bare::Segments, batch);
         if ticket == Ticket::REFUSED {
             // The metadata has ended, or is ending: the log never has this place.
             moved.abandon().await;
             return None;
         }
         Some(PlacedShard {
-            meta: Arc::clone(meta),
+            meta: meta.clone(),
             ticket,
             moved,
         })

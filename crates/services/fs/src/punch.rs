@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, View};
-use cairn_meta::{Batch, Fold, InodeKind, Key, Ticket};
+use cairn_meta::{InodeKind, Key, Ticket};
 use tokio::sync::watch;
 
-use crate::dirty::Run;
-use crate::extents::{Change, ExtentMap};
-use crate::inode::{FlightResult, Inode, State};
+use crate::kernel::{
+    Edit, ExtentChange, FlightResult, Inode, State, Why, fold_journal, has_bytes_in,
+};
 use crate::perm::{READ, WRITE, require_data};
 use crate::types::{Credentials, FsError};
 use crate::volume::{Fs, FsView, VolumeCore};
@@ -110,7 +110,7 @@ impl VolumeCore {
         range: Range<u64>,
     ) -> Result<Step, FsError> {
         let ino = inode.ino;
-        let mut state = inode.lock();
+        let state = inode.lock();
         require_regular(&state)?;
         require_data(who, state.guarded(), WRITE)?;
         state.require_changeable(self.now())?;
@@ -132,37 +132,37 @@ impl VolumeCore {
         } else {
             range.end
         };
-        if stored.is_empty() && !is_dirty && state.journal_last.0 == 0 {
+        if stored.is_empty() && !is_dirty && state.journal_last().0 == 0 {
             return Ok(Step::Done(end, state.shown()));
         }
-        let mut change = Change::default();
-        let mut map = ExtentMap::new(&self.extent_count);
+        let mut change = ExtentChange::default();
+        let mut map = self.extent_map();
         map.load(0..u64::MAX, stored);
         map.clear(range.clone(), &mut change);
         drop(map);
-        let mut batch = Batch::new();
-        self.change_extents(ino, &mut state, &change, &mut batch);
         for record in change.records_gone() {
             self.segments.cache_forget(self.volume, record);
         }
+        let extents = change;
+        let mut change = self.begin_change(state);
+        change.edit(ino);
+        change.put_extents(Why::Changed, ino, extents);
+        let Edit { state, batch } = change.edit(ino);
         state.extents.forget(&range);
         if !planted::is(Bug::HoleForgetsDirty) {
             let cleared = state.dirty.clear(range.clone());
             state.fresh.remove(range.clone());
-            self.sync_pending(&mut state);
+            self.sync_pending(state);
             self.dirty.add(cleared);
         }
         if !planted::is(Bug::HoleForgetsJournal) {
-            fold_journal(ino, &state, &range, &mut batch);
+            fold_journal(ino, state, &range, batch);
         }
         // Unstable bytes may have set the end of the file.
         state.stable_size_bytes = state.stable_size_bytes.max(range.end);
         state.touch_mtime(self.now());
         state.sequence += 1;
-        batch.put(Key::inode(ino), state.stored_record().encode());
-        let ticket = self.submit_change(&mut state, &change, batch);
-        state.note_change(ticket);
-        Ok(Step::Done(end, state.ticket))
+        Ok(Step::Done(end, change.commit().ticket))
     }
 
     fn allocation_of(
@@ -233,27 +233,6 @@ fn joined(mut parts: Vec<Range<u64>>, range: &Range<u64>) -> Vec<Allocation> {
     }
     push(at..range.end, false);
     found
-}
-
-/// Journaled bytes in a range that newer bytes replace must not come back after a crash.
-pub(crate) fn fold_journal(ino: Ino, state: &State, range: &Range<u64>, batch: &mut Batch) {
-    if state.journal_last.0 > 0 {
-        batch.fold(Fold {
-            ino,
-            start: range.start,
-            end: range.end,
-            through: state.journal_last,
-        });
-    }
-}
-
-pub(crate) fn has_bytes_in(
-    runs: &std::collections::BTreeMap<u64, Run>,
-    range: &Range<u64>,
-) -> bool {
-    // Runs do not overlap: the last that begins before the end reaches furthest.
-    let last = runs.range(..range.end).next_back();
-    last.is_some_and(|(start, run)| start + run.data.len() as u64 > range.start)
 }
 
 pub(crate) fn require_regular(state: &State) -> Result<(), FsError> {

@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, View};
-use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
+use cairn_meta::{DirentRecord, InodeKind, Owner, Ticket};
 
 use crate::hidden::HIDDEN;
-use crate::inode::{Inode, Locked};
-use crate::keep::{Changed, Keep, KeepRequest, Prepared, Ready, is_silly};
+use crate::keep::{Changed, Keep, KeepPlan, KeepRequest, is_silly};
+use crate::kernel::{Bare, Edit, Inode, Locked, owner_of};
 use crate::namespace::{
     DirChange, NAME_ATTEMPTS_MAX, Unchanged, check_name, check_new_name, is_dot,
 };
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
-use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, VolumeCore};
 
@@ -139,7 +138,7 @@ impl VolumeCore {
             let mut inodes = vec![&from_parent, &to_parent, &moved];
             inodes.extend(replaced.as_ref());
             inodes.extend(folder.as_ref());
-            let mut locked = Locked::all(&inodes);
+            let locked = Locked::all(&inodes);
             if self.dirent(from_dir, from_name)?.as_ref() != Some(&source)
                 || self.dirent(to_dir, to_name)? != target
             {
@@ -164,7 +163,7 @@ impl VolumeCore {
                 is_removed,
                 folder: folder.as_ref(),
             };
-            return self.rename_locked(who, &move_, &mut locked);
+            return self.rename_locked(who, &move_, locked);
         }
         Err(FsError::TryLater)
     }
@@ -173,7 +172,7 @@ impl VolumeCore {
         self: &Arc<Self>,
         who: &Credentials,
         m: &Move<'_>,
-        locked: &mut Locked<'_>,
+        locked: Locked<'_>,
     ) -> Result<Changed<(Both, Ticket)>, FsError> {
         locked.of(m.from_dir).require_dir()?;
         locked.of(m.to_dir).require_dir()?;
@@ -194,13 +193,13 @@ impl VolumeCore {
             // Two names of one inode: nothing happens (POSIX).
             if replaced.ino == m.moved.ino {
                 let involved = [m.from_dir, m.to_dir, m.moved.ino];
-                let tickets = involved.map(|ino| locked.of(ino).ticket);
+                let tickets = involved.map(|ino| locked.of(ino).ticket());
                 let ticket = tickets.into_iter().fold(Ticket::NONE, Ticket::max);
-                let wcc = |locked: &mut Locked<'_>, dir| {
+                let wcc = |dir| {
                     let state = locked.of(dir);
                     state.wcc(dir, state.pre_attr())
                 };
-                let both = (wcc(locked, m.from_dir), wcc(locked, m.to_dir));
+                let both = (wcc(m.from_dir), wcc(m.to_dir));
                 return Ok(Changed::Done((both, ticket)));
             }
             let guard = locked.of(replaced.ino).guarded();
@@ -225,65 +224,61 @@ impl VolumeCore {
             }
         }
 
-        let tree = self.tree_of_moved(m, locked, is_dir)?;
+        let tree = self.tree_of_moved(m, &locked, is_dir)?;
         self.require_serving()?;
-        let kept = match self.kept_by_move(m, locked)? {
-            Ok(kept) => kept,
-            Err(wanted) => return Ok(Changed::Keep(wanted)),
+        let (of, plan) = match self.plan_of_move(m, &locked)? {
+            MovePlan::PrepareFirst(wanted) => return Ok(Changed::Keep(wanted)),
+            MovePlan::Keep(of, plan) => (of, plan),
         };
         let now = self.now();
-        let mut batch = Batch::new();
         let before_from = locked.of(m.from_dir).pre_attr();
         let before_to = locked.of(m.to_dir).pre_attr();
-        let moves = kept.as_ref().is_some_and(|(_, ready, _)| ready.moves());
+        let mut change = self.begin_change(locked);
         if let Some(replaced) = m.replaced
-            && !moves
+            && !plan.moves()
         {
             // This can fail, so it comes before any change.
-            self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
+            self.drop_link(&mut change, replaced.ino, now)?;
         }
-        let kept = kept.map(|(prepared, ready, ino)| {
-            self.keep_prepared(prepared, ready, ino, locked, &mut batch)
-        });
-        let state = locked.of(m.from_dir);
+        self.carry_out(&plan, of, &mut change);
         DirChange {
             dir: m.from_dir,
-            batch: &mut batch,
+            change: &mut change,
         }
-        .remove(state, m.from_name, m.source.cookie);
+        .remove(m.from_name, m.source.cookie);
         let is_split = planted::is(Bug::RenameInTwoSteps);
-        let first = is_split.then(|| self.meta.submit(std::mem::take(&mut batch)));
+        let first = is_split.then(|| change.commit_first_half());
         if is_dir {
-            state.record.nlink = state.record.nlink.saturating_sub(1);
+            let record = &mut change.edit(m.from_dir).state.record;
+            record.nlink = record.nlink.saturating_sub(1);
         }
-        let state = locked.of(m.to_dir);
-        let mut change = DirChange {
+        let mut into = DirChange {
             dir: m.to_dir,
-            batch: &mut batch,
+            change: &mut change,
         };
         let cookie = match m.target {
             Some(entry) => {
-                change.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie);
+                into.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie);
                 entry.cookie
             }
-            None if across => change.add(state, m.to_name, m.moved.ino, m.source.kind),
+            None if across => into.add(m.to_name, m.moved.ino, m.source.kind),
             // The entry keeps its place in the directory: otherwise a client that renames each listed entry would
             // never reach the end.
             None => {
-                state.record.entry_count += 1;
-                change.replace(m.to_name, m.moved.ino, m.source.kind, m.source.cookie);
+                into.replace(m.to_name, m.moved.ino, m.source.kind, m.source.cookie);
+                change.edit(m.to_dir).state.record.entry_count += 1;
                 m.source.cookie
             }
         };
         // A directory that arrives adds a link; one that it replaces removes its own.
         if is_dir && m.replaced.is_none() {
-            state.record.nlink += 1;
+            change.edit(m.to_dir).state.record.nlink += 1;
         }
-        let state = locked.of(m.moved.ino);
+        let Edit { state, batch } = change.edit(m.moved.ino);
         match tree {
             Some(tree) if planted::is(Bug::RenameNotCharged) => state.record.tree = tree,
             Some(tree) => {
-                self.move_to_tree(state, tree, &mut batch);
+                self.move_to_tree(state, tree, batch);
                 self.sync_pending(state);
             }
             None if is_dir && across => self.quotas.note_moved(m.moved.ino),
@@ -296,72 +291,49 @@ impl VolumeCore {
             state.change_until = Duration::ZERO;
         }
         state.touch_ctime(now);
-        batch.put(Key::inode(m.moved.ino), state.stored_record().encode());
-        locked.of(m.from_dir).touch_mtime(now);
+        change.edit(m.from_dir).state.touch_mtime(now);
         if across {
-            locked.of(m.to_dir).touch_mtime(now);
+            change.edit(m.to_dir).state.touch_mtime(now);
         }
-        for dir in [m.from_dir, m.to_dir] {
-            batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
-        }
-        self.requests.note(&mut batch, who, m.moved.ino);
+        change.answer(who, m.moved.ino);
         if is_dir && across {
             self.policies.note_moved();
         }
-        let ticket = match first {
-            None => self.meta.submit(batch),
-            Some(ticket) => {
+        let done = match first {
+            None => change.commit(),
+            Some(first) => {
+                let (done, rest) = change.commit_second_half(first);
                 let shared = self.clone();
                 let later = async move {
-                    let _ = shared.meta.submit(batch);
+                    let _ = shared.commit_bare(Bare::Planted, rest);
                 };
                 self.tasks.spawn("second step", later);
-                ticket
+                done
             }
         };
-        for ino in [m.from_dir, m.to_dir, m.moved.ino] {
-            locked.of(ino).note_change(ticket);
-        }
-        if let Some(replaced) = m.replaced {
-            locked.of(replaced.ino).note_change(ticket);
-        }
-        self.note_kept(kept.unwrap_or_default(), ticket, locked);
-        let from = locked.of(m.from_dir).wcc(m.from_dir, before_from);
-        let to = locked.of(m.to_dir).wcc(m.to_dir, before_to);
-        Ok(Changed::Done(((from, to), ticket)))
+        let from = done.of(m.from_dir).wcc(m.from_dir, before_from);
+        let to = done.of(m.to_dir).wcc(m.to_dir, before_to);
+        Ok(Changed::Done(((from, to), done.ticket)))
     }
 
-    /// The file that a move keeps: the replaced one, or the moved one if its client removes it so. `Err`: its place
-    /// has to be prepared first.
-    #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
-    fn kept_by_move<'a>(
-        &self,
-        m: &Move<'a>,
-        locked: &mut Locked<'_>,
-    ) -> Result<Result<Option<(&'a Prepared, Ready, Ino)>, KeepRequest>, FsError> {
+    /// What becomes of the file that a move keeps: the replaced one, or the moved one if its client removes it so.
+    fn plan_of_move<'a>(&self, m: &Move<'a>, locked: &Locked<'_>) -> Result<MovePlan<'a>, FsError> {
         let of = match m.is_removed {
             true => Some((m.moved, m.from_dir, m.from_name)),
             false => m.replaced.map(|replaced| (replaced, m.to_dir, m.to_name)),
         };
         let Some((inode, dir, name)) = of.filter(|_| m.is_wanted) else {
-            return Ok(Ok(None));
+            return Ok(MovePlan::Keep(m.moved.ino, KeepPlan::KeepNothing));
         };
-        let ask = || {
-            Ok(Err(KeepRequest {
+        match self.plan_keeping(m.keep, true, inode, m.folder, locked)? {
+            KeepPlan::PrepareFirst => Ok(MovePlan::PrepareFirst(KeepRequest {
                 inode: inode.clone(),
                 dir,
                 name: name.to_vec(),
                 removes: m.is_removed,
                 stays: m.is_removed,
-            }))
-        };
-        match self.place_of(m.keep, true, inode.ino, locked.of(inode.ino)) {
-            None => ask(),
-            Some(None) => Ok(Ok(None)),
-            Some(Some(prepared)) => match self.ready(prepared, inode, m.folder, locked)? {
-                None => ask(),
-                Some(ready) => Ok(Ok(Some((prepared, ready, inode.ino)))),
-            },
+            })),
+            plan => Ok(MovePlan::Keep(inode.ino, plan)),
         }
     }
 
@@ -369,7 +341,7 @@ impl VolumeCore {
     fn tree_of_moved(
         &self,
         m: &Move<'_>,
-        locked: &mut Locked<'_>,
+        locked: &Locked<'_>,
         is_dir: bool,
     ) -> Result<Option<Ino>, FsError> {
         if is_dir || !self.quotas.has_trees() {
@@ -426,6 +398,14 @@ impl VolumeCore {
         }
         Ok(())
     }
+}
+
+/// What a move does before it moves.
+enum MovePlan<'a> {
+    /// This inode is kept as planned, or nothing is.
+    Keep(Ino, KeepPlan<'a>),
+    /// The place of the kept file has to be prepared first.
+    PrepareFirst(KeepRequest),
 }
 
 struct Move<'a> {

@@ -30,10 +30,9 @@ use cairn_segment::UsableSpace;
 use parking_lot::RwLock;
 
 use crate::hidden::HIDDEN;
-use crate::inode::Inode;
-use crate::quota::owner_of;
+use crate::kernel::{Inode, Reserved, meta_error, owner_of};
 use crate::types::{Credentials, FsError, XattrMode};
-use crate::volume::{Fs, VolumeCore, meta_error};
+use crate::volume::{Fs, VolumeCore};
 
 /// An attribute of the hidden folder: version, then the number of each file and its bytes, u64 each.
 const KEY: &[u8] = b"user.reserved";
@@ -45,17 +44,6 @@ pub const RESERVED_FILES_MAX: usize = 4000;
 const SLACK_BYTES: u64 = 64 << 20;
 /// After a snapshot began, all bytes are needed again for so long, whether or not it exists yet.
 const SNAPSHOT_COMES_MILLIS: u64 = 60_000;
-
-/// The reservation of one file.
-#[derive(Debug)]
-pub(crate) struct Reserved {
-    /// Its size; the file needs the part that it does not have.
-    bytes: AtomicU64,
-    /// The part of the size that the file does not have; changed under the file's lock.
-    left: AtomicU64,
-    /// The amount for this file at the last report to the budget.
-    told: AtomicU64,
-}
 
 impl Reserved {
     fn new(bytes: u64) -> Arc<Self> {

@@ -13,26 +13,24 @@
 //! are put back, by their marks in the history. Each step can be repeated: a crash leaves the first steps done.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, Ino, Timestamp, View};
 use cairn_meta::{
     Batch, CookieRecord, DeadVersion, DirentRecord, Fold, InodeKind, InodeRecord, JournalEntry,
-    Key, KeyKind, MetaStore, NewSnapshot, QuotaRecord, SnapshotError, SpaceDelta, Ticket,
-    TreeState,
+    Key, KeyKind, NewSnapshot, QuotaRecord, SnapshotError, SpaceDelta, Ticket, TreeState,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::extents::Extent;
 use crate::hidden::HIDDEN;
+use crate::kernel::{Extent, Metadata, meta_error, owner_of, parse_extent, usage_of};
 use crate::namespace::COOKIE_FIRST;
-use crate::quota::{VOLUME_TREE, owner_of, tree_key, usage_of};
+use crate::quota::{VOLUME_TREE, tree_key};
 use crate::snapshots::SnapshotFailure;
 use crate::tasks::let_others_run;
 use crate::types::{FsError, XATTR_ACCESS_PREFIX};
-use crate::volume::{Fs, ROOT, meta_error, parse_extent};
+use crate::volume::{Fs, ROOT};
 use crate::xattr::listed_len_bytes;
 
 /// Marks, or keys, that are read at a time.
@@ -103,7 +101,7 @@ impl Fs {
 
 /// Does the decided rollback of a volume, before any other read of it. `None` if none was decided.
 pub(crate) async fn carry_out(
-    meta: &Arc<MetaStore>,
+    meta: &Metadata,
     now: Timestamp,
     journal: &mut Vec<JournalEntry>,
 ) -> Result<Option<Reverted>, FsError> {
@@ -128,7 +126,7 @@ pub(crate) async fn carry_out(
             through: meta.last_ticket().0,
         });
     }
-    meta.submit(batch);
+    meta.commit_unopened(batch);
     require_applied(meta).await?;
     let mut reverting = Reverting {
         meta: meta.clone(),
@@ -154,13 +152,13 @@ pub(crate) async fn carry_out(
     Ok(Some(done))
 }
 
-async fn require_applied(meta: &MetaStore) -> Result<(), FsError> {
+async fn require_applied(meta: &Metadata) -> Result<(), FsError> {
     let last = meta.last_ticket();
     meta.applied(last).await.map_err(meta_error)
 }
 
 struct Reverting {
-    meta: Arc<MetaStore>,
+    meta: Metadata,
     seen: Generation,
     up_to: Generation,
     now: Timestamp,
@@ -228,7 +226,7 @@ impl Reverting {
             }
         }
         // Removed entries must not be found, and freed, a second time.
-        self.submit().await?;
+        self.store().await?;
         self.remove_other_extents().await?;
         // Inodes without a name.
         let (from, to) = Key::orphans();
@@ -250,7 +248,7 @@ impl Reverting {
                 None => self.remove(ino).await?,
             }
         }
-        self.submit().await
+        self.store().await
     }
 
     /// Empties the hidden folder, and folders in it, that the snapshot does not have; these folders stay.
@@ -357,7 +355,7 @@ impl Reverting {
                 self.remove_extents(ino, true).await?;
             }
         }
-        self.submit().await
+        self.store().await
     }
 
     /// Removes a new inode, with all new inodes in it.
@@ -421,7 +419,7 @@ impl Reverting {
                     self.delete_new(Key::dirent(emptying.dir, &entry.name))
                         .await?;
                     self.delete(key);
-                    self.submit_if_long().await?;
+                    self.store_if_long().await?;
                 }
                 if is_last {
                     break;
@@ -433,7 +431,7 @@ impl Reverting {
                 self.remove_inode(emptying.dir, &record).await?;
             }
             // The next lookup finds it gone.
-            self.submit().await?;
+            self.store().await?;
         }
         Ok(())
     }
@@ -457,7 +455,7 @@ impl Reverting {
             ..SpaceDelta::default()
         });
         self.done.removed_inodes += 1;
-        self.submit().await
+        self.store().await
     }
 
     /// Removes the extents of a file; of a file in the snapshot, only those that the snapshot does not have.
@@ -493,7 +491,7 @@ impl Reverting {
                 }
                 self.delete(key.clone());
                 self.release(extent);
-                self.submit_if_long().await?;
+                self.store_if_long().await?;
             }
             match page.last() {
                 Some((last, _)) if page.len() == READ_MAX => from = last.successor(),
@@ -520,10 +518,10 @@ impl Reverting {
         while let Some(page) = self.gone(Key::all_cookies(), &mut at).await? {
             for version in page {
                 self.put_name(&version).await?;
-                self.submit_if_long().await?;
+                self.store_if_long().await?;
             }
         }
-        self.submit().await?;
+        self.store().await?;
         let all = (Key::inodes().0, Key::all_segments().0);
         let mut at = None;
         while let Some(page) = self.gone(all.clone(), &mut at).await? {
@@ -544,10 +542,10 @@ impl Reverting {
                         }
                     }
                 }
-                self.submit_if_long().await?;
+                self.store_if_long().await?;
             }
         }
-        self.submit().await
+        self.store().await
     }
 
     /// Puts back a name, or points it at its former file. A free sequence number is not used again: a snapshot may
@@ -830,7 +828,7 @@ impl Reverting {
                 self.put(Key::quota(tree_key(tree)), record.encode());
             }
         }
-        self.submit().await
+        self.store().await
     }
 
     /// The nearest directory above that has limits.
@@ -987,20 +985,20 @@ impl Reverting {
         self.done.keys += 1;
     }
 
-    async fn submit_if_long(&mut self) -> Result<(), FsError> {
+    async fn store_if_long(&mut self) -> Result<(), FsError> {
         match self.batch.len_bytes() >= BATCH_BYTES.min(self.meta.batch_bytes_max() / 2) {
-            true => self.submit().await,
+            true => self.store().await,
             false => Ok(()),
         }
     }
 
     /// After this, the contents of the batch are visible, and on their way into the log.
-    async fn submit(&mut self) -> Result<(), FsError> {
+    async fn store(&mut self) -> Result<(), FsError> {
         if self.batch.is_empty() {
             return Ok(());
         }
         self.meta.admit().await;
-        self.last = self.meta.submit(std::mem::take(&mut self.batch));
+        self.last = self.meta.commit_unopened(std::mem::take(&mut self.batch));
         if self.last == Ticket::REFUSED {
             self.meta.durable(self.last).await.map_err(meta_error)?;
         }

@@ -36,16 +36,17 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::dedupe::{Hash, KnownRecord};
-use crate::extent_batch::Why;
-use crate::extents::{Ahead, Change, Extent, ExtentMap, RecordExtent};
 use crate::gc_policy::narrow;
-use crate::inode::Inode;
+use crate::kernel::{
+    Ahead, Bare, Extent, ExtentChange, ExtentMap, Inode, Record, RecordExtent, Shown, UndoWhen,
+    Why, meta_error, parse_extent, segment_error,
+};
 use crate::share::Sharers;
 use crate::snapshots::extent_of;
 use crate::storing::{Records, StorageRequirement, Stored};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, Policy, VolumeCore, meta_error, parse_extent, segment_error};
+use crate::volume::{Fs, Policy, VolumeCore};
 
 /// Interval at which a rewrite checks space and urgency again.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
@@ -902,7 +903,7 @@ impl VolumeCore {
             }
             return Ok(None);
         }
-        let mut change = Change::default();
+        let mut change = ExtentChange::default();
         for (old, pointer) in extents {
             if !point_to_copy(&mut state.extents, old, pointer, &mut change) {
                 *left.entry(old.segment()).or_default() += 1;
@@ -911,28 +912,26 @@ impl VolumeCore {
         if change.is_empty() {
             return Ok(None);
         }
-        let mut batch = Batch::new();
-        self.put_copies(pointing.segments, pointing.to, &mut batch);
-        let stored_bytes = state.record.stored_bytes;
-        self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
+        let moved = change;
+        let mut change = self.begin_change(state);
+        let batch = change
+            .touch(ino, Shown::Quietly, Record::IfUsageChanged)
+            .batch;
+        self.put_copies(pointing.segments, pointing.to, batch);
         if let Some(sharers) = pointing.sharers.get(&ino) {
-            sharers.put(&mut batch);
+            sharers.put(batch);
         }
-        if state.record.stored_bytes != stored_bytes {
-            batch.put(Key::inode(ino), state.record_to_store().encode());
-        }
+        change.put_extents(Why::Moved, ino, moved);
         let shared = shared_segments(extents.iter().map(|(_, copy)| copy), pointing.segments);
-        let Some(ticket) = self.meta.submit_sharing(batch, &shared) else {
+        let committed = change.commit_sharing(&shared, UndoWhen::Gone);
+        let Some(ticket) = committed.ticket() else {
             // A copy that was made for other extents is gone: the next round makes another.
-            state.extents.unload();
-            state.record.stored_bytes = stored_bytes;
             for (old, _) in extents {
                 *left.entry(old.segment()).or_default() += 1;
             }
             return Ok(None);
         };
-        state.ticket = ticket;
-        drop(state);
+        drop(committed);
         for (old, copy) in extents {
             // A new record must not count as cold from its first day.
             if let Some(hash) = pointing.hashes.get(&copy.location)
@@ -997,7 +996,7 @@ impl VolumeCore {
         }
         batch.space(space);
         let shared = shared_segments(moved.iter().map(|(_, _, _, copy)| copy), segments);
-        let Some(ticket) = self.meta.submit_sharing(batch, &shared) else {
+        let Some(ticket) = self.commit_bare_sharing(Bare::History, batch, &shared) else {
             for (_, _, old, _) in moved {
                 *left.entry(old.segment()).or_default() += 1;
             }
@@ -1190,7 +1189,7 @@ fn point_to_copy(
     extents: &mut ExtentMap,
     old: &RecordExtent,
     copy: &Arc<RecordPointer>,
-    change: &mut Change,
+    change: &mut ExtentChange,
 ) -> bool {
     let range = old.start..old.end;
     if !extents.is_loaded(&range) {

@@ -6,8 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::extents::Ahead;
-use crate::inode::Inode;
+use crate::kernel::{Ahead, Inode};
 use crate::types::FsError;
 use crate::volume::VolumeCore;
 
@@ -34,7 +33,7 @@ impl VolumeCore {
     /// Flushes this file at once, and the others as when memory runs high.
     pub(crate) fn flush_soon(self: &Arc<Self>, inode: &Arc<Inode>) {
         self.start_flights(inode, &mut inode.lock(), true);
-        self.queue.wake();
+        self.queue().wake();
     }
 
     /// The number of bytes of `range` that the file has neither in memory nor in extents.

@@ -12,11 +12,11 @@ use cairn_segment::{ErrorKind, Pace};
 use futures_util::future::{Either, join_all, select};
 use rustc_hash::FxHashMap;
 
-use crate::extents::{Extent, RecordExtent};
+use crate::kernel::{Extent, RecordExtent, meta_error, parse_extent, segment_error};
 use crate::rewrite::REWRITE_SEGMENTS_MAX;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, ROOT, VolumeCore, meta_error, parse_extent, segment_error};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// Extents that one step visits.
 const STEP_EXTENTS_MAX: usize = 256;

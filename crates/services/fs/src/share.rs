@@ -15,14 +15,16 @@ use cairn_meta::{Batch, Key, Ticket};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::watch;
 
-use crate::extents::{Change, Extent, ExtentMap};
-use crate::inode::{FlightResult, Inode, Locked, State};
+use crate::kernel::{
+    Commit, Committed, Edit, Extent, ExtentChange, FlightResult, Inode, Locked, Record, Shown,
+    State, UndoWhen, Why, fold_journal, has_bytes_in, meta_error,
+};
 use crate::perm::{READ, WRITE, require_data};
-use crate::punch::{PUNCH_EXTENTS_MAX, fold_journal, has_bytes_in, require_regular};
+use crate::punch::{PUNCH_EXTENTS_MAX, require_regular};
 use crate::room::METADATA_BYTES;
 use crate::types::{Credentials, FILE_LEN_BYTES_MAX, FsError};
 use crate::unnamed::Unnamed;
-use crate::volume::{Fs, FsView, VolumeCore, meta_error};
+use crate::volume::{Fs, FsView, VolumeCore};
 
 /// Extents that one batch takes over.
 const SHARE_EXTENTS_MAX: usize = 1024;
@@ -95,14 +97,15 @@ impl Unnamed {
         };
         shared.share(&source, range.start, &destination).await?;
         let end = begin + (range.end - range.start);
-        let mut state = into.lock();
-        state.require_live()?;
-        state.record.size_bytes = end;
-        state.stable_size_bytes = end;
-        let mut batch = Batch::new();
-        batch.put(Key::inode(into.ino), state.stored_record().encode());
-        state.ticket = shared.meta.submit(batch);
-        drop(state);
+        {
+            let state = into.lock();
+            state.require_live()?;
+            let mut change = shared.begin_change(state);
+            let state = change.edit_quietly(into.ino).state;
+            state.record.size_bytes = end;
+            state.stable_size_bytes = end;
+            change.commit();
+        }
         self.set_len(end);
         Ok(())
     }
@@ -251,7 +254,7 @@ impl VolumeCore {
             View::Snapshot(_) => Locked::all(&[into.inode]),
         };
         let waits = match source.view {
-            View::Live => source.is_stored(self, locked.of(source.inode.ino), at)?,
+            View::Live => source.is_stored(self, locked.memory(source.inode.ino), at)?,
             View::Snapshot(_) => source.is_stored(self, &mut source.inode.lock(), at)?,
         };
         if let Some(wait) = waits {
@@ -281,8 +284,8 @@ impl VolumeCore {
             }
         }
         let range = to..to + (end - at);
-        let mut change = Change::default();
-        let mut map = ExtentMap::new(&self.extent_count);
+        let mut change = ExtentChange::default();
+        let mut map = self.extent_map();
         map.load(0..u64::MAX, replaced);
         map.clear(range.clone(), &mut change);
         let mut sharers = Sharers::default();
@@ -300,39 +303,45 @@ impl VolumeCore {
         state.require_live()?;
         self.require_serving()?;
         let is_dirty = has_bytes_in(state.dirty.runs(), &range);
-        if change.is_empty() && !is_dirty && state.journal_last.0 == 0 {
+        if change.is_empty() && !is_dirty && state.journal_last().0 == 0 {
             // It is a hole already.
             return Ok(Step::Done(end, state.shown()));
         }
-        let before = (state.record.clone(), state.stable_size_bytes);
-        let mut batch = Batch::new();
-        self.change_extents(ino, state, &change, &mut batch);
+        let shown = match into.is_new {
+            true => Shown::Quietly,
+            false => Shown::ToAll,
+        };
+        let extents = change;
+        let mut change = self.begin_change(locked);
+        change.touch(ino, shown, Record::Stored);
+        change.put_extents(Why::Changed, ino, extents);
+        let Edit { state, batch } = change.touch(ino, shown, Record::Stored);
         if !into.is_new {
-            fold_journal(ino, state, &range, &mut batch);
+            fold_journal(ino, state, &range, batch);
             // Unstable bytes may have set the end of the file.
             state.stable_size_bytes = state.stable_size_bytes.max(range.end);
             state.touch_mtime(self.now());
             state.sequence += 1;
         }
-        batch.put(Key::inode(ino), state.stored_record().encode());
-        sharers.put(&mut batch);
-        let Some(ticket) = self.meta.submit_sharing(batch, &sharers.segments()) else {
-            (state.record, state.stable_size_bytes) = before;
-            return Ok(Step::Moved);
+        sharers.put(batch);
+        let segments = sharers.segments();
+        let done = match change.commit_sharing(&segments, UndoWhen::Gone) {
+            Commit::Done(done) => done,
+            Commit::Gone | Commit::Refused(_) => return Ok(Step::Moved),
         };
-        for record in change.records_gone() {
+        for record in done.extents.records_gone() {
             self.segments.cache_forget(self.volume, record);
         }
+        let Committed {
+            ticket, mut locked, ..
+        } = done;
+        let state = locked.memory(ino);
         // They are loaded from the metadata at the next use.
         state.extents.forget_all();
         let cleared = state.dirty.clear(range.clone());
         state.fresh.remove(range);
         self.sync_pending(state);
         self.dirty.add(cleared);
-        match into.is_new {
-            true => state.ticket = ticket,
-            false => state.note_change(ticket),
-        }
         Ok(Step::Done(end, ticket))
     }
 

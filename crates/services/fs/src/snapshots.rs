@@ -18,12 +18,12 @@ use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::Notify;
 
-use crate::extents::Extent;
 use crate::flush::Gathered;
 use crate::joint::take_snapshots;
+use crate::kernel::{Bare, Extent, meta_error, parse_extent};
 use crate::tasks::let_others_run;
 use crate::types::{FsError, VolumeCounts};
-use crate::volume::{Fs, FsView, VolumeCore, meta_error, parse_extent};
+use crate::volume::{Fs, FsView, VolumeCore};
 
 /// Versions that one batch frees.
 const FREE_VERSIONS_MAX: usize = 1024;
@@ -534,6 +534,6 @@ impl VolumeCore {
         work.freed_versions.fetch_add(versions, Ordering::Relaxed);
         let bytes = space.stored_bytes.unsigned_abs();
         work.freed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok((versions, self.meta.submit(batch)))
+        Ok((versions, self.commit_bare(Bare::History, batch)))
     }
 }

@@ -8,8 +8,9 @@ use cairn_segment::{
 };
 use futures_util::future::try_join_all;
 
+use crate::kernel::segment_error;
 use crate::types::FsError;
-use crate::volume::{VolumeCore, segment_error};
+use crate::volume::VolumeCore;
 
 /// The request of a file for the segments of its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -32,11 +32,11 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 
-use crate::inode::{Inode, State};
+use crate::kernel::{Bare, Inode, State, meta_error};
 use crate::rewrite::{To, Victim};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, VolumeCore, meta_error};
+use crate::volume::{Fs, VolumeCore};
 
 /// The value of a note of an object that is complete, or absent,
 pub(crate) const UNUSED_OBJECT: &[u8] = &[1];
@@ -500,7 +500,7 @@ impl VolumeCore {
             }
             if !batch.is_empty() && !self.meta.is_full() {
                 // No caller waits: after a crash the segment cools a little longer.
-                self.meta.submit(batch);
+                self.commit_bare(Bare::Segments, batch);
             }
             match some.last() {
                 Some(last) if some.len() == LOOK_SEGMENTS_MAX => from = SegmentId(last.id.0 + 1),
@@ -689,7 +689,8 @@ impl VolumeCore {
         if !planted::is(Bug::TierObjectNotNoted) {
             batch.put(note.clone(), COMING_OBJECT);
         }
-        self.durable(self.meta.submit(batch)).await?;
+        self.durable(self.commit_bare(Bare::Segments, batch))
+            .await?;
         let names = (self.tiering.pool, self.volume, id);
         let copied = {
             let copying = self
@@ -735,7 +736,7 @@ impl VolumeCore {
         batch.remote_segment(id, copied.remote, copied.shard_len_bytes);
         batch.delete(note);
         // Only if the segment has live records: a dead one may be being deleted, and must stay as that task found it.
-        match self.meta.submit_sharing(batch, &[id]) {
+        match self.commit_bare_sharing(Bare::Segments, batch, &[id]) {
             None => {
                 copied.abandon();
                 let mut fates = self.tiering.fates.lock();
@@ -944,7 +945,7 @@ impl VolumeCore {
             let mut batch = Batch::new();
             batch.delete(note);
             // No caller waits: the object may be deleted again.
-            self.meta.submit(batch);
+            self.commit_bare(Bare::Segments, batch);
             unused.fetch_sub(1, Ordering::Relaxed);
         }
         if unused.load(Ordering::Relaxed) == 0 {

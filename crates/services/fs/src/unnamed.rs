@@ -14,21 +14,19 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Ino, Timestamp};
 use cairn_meta::{
-    Batch, DirentRecord, InodeKind, InodeRecord, Key, Owner, SpaceDelta, Ticket, UsageDelta,
-    root_tree,
+    DirentRecord, InodeKind, InodeRecord, Key, Owner, SpaceDelta, Ticket, UsageDelta, root_tree,
 };
 
-use crate::branches::of_volume;
-use crate::data::{JOURNAL_WRITE_BYTES_MAX, journal_entry};
-use crate::dirty::Run;
-use crate::extents::ExtentMap;
-use crate::inode::{Inode, Locked, State};
+use crate::data::JOURNAL_WRITE_BYTES_MAX;
 use crate::keep::{Beginning, Replaced};
+use crate::kernel::{
+    Committed, Edit, Inode, Locked, Record, Run, Shown, State, of_volume, owner_of, usage_of,
+};
 use crate::namespace::{
     DirChange, NAME_ATTEMPTS_MAX, check_name, check_new_name, is_everywhere, new_record,
 };
 use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
-use crate::quota::{Room, VOLUME_TREE, owner_of, usage_of};
+use crate::quota::{Room, VOLUME_TREE};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
 use crate::volume::{Fs, VolumeCore};
@@ -120,11 +118,13 @@ impl Fs {
         shared.require_quota(owner_of(&record), None, 1, 0)?;
         let now = shared.now();
         (record.atime, record.mtime, record.ctime) = (now, now, now);
-        let mut state = State::new(record, ExtentMap::empty(&shared.extent_count));
-        state.removed = false;
-        state.near = near;
-        let inode = Inode::new(shared.allocate_ino(branch), state);
-        shared.inodes.insert(inode.clone());
+        let inode = shared.new_inode(shared.allocate_ino(branch), record);
+        {
+            let mut state = inode.lock();
+            state.removed = false;
+            state.near = near;
+        }
+        shared.add_unstored(inode.clone());
         Ok(Unnamed {
             shared: shared.clone(),
             inode,
@@ -193,23 +193,22 @@ impl Unnamed {
     async fn spill(&mut self) -> Result<(), FsError> {
         if !self.is_noted {
             self.shared.require_serving()?;
-            let mut state = self.inode.lock();
-            let mut batch = Batch::new();
+            let ino = self.inode.ino;
+            let mut change = self.shared.begin_change(self.inode.lock());
+            let Edit { state, batch } = change.edit_quietly(ino);
             // The tree that it was made for may be gone.
             state.record.tree = self.shared.quotas.inherited(&state.record);
-            batch.put(Key::inode(self.inode.ino), state.stored_record().encode());
             batch.charge(owner_of(&state.record), UsageDelta::ONE_INODE);
             if !planted::is(Bug::OrphanForgotten) {
-                batch.put(Key::orphan(self.inode.ino), vec![1]);
+                batch.put(Key::orphan(ino), vec![1]);
             }
             let space = SpaceDelta {
                 inodes: 1,
                 ..SpaceDelta::default()
             };
-            batch.space(of_volume(self.inode.ino, space));
-            let branch = self.inode.ino.branch();
-            let submit = || self.shared.meta.submit(batch);
-            state.ticket = self.shared.branches.within(branch, submit)?;
+            batch.space(of_volume(ino, space));
+            change.store_first(ino);
+            change.commit_within(ino.branch())?;
             self.is_noted = true;
         }
         if let Some(data) = self.small.clone() {
@@ -344,12 +343,12 @@ impl Unnamed {
             let placed = self.shared.reading(place).await;
             drop(room);
             match placed {
-                Ok(Some(placed)) => {
+                Ok(Placed::Done(attr, ticket)) => {
                     self.has_name = true;
-                    return self.shared.settle(Ok(placed)).await;
+                    return self.shared.settle(Ok((attr, ticket))).await;
                 }
                 // A snapshot is being taken: nothing goes into the journal.
-                Ok(None) => self.spill().await?,
+                Ok(Placed::JournalIsClosed) => self.spill().await?,
                 Err(error) => return self.shared.settle(Err(error)).await,
             }
         }
@@ -371,8 +370,14 @@ impl Drop for Unnamed {
     }
 }
 
+/// The result of one attempt to place a file.
+enum Placed {
+    Done(Attr, Ticket),
+    /// Nothing was changed: the bytes cannot go into the journal with the name.
+    JournalIsClosed,
+}
+
 impl VolumeCore {
-    /// `None`, without any change: the journal is closed now.
     fn place(
         self: &Arc<Self>,
         who: &Credentials,
@@ -381,7 +386,7 @@ impl VolumeCore {
         keeping: &Keeping<'_>,
         beginning: Option<&Beginning<'_>>,
         names_len_bytes: u32,
-    ) -> Result<Option<(Attr, Ticket)>, FsError> {
+    ) -> Result<Placed, FsError> {
         let parent = self.inode(placing.dir)?;
         let kept_in = match keeping.replaced {
             Some((dir, _)) => Some(self.inode(dir)?),
@@ -405,7 +410,7 @@ impl VolumeCore {
             inodes.extend(replaced.as_ref());
             inodes.extend(kept_in.as_ref());
             inodes.extend(beginning.map(|beginning| beginning.inode));
-            let mut locked = Locked::all(&inodes);
+            let locked = Locked::all(&inodes);
             locked.of(placing.dir).require_dir()?;
             if self.dirent(placing.dir, placing.name)? != target {
                 continue;
@@ -418,7 +423,7 @@ impl VolumeCore {
                 target: target.as_ref(),
                 replaced: replaced.as_ref(),
             };
-            return self.place_locked(who, file, &place, &mut locked);
+            return self.place_locked(who, file, &place, locked);
         }
         Err(FsError::TryLater)
     }
@@ -428,8 +433,8 @@ impl VolumeCore {
         who: &Credentials,
         file: &Unnamed,
         place: &FilePlacement<'_>,
-        locked: &mut Locked<'_>,
-    ) -> Result<Option<(Attr, Ticket)>, FsError> {
+        locked: Locked<'_>,
+    ) -> Result<Placed, FsError> {
         let Placing {
             dir,
             name,
@@ -438,13 +443,13 @@ impl VolumeCore {
             ..
         } = *place.placing;
         let ino = file.inode.ino;
-        self.require_placing(who, place, locked)?;
+        self.require_placing(who, place, &locked)?;
         let kept = place.replaced.zip(place.keeping.replaced);
         locked.of(ino).require_live()?;
         let mut new = new_record(who, locked.of(dir), FileKind::Regular, set)?;
         new.tree = self.quotas.inherited(&locked.of(dir).record);
         let kept_tree = match kept {
-            Some((there, (dir, name))) => self.require_keeping(who, there, dir, name, locked)?,
+            Some((there, (dir, name))) => self.require_keeping(who, there, dir, name, &locked)?,
             None => None,
         };
         let before = owner_of(&locked.of(ino).record);
@@ -460,43 +465,45 @@ impl VolumeCore {
         let data = file.small.as_ref().filter(|data| !data.is_empty());
         let gate = data.map(|_| self.snapshots.journal_gate());
         if gate.as_ref().is_some_and(|gate| !gate.is_open()) {
-            return Ok(None);
+            return Ok(Placed::JournalIsClosed);
         }
 
         let now = self.now();
-        let mut batch = Batch::new();
+        let mut change = self.begin_change(locked);
         match (place.replaced, kept) {
             (Some(there), Some((_, to))) => {
-                self.move_to_kept(there.ino, to, kept_tree, locked, &mut batch);
+                self.move_to_kept(there.ino, to, kept_tree, &mut change);
             }
             // This can fail, so it comes before any change.
-            (Some(there), None) => {
-                self.drop_link(there, locked.of(there.ino), now, &mut batch)?;
-            }
+            (Some(there), None) => self.drop_link(&mut change, there.ino, now)?,
             (None, _) => {}
         }
-        let state = locked.of(dir);
-        let mut change = DirChange {
+        let mut into = DirChange {
             dir,
-            batch: &mut batch,
+            change: &mut change,
         };
         let cookie = match place.target {
             Some(entry) => {
-                change.replace(name, ino, InodeKind::Regular, entry.cookie);
+                into.replace(name, ino, InodeKind::Regular, entry.cookie);
                 entry.cookie
             }
-            None => change.add(state, name, ino, InodeKind::Regular),
+            None => into.add(name, ino, InodeKind::Regular),
         };
-        state.touch_mtime(now);
-        batch.put(Key::inode(dir), state.stored_record().encode());
+        change.edit(dir).state.touch_mtime(now);
 
-        let state = locked.of(ino);
+        let Edit { state, batch } = change.edit(ino);
         let record = &mut state.record;
         if file.is_noted {
             batch.charge(before, -usage_of(record));
             batch.charge(owner, usage_of(record));
+            batch.delete(Key::orphan(ino));
         } else {
             batch.charge(owner, UsageDelta::ONE_INODE);
+            let space = SpaceDelta {
+                inodes: 1,
+                ..SpaceDelta::default()
+            };
+            batch.space(of_volume(ino, space));
         }
         (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
         record.tree = new.tree;
@@ -518,49 +525,31 @@ impl VolumeCore {
             state.record.size_bytes = data.len() as u64;
             state.stable_size_bytes = data.len() as u64;
             state.sequence += 1;
-            batch.journal(journal_entry(state, ino, 0, data.clone()));
+            change.journal_written(ino, 0, data.clone(), true);
         }
-        batch.put(Key::inode(ino), state.stored_record().encode());
-        match file.is_noted {
-            true => {
-                batch.delete(Key::orphan(ino));
-            }
-            false => {
-                let space = SpaceDelta {
-                    inodes: 1,
-                    ..SpaceDelta::default()
-                };
-                batch.space(of_volume(ino, space));
-            }
+        if !file.is_noted {
+            change.store_first(ino);
         }
-        if let Some(beginning) = place.beginning
-            && !planted::is(Bug::KeptWithoutBeginning)
-        {
-            let state = locked.of(beginning.inode.ino);
-            state.touch_mtime(now);
-            let record = state.stored_record().encode();
-            batch.put(Key::inode(beginning.inode.ino), record);
-        }
-        let ticket = self.meta.submit(batch);
         if let Some(beginning) = place.beginning {
-            let state = locked.of(beginning.inode.ino);
-            state.change_until = beginning.until;
-            state.note_change(ticket);
+            let ino = beginning.inode.ino;
+            let shown = match planted::is(Bug::KeptWithoutBeginning) {
+                true => change.touch(ino, Shown::ToAll, Record::Kept).state,
+                false => {
+                    let state = change.edit(ino).state;
+                    state.touch_mtime(now);
+                    state
+                }
+            };
+            shown.change_until = beginning.until;
         }
-        let state = locked.of(ino);
-        state.note_change(ticket);
+        let Committed {
+            ticket, mut locked, ..
+        } = change.commit();
+        let state = locked.memory(ino);
         if let Some(data) = data {
             self.note_journaled(&file.inode, data, ticket, state);
         }
-        let attr = state.attr(ino);
-        locked.of(dir).note_change(ticket);
-        if let Some(there) = place.replaced {
-            locked.of(there.ino).note_change(ticket);
-        }
-        if let Some((_, (kept_in, _))) = kept {
-            locked.of(kept_in).note_change(ticket);
-        }
-        Ok(Some((attr, ticket)))
+        Ok(Placed::Done(state.attr(ino), ticket))
     }
 
     /// Notes the bytes of a new file, which went into the journal with its name.
@@ -572,8 +561,6 @@ impl VolumeCore {
         state: &mut State,
     ) {
         self.note_journal(1);
-        state.journaled = ticket;
-        state.journal_last = ticket.0;
         let run = Run {
             data: data.clone(),
             journal: Some(ticket.0),
@@ -593,7 +580,7 @@ impl VolumeCore {
         &self,
         who: &Credentials,
         place: &FilePlacement<'_>,
-        locked: &mut Locked<'_>,
+        locked: &Locked<'_>,
     ) -> Result<(), FsError> {
         let Placing { dir, expected, .. } = *place.placing;
         require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
@@ -638,7 +625,7 @@ impl VolumeCore {
         there: &Arc<Inode>,
         dir: Ino,
         name: &[u8],
-        locked: &mut Locked<'_>,
+        locked: &Locked<'_>,
     ) -> Result<Option<Ino>, FsError> {
         locked.of(dir).require_dir()?;
         require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
@@ -673,7 +660,7 @@ impl VolumeCore {
         range: &Range<u64>,
     ) -> Result<Room, FsError> {
         let count_bytes = range.end - range.start;
-        let more = crate::dirty::Load::of(count_bytes, 1);
+        let more = crate::kernel::Load::of(count_bytes, 1);
         loop {
             // A write that came in after the last flush would be lost, and acknowledged with the old verifier.
             self.require_serving()?;

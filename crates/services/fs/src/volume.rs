@@ -1,60 +1,47 @@
 //! An open volume: its parts, its settings, how it starts and stops.
 
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Branch, Generation, Ino, Media, Timestamp, View, VolumeId};
+use cairn_base::{Branch, Ino, Media, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_keys::{NoSecrets, Secrets, VolumeKey};
 use cairn_meta::{
-    Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
-    SpaceDelta, Ticket, UsageDelta, decode_extent,
+    Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaStore, SpaceDelta, UsageDelta,
 };
-use cairn_segment::{Compression, Pace, Protection, SegmentError, SegmentInfo, SegmentStore};
+use cairn_segment::{Compression, Pace, Protection, SegmentInfo, SegmentStore};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::branches::Branches;
-use crate::budget::{DirtyAccount, DirtyBudget};
+use crate::data::ReadLimits;
 use crate::dedupe::{Dedupe, DedupeIndex, Deduping, INDEX_BYTES_DEFAULT};
-use crate::dirty::Run;
-use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
 use crate::flight::FLIGHTS_MAX;
-use crate::flush::FlushQueue;
 use crate::gc::{self, Collector, GcSettings};
-use crate::inode::{Inode, InodeTable, State};
 use crate::joining::Joins;
 use crate::keep::Keeping;
-use crate::orphans::Orphans;
+pub use crate::kernel::ROOT;
+use crate::kernel::{
+    Bare, DirtyBudget, Kernel, MemoryLimits, Metadata, Run, meta_error, owner_of, segment_error,
+};
+use crate::orphans::OrphanWork;
 use crate::policy::Policies;
-use crate::quota::{Quotas, owner_of};
-use crate::requests::Requests;
+use crate::quota::Quotas;
 use crate::reserve::Reservations;
 use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
 use crate::storing::StorageRequirement;
-use crate::tasks::Tasks;
 use crate::tiering::{TierWork, TieringSettings};
-use crate::types::{FileKind, FsError, RequestId, VolumeCounts, VolumeSpace};
+use crate::types::{FsError, RequestId, VolumeCounts, VolumeSpace};
 use crate::xattr::XattrValues;
 
-/// The root directory of every volume.
-pub const ROOT: Ino = Ino(1);
 /// Inodes that a clone takes over for one operation, at most: those that it names, and then those that it meets.
 const TAKE_OVER_MAX: usize = 1 << 10;
 /// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
 const INODES_MAX: u64 = 1 << 40;
-/// Inodes of snapshots in memory.
-const SNAPSHOT_INODES_MAX: usize = 8 << 10;
-/// Extents that a file may always have in memory while it is in use: several times the need of one batch of a flush
-/// or of garbage collection.
-const FILE_EXTENTS_MIN: usize = 32 << 10;
-
 /// The usual access to files of a volume; decides the size of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessPattern {
@@ -298,38 +285,16 @@ impl Deref for Fs {
     }
 }
 
+/// An open volume: its kernel, and the state of each feature.
 pub(crate) struct VolumeCore {
-    pub env: Env,
-    pub volume: VolumeId,
+    kernel: Kernel,
     pub name: String,
     pub verifier: [u8; 8],
-    pub meta: Arc<MetaStore>,
-    pub segments: Arc<SegmentStore>,
     pub policy: RwLock<Policy>,
-    pub inodes: InodeTable,
-    /// Inodes as snapshots show them.
-    pub snapshot_inodes: quick_cache::sync::Cache<
-        (Generation, Ino),
-        Arc<Inode>,
-        quick_cache::UnitWeighter,
-        rustc_hash::FxBuildHasher,
-    >,
     pub snapshots: SnapshotWork,
-    pub branches: Branches,
-    pub extent_count: ExtentCount,
-    /// The limit; it may change while the volume is open.
-    extents_max: AtomicUsize,
-    pub dirty: DirtyAccount,
-    /// Bytes in memory that do not replace stored ones, of the store's own volume ([`crate::inode::State::fresh`]).
-    pub fresh_bytes: AtomicI64,
-    pub(crate) reservations: Reservations,
-    pub queue: FlushQueue,
-    pub flight_permits: Arc<Semaphore>,
-    pub read_ahead_permits: Arc<Semaphore>,
-    /// The time since when all waiting reads have failed; `None` after a successful one.
-    pub unreachable_since: Mutex<Option<Duration>>,
-    /// Limits reads that bring much more into memory than they return.
-    pub wide_reads: Semaphore,
+    pub reservations: Reservations,
+    pub flight_permits: Semaphore,
+    pub reads: ReadLimits,
     pub quotas: Quotas,
     pub policies: Policies,
     pub tiering: TierWork,
@@ -341,17 +306,21 @@ pub(crate) struct VolumeCore {
     pub collector: Collector,
     pub joins: Joins,
     pub dedupe: Deduping,
-    pub requests: Requests,
     pub keeping: Keeping,
     pub xattr_values: XattrValues,
     pub secrets: Arc<dyn Secrets>,
-    pub orphans: Mutex<Orphans>,
-    pub orphan_wake: Notify,
-    /// A task waits until they are gone.
-    pub orphan_hurry: Notify,
-    pub tasks: Arc<Tasks>,
+    pub orphans: OrphanWork,
     pub counters: Counters,
-    pub(crate) space: Mutex<PoolSpace>,
+    pub space: Mutex<PoolSpace>,
+}
+
+/// Features call the kernel of their volume as if it were part of it.
+impl Deref for VolumeCore {
+    type Target = Kernel;
+
+    fn deref(&self) -> &Kernel {
+        &self.kernel
+    }
 }
 
 impl Fs {
@@ -375,7 +344,7 @@ impl Fs {
             inodes: 1,
             ..SpaceDelta::default()
         });
-        let ticket = meta.submit(batch);
+        let ticket = Metadata::new(Arc::clone(&meta)).commit_unopened(batch);
         meta.durable(ticket).await.map_err(meta_error)?;
         Self::open(settings, meta, Vec::new(), segments).await
     }
@@ -395,6 +364,7 @@ impl Fs {
         mut journal: Vec<JournalEntry>,
         segments: Arc<SegmentStore>,
     ) -> Result<Self, FsError> {
+        let meta = Metadata::new(meta);
         let is_read_only = meta.read_only().is_some();
         if is_read_only && meta.restoring().is_some() {
             // No client may see the volume before that is done.
@@ -448,61 +418,44 @@ impl Fs {
             opened.await.map_err(segment_error)?;
             segments.suspect(volume, suspects);
         }
-        let requests = Requests::open(&env, &meta).map_err(meta_error)?;
         let keeping = Keeping::open(&meta, &xattr_values)?;
         let mut verifier = [0; 8];
         if !planted::is(Bug::VerifierKept) {
             env.entropy.fill(&mut verifier);
         }
         let quotas = Quotas::open(&meta, policy.size_limit_bytes).map_err(meta_error)?;
-        let branches = Branches::open(&meta).map_err(meta_error)?;
         let policies = Policies::open(&meta).map_err(meta_error)?;
+        let tiering = TierWork::new(tiering, &env);
+        let dedupe = Deduping::new(dedupe, &env, volume);
+        // From here on inodes come into memory.
+        let limits = MemoryLimits {
+            inodes_max,
+            extents_max,
+        };
+        let kernel = Kernel::open(env, volume, meta, segments, dirty, limits)?;
         let shared = Arc::new(VolumeCore {
+            kernel,
             quotas,
             policies,
-            tiering: TierWork::new(tiering, &env),
+            tiering,
             pace,
             collection_pace,
-            tasks: Arc::new(Tasks::new(env.clone())),
-            dedupe: Deduping::new(dedupe, &env, volume),
-            env,
-            volume,
+            dedupe,
             name,
             verifier,
-            meta,
-            segments,
             policy: RwLock::new(policy),
-            inodes: InodeTable::new(inodes_max),
-            snapshot_inodes: quick_cache::sync::Cache::with(
-                SNAPSHOT_INODES_MAX.min(inodes_max.max(16)),
-                SNAPSHOT_INODES_MAX.min(inodes_max.max(16)) as u64,
-                quick_cache::UnitWeighter,
-                rustc_hash::FxBuildHasher,
-                Default::default(),
-            ),
             snapshots: SnapshotWork::default(),
-            branches,
-            extent_count: ExtentCount::default(),
-            extents_max: AtomicUsize::new(extents_max),
-            dirty: DirtyAccount::new(dirty),
-            fresh_bytes: AtomicI64::new(0),
             reservations: Reservations::default(),
-            queue: FlushQueue::default(),
-            flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
-            read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
-            unreachable_since: Mutex::default(),
-            wide_reads: Semaphore::new(crate::data::WIDE_READS_UNITS),
+            flight_permits: Semaphore::new(FLIGHTS_MAX),
+            reads: ReadLimits::default(),
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
             collector: Collector::new(gc),
             joins: Joins::default(),
-            requests,
             keeping,
             xattr_values,
             secrets,
-            orphans: Mutex::new(Orphans::default()),
-            orphan_wake: Notify::new(),
-            orphan_hurry: Notify::new(),
+            orphans: OrphanWork::default(),
             counters: Counters::default(),
             space: Mutex::default(),
         });
@@ -574,7 +527,7 @@ impl Fs {
     /// The inode that a request made, changed or removed before the volume was opened here, if it did; known for some
     /// minutes.
     pub fn made_before(&self, request: &RequestId) -> Option<Ino> {
-        self.shared.requests.made_before(&self.shared.env, request)
+        self.shared.made_before(request)
     }
 
     /// A volume in its live view.
@@ -697,7 +650,7 @@ impl Fs {
     }
 
     pub fn meta(&self) -> &Arc<MetaStore> {
-        &self.shared.meta
+        self.shared.meta.for_other_crates()
     }
 
     /// The reason why the volume is read-only, if it is.
@@ -708,19 +661,20 @@ impl Fs {
     /// Limits the inodes and extents in memory from now on, as in [`FsSettings`]: volumes that are opened later share
     /// the memory. The next round of garbage collection, and later insertions, evict the excess.
     pub fn set_memory_max(&self, inodes_max: usize, extents_max: usize) {
-        self.shared.inodes.set_inodes_max(inodes_max);
-        self.shared
-            .extents_max
-            .store(extents_max, Ordering::Relaxed);
+        self.shared.set_memory_limits(MemoryLimits {
+            inodes_max,
+            extents_max,
+        });
     }
 
     pub fn stats(&self) -> FsStats {
         let shared = &self.shared;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (inodes_in_memory, inodes_evicted) = shared.inode_counts();
         FsStats {
-            inodes_in_memory: shared.inodes.len() as u64,
-            inodes_evicted: shared.inodes.evicted(),
-            extents_in_memory: shared.extent_count.get() as u64,
+            inodes_in_memory,
+            inodes_evicted,
+            extents_in_memory: shared.extents_in_memory() as u64,
             dirty_bytes: shared.dirty.bytes(),
             dirty_memory_bytes: shared.dirty.memory_bytes(),
             dirty_bytes_max: shared.dirty.budget().bytes_max(),
@@ -742,8 +696,7 @@ impl Fs {
     /// Bytes that files of the volume have, with those that are still in memory: the amount that its size limit is
     /// compared with.
     pub fn used_bytes(&self) -> u64 {
-        let fresh = self.shared.fresh_bytes.load(Ordering::Relaxed);
-        let fresh = u64::try_from(fresh).unwrap_or(0);
+        let fresh = self.shared.fresh_bytes();
         self.counts().file_bytes.saturating_add(fresh)
     }
 
@@ -765,7 +718,7 @@ impl Fs {
         // where it replaces bytes; of the size limit only new bytes take space.
         shared.forget_space();
         let view = shared.pool_space();
-        let fresh = u64::try_from(shared.fresh_bytes.load(Ordering::Relaxed)).unwrap_or(0);
+        let fresh = shared.fresh_bytes();
         let pending = shared.dirty.budget().bytes();
         let mut total_bytes = view.total_bytes;
         let mut free_bytes = view.free_bytes.saturating_sub(pending);
@@ -794,104 +747,6 @@ impl FsView {
 }
 
 impl VolumeCore {
-    pub fn now(&self) -> Timestamp {
-        self.env.clock.now()
-    }
-
-    /// Checked before a change. A change in memory while the volume closes may be refused afterwards, and other
-    /// clients would see it until then. Likewise in a read-only volume.
-    pub fn require_serving(&self) -> Result<(), FsError> {
-        self.require_open()?;
-        match self.meta.read_only() {
-            Some(_) => Err(FsError::NoSpace),
-            None => Ok(()),
-        }
-    }
-
-    /// Fails if the volume is closing, which ends reads, too.
-    pub fn require_open(&self) -> Result<(), FsError> {
-        match self.tasks.is_stopping() {
-            true => Err(FsError::Fenced),
-            false => Ok(()),
-        }
-    }
-
-    /// The inode in a view, for reading; `Stale` if it does not exist (any more). In a clone it may be an inherited
-    /// inode: it says where its names, attributes and extents are.
-    pub fn inode_in(&self, view: View, ino: Ino) -> Result<Arc<Inode>, FsError> {
-        self.branches.require(ino.branch())?;
-        match self.stored_at(view, ino)? {
-            (View::Live, ino) => self.own_inode(ino),
-            (View::Snapshot(generation), ino) => self.inode_of_snapshot(generation, ino),
-        }
-    }
-
-    pub(crate) fn inode_of_snapshot(
-        &self,
-        generation: Generation,
-        ino: Ino,
-    ) -> Result<Arc<Inode>, FsError> {
-        let view = View::Snapshot(generation);
-        // Also for an inode in memory: the snapshot may be gone.
-        let meta = self.meta.view(view).map_err(meta_error)?;
-        if let Some(inode) = self.snapshot_inodes.get(&(generation, ino)) {
-            return Ok(inode);
-        }
-        let stored = meta.get(&Key::inode(ino)).map_err(meta_error)?;
-        let record = InodeRecord::decode(&stored.ok_or(FsError::Stale)?);
-        let record = record.map_err(|error| meta_error(error.into()))?;
-        let extents = match record.used_bytes {
-            0 => ExtentMap::empty(&self.extent_count),
-            _ => ExtentMap::new(&self.extent_count),
-        };
-        let inode = Inode::in_view(view, ino, State::new(record, extents));
-        self.snapshot_inodes
-            .insert((generation, ino), inode.clone());
-        Ok(inode)
-    }
-
-    /// The inode in the live view, for changes; `Stale` if it does not exist (any more). [`FsError::NotOwn`] if a
-    /// clone inherited it and has not changed it yet: [`Self::reading`] handles that.
-    pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
-        loop {
-            let branch = ino.branch();
-            self.branches.require(branch)?;
-            match self.own_inode(ino) {
-                Err(FsError::Stale) if !branch.is_main() => {}
-                found => return found,
-            }
-            // Otherwise another task has just taken it over.
-            if self.base_inode(ino)?.is_some() {
-                return Err(FsError::NotOwn(ino));
-            }
-        }
-    }
-
-    /// As [`Self::inode`], also of a volume that is being deleted; `Stale` for inodes that a clone has not taken over.
-    pub fn own_inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
-        let found = self
-            .inodes
-            .find_or_load(ino, || {
-                let (stored, changed) = self.meta.live().get_with_ticket(&Key::inode(ino))?;
-                let Some(bytes) = stored else {
-                    return Ok(None);
-                };
-                let record = InodeRecord::decode(&bytes)?;
-                let extents = if record.used_bytes == 0 {
-                    ExtentMap::empty(&self.extent_count)
-                } else {
-                    ExtentMap::new(&self.extent_count)
-                };
-                let mut state = State::new(record, extents);
-                // The state rests on submissions that may not be durable yet.
-                state.ticket = self.meta.last_ticket();
-                state.changed = changed;
-                Ok(Some(state))
-            })
-            .map_err(meta_error)?;
-        found.ok_or(FsError::Stale)
-    }
-
     /// Ends all work, and stores all writes in the metadata.
     pub(crate) async fn end_work(self: &Arc<Self>) -> Result<(), FsError> {
         self.stop();
@@ -925,43 +780,6 @@ impl VolumeCore {
         Err(FsError::TryLater)
     }
 
-    /// Waits until `ticket` is durable.
-    pub async fn durable(&self, ticket: Ticket) -> Result<(), FsError> {
-        if self.meta.is_durable(ticket) {
-            return Ok(());
-        }
-        self.meta.durable(ticket).await.map_err(meta_error)
-    }
-
-    /// As [`Self::durable`], for a reply to a client. If the metadata fails meanwhile, this waits until the volume is
-    /// opened again, and returns whether the change took effect: a client that is told "not now" repeats it, and
-    /// would find that its name exists, or is gone. No task that the closing of the volume waits for may call this.
-    pub async fn outcome(&self, ticket: Ticket) -> Result<(), FsError> {
-        if self.meta.is_durable(ticket) {
-            return Ok(());
-        }
-        self.meta.outcome(ticket).await.map_err(meta_error)
-    }
-
-    /// Ends an operation: a success waits for its own submission, or for the last one that it reports on. A refusal
-    /// may rest on a change that is visible and not yet durable (a name that "exists", for example), so it waits for
-    /// all.
-    pub async fn settle<T>(&self, done: Result<(T, Ticket), FsError>) -> Result<T, FsError> {
-        match done {
-            Ok((value, ticket)) => {
-                if !self.meta.is_durable(ticket) {
-                    // Boxed, as few operations wait: otherwise the future of each would have the room for it.
-                    Box::pin(self.outcome(ticket)).await?;
-                }
-                Ok(value)
-            }
-            Err(error) => {
-                Box::pin(self.outcome(self.meta.last_ticket())).await?;
-                Err(error)
-            }
-        }
-    }
-
     /// The erasure code of new data.
     pub fn code(&self) -> Result<Code, FsError> {
         self.code_of(None)
@@ -972,144 +790,6 @@ impl VolumeCore {
         let of_volume = self.policy.read().protection;
         let code = self.segments.code_wanted(of_volume, own);
         code.map_err(segment_error)
-    }
-
-    /// Loads the extents of `range` into memory; returns how many.
-    pub fn load_extents(
-        &self,
-        inode: &Inode,
-        range: &Range<u64>,
-        ahead: Ahead,
-    ) -> Result<usize, FsError> {
-        self.load_extents_too(inode, range, range, ahead)
-    }
-
-    /// As [`Self::load_extents`], and forgets nothing in `needed` meanwhile. A caller that needs several ranges at
-    /// once names all of them: otherwise the last could evict the first, for ever.
-    pub fn load_extents_too(
-        &self,
-        inode: &Inode,
-        range: &Range<u64>,
-        needed: &Range<u64>,
-        mut ahead: Ahead,
-    ) -> Result<usize, FsError> {
-        let next = |state: &State, ahead: Ahead| {
-            let missing = state.extents.missing(range)?;
-            Some(match ahead {
-                Ahead::Some => missing,
-                Ahead::None => missing.start..missing.end.min(range.end),
-            })
-        };
-        let mut count = 0;
-        loop {
-            let (missing, version) = {
-                let state = inode.lock();
-                match next(&state, ahead) {
-                    None => return Ok(count),
-                    Some(missing) => (missing, state.extents.version()),
-                }
-            };
-            let (extents, end) = match self.stored_extents(inode, &missing) {
-                // Perhaps only the extents beyond the range are corrupt, or out of reach.
-                Err(FsError::Io(_) | FsError::Unreachable(_)) if missing.end > range.end => {
-                    ahead = Ahead::None;
-                    continue;
-                }
-                stored => stored?,
-            };
-            let mut state = inode.lock();
-            // Read without the lock: the result may lack later changes, and another task may have loaded the same
-            // range, so this checks again.
-            let is_current = state.extents.version() == version;
-            if is_current && next(&state, ahead) == Some(missing.clone()) {
-                self.trim_extents(&mut state, needed);
-                count += extents.len();
-                state.extents.load(missing.start..end, extents);
-            }
-        }
-    }
-
-    /// The stored extents that touch `range` or the first part of it, and the end of that part.
-    fn stored_extents(
-        &self,
-        inode: &Inode,
-        range: &Range<u64>,
-    ) -> Result<(Vec<Extent>, u64), FsError> {
-        let (from, to) = Key::extents_past(inode.ino, range.start);
-        let mut extents: Vec<Extent> = Vec::new();
-        let mut end = range.end;
-        self.scan_extents(inode.view, &from, &to, |extent| {
-            let is_last = extent.end >= range.end;
-            if extent.start < range.end {
-                extents.push(extent);
-            }
-            if extents.len() == LOAD_EXTENTS_MAX {
-                end = extents.last().map_or(end, |extent| extent.end.min(end));
-                return false;
-            }
-            // An extent that begins behind the range ends behind it, too; the next one may be corrupt.
-            !is_last
-        })?;
-        Ok((extents, end))
-    }
-
-    /// Forgets extents of this file if it, or all files together, have too many in memory, but none of those in `needed`.
-    pub fn trim_extents(&self, state: &mut State, needed: &Range<u64>) {
-        let extents_max = self.extents_max.load(Ordering::Relaxed);
-        let keep = if self.extent_count.get() > extents_max {
-            FILE_EXTENTS_MIN
-        } else {
-            FILE_EXTENTS_MIN.max(extents_max / 2)
-        };
-        if state.extents.len() > keep {
-            state.extents.trim(keep / 4 * 3, needed);
-        }
-    }
-
-    /// Forgets extents of files that are not being read, if all files together have too many in memory.
-    pub fn trim_idle_extents(&self) {
-        if self.extent_count.get() <= self.extents_max.load(Ordering::Relaxed) {
-            return;
-        }
-        // They are in no list that could be walked here, and are cheap to read again.
-        self.snapshot_inodes.clear();
-        self.inodes.visit(|inode| {
-            let mut state = inode.lock();
-            let keep = state.extents.len() / 2;
-            state.extents.trim(keep, &(0..0));
-        });
-    }
-
-    /// Visits extents of one file in key order until `visit` returns false.
-    pub fn scan_extents(
-        &self,
-        view: View,
-        from: &Key,
-        to: &Key,
-        mut visit: impl FnMut(Extent) -> bool,
-    ) -> Result<(), FsError> {
-        let mut failed = None;
-        self.meta
-            .view(view)
-            .and_then(|meta| {
-                meta.scan_with(from, to, |key, value, birth| {
-                    match parse_extent(key, value, birth) {
-                        Ok((_, extent)) => {
-                            if visit(extent) {
-                                std::ops::ControlFlow::Continue(())
-                            } else {
-                                std::ops::ControlFlow::Break(())
-                            }
-                        }
-                        Err(error) => {
-                            failed = Some(error);
-                            std::ops::ControlFlow::Break(())
-                        }
-                    }
-                })
-            })
-            .map_err(meta_error)?;
-        failed.map_or(Ok(()), |error| Err(meta_error(error)))
     }
 
     /// Puts journaled bytes back into dirty maps.
@@ -1150,9 +830,9 @@ impl VolumeCore {
                 };
                 let mut batch = Batch::new();
                 batch.charge(owner_of(&state.record), again);
-                self.meta.submit(batch);
+                self.commit_bare(Bare::Planted, batch);
             }
-            state.journal_last = state.journal_last.max(entry.position);
+            state.note_replayed(entry.position);
             if entry.ctime > state.record.ctime {
                 state.record.ctime = entry.ctime;
                 state.record.mtime = entry.mtime;
@@ -1166,59 +846,6 @@ impl VolumeCore {
             self.enqueue(&inode, &mut state);
         }
         Ok(())
-    }
-}
-
-pub(crate) fn parse_extent(
-    key: &[u8],
-    value: &[u8],
-    birth: Generation,
-) -> Result<(Ino, Extent), MetaError> {
-    let (ino, end, stored) = decode_extent(key, value)?;
-    Ok((ino, Extent::of_stored(stored, end, birth)))
-}
-
-pub(crate) fn meta_error(error: MetaError) -> FsError {
-    if matches!(error, MetaError::NoSuchView { .. }) {
-        return FsError::Stale;
-    }
-    match error.kind() {
-        // A failed one is reopened on other disks, and by the next start at the latest: callers wait.
-        MetaErrorKind::Stopped => FsError::Fenced,
-        MetaErrorKind::NoSpace => FsError::NoSpace,
-        MetaErrorKind::NotFound
-        | MetaErrorKind::Invalid
-        | MetaErrorKind::Damaged
-        | MetaErrorKind::Io => FsError::Io(error.to_string()),
-        MetaErrorKind::Missing => FsError::Unreachable(error.to_string()),
-    }
-}
-
-pub(crate) fn segment_error(error: SegmentError) -> FsError {
-    if matches!(error, SegmentError::VolumeClosed { .. }) {
-        return FsError::Fenced;
-    }
-    match error.kind() {
-        cairn_segment::ErrorKind::NoSpace => FsError::NoSpace,
-        cairn_segment::ErrorKind::Unreachable => FsError::Unreachable(error.to_string()),
-        cairn_segment::ErrorKind::Gone
-        | cairn_segment::ErrorKind::Damaged
-        | cairn_segment::ErrorKind::Refused
-        | cairn_segment::ErrorKind::Io => FsError::Io(error.to_string()),
-        // The present owner of the volume answers.
-        cairn_segment::ErrorKind::Fenced => FsError::Fenced,
-    }
-}
-
-pub(crate) fn stored_kind(kind: FileKind) -> InodeKind {
-    match kind {
-        FileKind::Regular => InodeKind::Regular,
-        FileKind::Directory => InodeKind::Directory,
-        FileKind::Symlink => InodeKind::Symlink,
-        FileKind::Fifo => InodeKind::Fifo,
-        FileKind::Socket => InodeKind::Socket,
-        FileKind::BlockDevice => InodeKind::BlockDevice,
-        FileKind::CharDevice => InodeKind::CharDevice,
     }
 }
 

@@ -17,13 +17,13 @@ use bytes::{Bytes, BytesMut};
 use cairn_base::env::Entropy;
 use cairn_base::{Generation, Ino, View};
 use cairn_keys::VolumeKey;
-use cairn_meta::{Batch, InodeKind, Key, KeyKind, Ticket};
+use cairn_meta::{InodeKind, Key, KeyKind, Ticket};
 
-use crate::inode::State;
+use crate::kernel::{Change, State, meta_error};
 use crate::perm::{MODE_STICKY, READ, WRITE, require};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
-use crate::volume::{Fs, FsView, VolumeCore, meta_error};
+use crate::volume::{Fs, FsView, VolumeCore};
 
 const NAMESPACE: &[u8] = b"user.";
 /// First byte of a stored value: the value follows.
@@ -208,7 +208,7 @@ impl VolumeCore {
         }
         require(who, state.guarded(), READ)?;
         let stored = self.stored_xattr(view, ino, name)?;
-        Ok((stored.ok_or(FsError::NoAttribute)?, state.changed))
+        Ok((stored.ok_or(FsError::NoAttribute)?, state.changed()))
     }
 
     fn xattrs_of(&self, view: View, ino: Ino) -> Result<(Vec<Bytes>, Ticket), FsError> {
@@ -219,7 +219,7 @@ impl VolumeCore {
             0 => Vec::new(),
             _ => self.xattr_names(view, ino)?,
         };
-        Ok((names, state.changed))
+        Ok((names, state.changed()))
     }
 
     fn stored_xattr(&self, view: View, ino: Ino, name: &[u8]) -> Result<Option<Bytes>, FsError> {
@@ -256,7 +256,7 @@ impl VolumeCore {
         mode: XattrMode,
     ) -> Result<(Attr, Ticket), FsError> {
         let inode = self.inode(ino)?;
-        let mut state = inode.lock();
+        let state = inode.lock();
         require_xattr_write(who, &state)?;
         let is_there = self.stored_xattr(View::Live, ino, name)?.is_some();
         match (mode, is_there) {
@@ -272,10 +272,10 @@ impl VolumeCore {
             }
         }
         self.require_serving()?;
-        let mut batch = Batch::new();
+        let mut change = self.begin_change(state);
         let stored = self.xattr_values.stored(ino, name, value);
-        batch.put(Key::xattr(ino, name), stored);
-        Ok(self.submit_xattr(ino, &mut state, names_len_bytes, batch))
+        change.batch().put(Key::xattr(ino, name), stored);
+        Ok(self.commit_xattr(change, ino, names_len_bytes))
     }
 
     fn delete_xattr(
@@ -285,7 +285,7 @@ impl VolumeCore {
         name: &[u8],
     ) -> Result<(Attr, Ticket), FsError> {
         let inode = self.inode(ino)?;
-        let mut state = inode.lock();
+        let state = inode.lock();
         require_xattr_write(who, &state)?;
         if self.stored_xattr(View::Live, ino, name)?.is_none() {
             return Err(FsError::NoAttribute);
@@ -293,35 +293,30 @@ impl VolumeCore {
         self.require_serving()?;
         let names_len_bytes = state.record.xattr_names_len_bytes;
         let names_len_bytes = names_len_bytes.saturating_sub(listed_len_bytes(name));
-        let mut batch = Batch::new();
-        batch.delete(Key::xattr(ino, name));
-        Ok(self.submit_xattr(ino, &mut state, names_len_bytes, batch))
+        let mut change = self.begin_change(state);
+        change.batch().delete(Key::xattr(ino, name));
+        Ok(self.commit_xattr(change, ino, names_len_bytes))
     }
 
-    fn submit_xattr(
+    fn commit_xattr(
         &self,
+        mut change: Change<'_>,
         ino: Ino,
-        state: &mut State,
         names_len_bytes: u32,
-        mut batch: Batch,
     ) -> (Attr, Ticket) {
+        let state = change.edit(ino).state;
         state.record.xattr_names_len_bytes = names_len_bytes;
         state.touch_ctime(self.now());
-        batch.put(Key::inode(ino), state.stored_record().encode());
-        state.note_change(self.meta.submit(batch));
-        (state.attr(ino), state.ticket)
+        let done = change.commit();
+        (done.of(ino).attr(ino), done.ticket)
     }
 
-    /// Deletes all extended attributes of a removed inode; their names are few enough for one batch.
-    pub(crate) fn drop_xattrs(
-        &self,
-        ino: Ino,
-        state: &State,
-        batch: &mut Batch,
-    ) -> Result<(), FsError> {
-        if state.record.xattr_names_len_bytes > 0 {
+    /// Deletes all extended attributes of a removed inode; their names are few enough for one batch. On an error, the
+    /// change has not touched the inode.
+    pub(crate) fn drop_xattrs(&self, change: &mut Change<'_>, ino: Ino) -> Result<(), FsError> {
+        if change.of(ino).record.xattr_names_len_bytes > 0 {
             for name in self.xattr_names(View::Live, ino)? {
-                batch.delete(Key::xattr(ino, &name));
+                change.batch().delete(Key::xattr(ino, &name));
             }
         }
         Ok(())

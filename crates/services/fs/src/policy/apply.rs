@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use cairn_base::Ino;
 use cairn_meta::{
-    ApplyRecord, ApplyState, Batch, InodeKind, InodeRecord, Key, KeyKind, MetaError, MetaStore,
-    Ticket,
+    ApplyRecord, ApplyState, Batch, InodeKind, InodeRecord, Key, KeyKind, MetaError, Ticket,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::convert::{Converted, STEP_BYTES, Step};
+use crate::kernel::{Bare, Metadata, meta_error};
 use crate::policy::manage::OF_CLONE;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, ROOT, VolumeCore, meta_error};
+use crate::volume::{Fs, ROOT, VolumeCore};
 
 /// Inodes that are read at once.
 const PAGE_MAX: usize = 256;
@@ -76,7 +76,7 @@ struct Looked {
 }
 
 impl Applying {
-    pub fn open(meta: &MetaStore) -> Result<Self, MetaError> {
+    pub fn open(meta: &Metadata) -> Result<Self, MetaError> {
         let stored = meta.live().get(&Key::apply())?;
         let record = stored
             .map(|value| ApplyRecord::decode(&value))
@@ -167,7 +167,7 @@ impl VolumeCore {
         now.waits_for = None;
         let mut batch = Batch::new();
         batch.put(Key::apply(), record.encode());
-        self.meta.submit(batch)
+        self.commit_bare(Bare::Policies, batch)
     }
 
     /// Changes the progress of the conversion that ends at `end`, if it is the present one.
@@ -180,7 +180,7 @@ impl VolumeCore {
         let mut batch = Batch::new();
         batch.put(Key::apply(), record.encode());
         now.waits_for = None;
-        Some(self.meta.submit(batch))
+        Some(self.commit_bare(Bare::Policies, batch))
     }
 
     pub(crate) async fn run_apply(self: Arc<Self>) {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, SegmentId};
-use cairn_meta::{Batch, Key, Ticket};
+use cairn_meta::{Key, Ticket};
 use cairn_segment::{
     Codec, Compression, EncodedRecord, Encoder, ErrorKind, RecordOwner, RecordPointer, SegmentInfo,
     Stream,
@@ -23,14 +23,15 @@ use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::dedupe::{DEDUPE_LEN_BYTES_MIN, Dedupe, Hash, KnownRecord};
-use crate::extent_batch::Why;
-use crate::extents::{Ahead, Change, ExtentMap, RecordExtent};
 use crate::flight::Source;
-use crate::inode::State;
+use crate::kernel::{
+    Ahead, Commit, ExtentChange, ExtentMap, Guard, Record, RecordExtent, Shown, UndoWhen, Why,
+    meta_error, parse_extent, segment_error,
+};
 use crate::share::Sharers;
 use crate::storing::{Records, StorageRequirement, Stored};
 use crate::types::FsError;
-use crate::volume::{Policy, VolumeCore, meta_error, segment_error};
+use crate::volume::{Policy, VolumeCore};
 
 /// Limits on the extents and bytes that are converted together.
 const STEP_EXTENTS_MAX: usize = 2048;
@@ -432,7 +433,7 @@ impl VolumeCore {
             return Ok(Some(Ticket::NONE));
         }
         self.require_serving()?;
-        let mut change = Change::default();
+        let mut change = ExtentChange::default();
         let mut now = Converted::default();
         for of in pointed {
             now += point_to_pieces(&mut state.extents, of, &mut change);
@@ -441,31 +442,22 @@ impl VolumeCore {
             *done += now;
             return Ok(Some(Ticket::NONE));
         }
-        let submitted = self.submit_moved(ino, &mut state, &change, pointed, segments);
-        let Some(ticket) = submitted else {
+        let Some(ticket) = self.commit_moved(state, change, pointed, segments) else {
             return Ok(None);
         };
-        for record in change.records_gone() {
-            self.segments.cache_forget(self.volume, record);
-        }
-        drop(state);
         self.remember_placed(ino, pointed);
         *done += now;
         Ok(Some(ticket))
     }
 
-    fn submit_moved(
+    fn commit_moved(
         &self,
-        ino: Ino,
-        state: &mut State,
-        change: &Change,
+        state: Guard<'_>,
+        moved: ExtentChange,
         pointed: &[Pointed],
         segments: &[SegmentInfo],
     ) -> Option<Ticket> {
-        let mut batch = Batch::new();
-        self.put_segments(segments, &mut batch);
-        let before = (state.record.used_bytes, state.record.stored_bytes);
-        self.change_extents_for(Why::Moved, ino, state, change, &mut batch);
+        let ino = state.ino();
         let placed = pointed.iter().flat_map(|pointed| &pointed.placed);
         let shared: FxHashSet<_> = placed
             .clone()
@@ -473,7 +465,7 @@ impl VolumeCore {
             .map(|placed| placed.record.location)
             .collect();
         let mut sharers = Sharers::default();
-        for (_, replaced) in change.keys() {
+        for (_, replaced) in moved.keys() {
             if let Some(extent) = &replaced.after
                 && let Some(record) = extent.record()
                 && shared.contains(&record.location)
@@ -481,25 +473,29 @@ impl VolumeCore {
                 sharers.add(ino, extent);
             }
         }
-        sharers.put(&mut batch);
-        if state.record.stored_bytes != before.1 {
-            batch.put(Key::inode(ino), state.record_to_store().encode());
-        }
         let there: FxHashSet<SegmentId> = placed
             .filter(|placed| matches!(placed.source, Source::There(_)))
             .map(|placed| placed.record.location.segment)
             .collect();
         let there: Vec<SegmentId> = there.into_iter().collect();
-        let ticket = self.meta.submit_sharing(batch, &there);
-        match ticket {
-            Some(ticket) if ticket != Ticket::REFUSED => state.ticket = ticket,
-            // They are loaded again from the metadata, which has no part of this change.
-            _ => {
-                state.extents.unload();
-                (state.record.used_bytes, state.record.stored_bytes) = before;
+        let mut change = self.begin_change(state);
+        let batch = change
+            .touch(ino, Shown::Quietly, Record::IfUsageChanged)
+            .batch;
+        self.put_segments(segments, batch);
+        sharers.put(batch);
+        change.put_extents(Why::Moved, ino, moved);
+        match change.commit_sharing(&there, UndoWhen::Refused) {
+            Commit::Done(done) => {
+                for record in done.extents.records_gone() {
+                    self.segments.cache_forget(self.volume, record);
+                }
+                Some(done.ticket)
             }
+            Commit::Gone => None,
+            // Its waiters get the error.
+            Commit::Refused(_) => Some(Ticket::REFUSED),
         }
-        ticket
     }
 
     /// Remembers the new places, so that the next write of equal bytes finds them.
@@ -535,7 +531,7 @@ impl VolumeCore {
         let mut failed = None;
         let visit = |key: &[u8], value: &[u8], birth| {
             use std::ops::ControlFlow::{Break, Continue};
-            match crate::volume::parse_extent(key, value, birth) {
+            match parse_extent(key, value, birth) {
                 Ok((_, extent)) => {
                     seen_bytes += extent.len_bytes();
                     at = extent.end;
@@ -571,7 +567,7 @@ impl VolumeCore {
 }
 
 /// Points to the pieces of a victim instead of its remaining part.
-fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut Change) -> Converted {
+fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut ExtentChange) -> Converted {
     let old = &of.victim.extent;
     let range = old.start..old.end;
     let mut done = Converted::default();

@@ -6,6 +6,7 @@ use cairn_base::Ino;
 use cairn_meta::volume_settings::Protections;
 use cairn_meta::{Batch, Key, PolicyRecord, Ticket};
 
+use crate::kernel::Bare;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, VolumeCore};
 
@@ -85,7 +86,7 @@ impl Fs {
             return Err(PolicyFailure::None);
         }
         batch.delete(Key::policy(dir));
-        let ticket = shared.meta.submit(batch);
+        let ticket = shared.commit_bare(Bare::Policies, batch);
         shared.policies.note_change();
         Ok(shared.settle(Ok(((), ticket))).await?)
     }
@@ -163,7 +164,7 @@ impl VolumeCore {
         let mut batch = Batch::new();
         batch.put(Key::policy(dir), policy.encode());
         self.policies.table.write().insert(dir, policy);
-        let ticket = self.meta.submit(batch);
+        let ticket = self.commit_bare(Bare::Policies, batch);
         drop(state);
         self.policies.note_change();
         Ok(((), ticket))

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cairn_base::Ino;
 use cairn_meta::volume_settings as settings;
 use cairn_meta::volume_settings::{Protection, Protections};
-use cairn_meta::{Batch, Key, KeyKind, MetaError, MetaStore, PolicyRecord};
+use cairn_meta::{Batch, Key, KeyKind, MetaError, PolicyRecord};
 use cairn_segment::Compression;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
@@ -30,20 +30,12 @@ pub use apply::{ApplyFailure, ApplyView};
 pub use manage::{POLICY_COUNT_MAX, PolicyFailure, PolicyView};
 
 use crate::dedupe::Dedupe;
-use crate::inode::Inode;
+use crate::kernel::{CachedPolicy, Inode, Metadata};
 use crate::types::FsError;
 use crate::volume::{AccessPattern, Policy, ROOT, VolumeCore};
 
 /// No directory has a policy.
 const NOBODY: u64 = 0;
-
-/// The policy that was found for an inode, the state in which it was found, and the inode's directory at that time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CachedPolicy {
-    said: PolicyRecord,
-    at: u64,
-    parent: Ino,
-}
 
 /// The policy of each directory.
 #[derive(Default)]
@@ -90,7 +82,7 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// Loads the policies of a volume, and drops those of directories that are gone: a rollback may have removed some.
-    pub fn open(meta: &MetaStore) -> Result<Self, MetaError> {
+    pub fn open(meta: &Metadata) -> Result<Self, MetaError> {
         let mut table = Table::default();
         let live = meta.live();
         let (from, to) = Key::all_policies();
@@ -109,7 +101,7 @@ impl Policies {
             }
         }
         if !gone.is_empty() {
-            meta.submit(gone);
+            meta.commit_unopened(gone);
         }
         let policies = Self {
             table: RwLock::new(table),

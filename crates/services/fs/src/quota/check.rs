@@ -14,21 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cairn_meta::{Owner, QuotaLimit, UsageRecord};
 use smallvec::SmallVec;
 
-use super::{Domain, Domains, Limits, is_branch, owner_of};
-use crate::inode::{Inode, State};
+use super::is_branch;
+use crate::kernel::{Charged, Domain, Domains, Inode, Limits, State, owner_of};
 use crate::types::FsError;
 use crate::volume::VolumeCore;
-
-/// Bytes of an inode in memory that are pending in some domains.
-#[derive(Debug)]
-pub(crate) struct Charged {
-    domains: Domains,
-    bytes: u64,
-    /// The part of these bytes that does not replace stored ones.
-    fresh_bytes: u64,
-    /// The part of these bytes that is reserved for the file.
-    reserved_bytes: u64,
-}
 
 /// Admitted bytes that are not in memory yet; they are pending until this is dropped.
 pub(crate) struct Room {
@@ -322,7 +311,7 @@ impl VolumeCore {
             reserved.follow(state.record.used_bytes, state.removed)
         });
         let fresh_bytes = state.fresh.len_bytes().max(left);
-        self.count_fresh(state, fresh_bytes);
+        self.count_fresh_for_volume(state, fresh_bytes);
         if state.charged.is_none() && !self.quotas.has_limits() {
             return;
         }
@@ -355,16 +344,12 @@ impl VolumeCore {
     }
 
     /// Counts bytes that do not replace stored ones for the volume. A clone in its store is another volume.
-    fn count_fresh(&self, state: &mut State, fresh_bytes: u64) {
+    fn count_fresh_for_volume(&self, state: &mut State, fresh_bytes: u64) {
         let now = match is_branch(state.record.tree) {
             true => 0,
             false => fresh_bytes,
         };
-        let before = std::mem::replace(&mut state.fresh_counted_bytes, now);
-        let delta = now as i64 - before as i64;
-        if delta != 0 {
-            self.fresh_bytes.fetch_add(delta, Ordering::Relaxed);
-        }
+        self.count_fresh(state, now);
     }
 }
 

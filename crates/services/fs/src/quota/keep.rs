@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cairn_meta::{Batch, GraceRecord, Key, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
 
-use super::Domain;
+use crate::kernel::{Bare, Domain, Limits, QuotaNotices};
 use crate::volume::{Fs, VolumeCore};
 
 /// Interval of the comparison of usage with soft and advisory limits.
@@ -18,15 +18,6 @@ const KEEP_INTERVAL: Duration = Duration::from_secs(5);
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 /// Users and groups that one check of a default quota visits.
 const OF_DEFAULT_MAX: usize = 100_000;
-
-/// The events of a quota that were reported.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct QuotaNotices {
-    advisory: bool,
-    soft: bool,
-    hard: bool,
-    refusals: u64,
-}
 
 /// The number of quotas of a volume in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,7 +166,7 @@ impl VolumeCore {
             let limits = {
                 let table = self.quotas.table.read();
                 let record = table.records.get(&default);
-                record.map(super::Limits::of).unwrap_or_default()
+                record.map(Limits::of).unwrap_or_default()
             };
             let wanted = |key: &QuotaKey| key.tree == default.tree && key.kind == kind;
             let found = self.meta.find_usages(OF_DEFAULT_MAX, wanted);
@@ -237,7 +228,7 @@ impl VolumeCore {
             }
         }
         if !batch.is_empty() {
-            self.meta.submit(batch);
+            self.commit_bare(Bare::Quotas, batch);
         }
     }
 

@@ -11,7 +11,8 @@ use cairn_meta::{
     QuotaRecord, Ticket, TreeState, UsageRecord,
 };
 
-use super::{Limits, VOLUME_TREE, tree_key};
+use super::{VOLUME_TREE, tree_key};
+use crate::kernel::{Bare, Edit, Limits, owner_of};
 use crate::types::{FsError, VolumeSpace};
 use crate::volume::{Fs, ROOT, VolumeCore};
 
@@ -167,7 +168,7 @@ impl Fs {
             return Ok(space);
         }
         let inode = shared.reading(|| shared.inode(ino)).await?;
-        let owner = super::owner_of(&inode.lock().record);
+        let owner = owner_of(&inode.lock().record);
         for domain in shared.quotas.domains_of(owner).iter() {
             if domain.key.kind != QuotaKind::Tree {
                 continue;
@@ -267,7 +268,7 @@ impl VolumeCore {
 
     /// Makes dirty bytes of all files count in the present domains.
     pub(crate) fn sync_all_pending(&self) {
-        self.inodes.visit(|inode| {
+        self.visit_inodes(|inode| {
             let mut state = inode.lock();
             if state.charged.is_some()
                 || state.reserved.is_some()
@@ -315,7 +316,6 @@ impl VolumeCore {
             || known
                 .as_ref()
                 .is_some_and(|known| known.state != TreeState::Leaving);
-        let mut batch = Batch::new();
         let mut inner = Vec::new();
         let mut top = known.clone().unwrap_or_default();
         if !is_tree {
@@ -326,9 +326,9 @@ impl VolumeCore {
             inner = self.trees_below(dir, top.parent)?;
         }
         self.require_serving()?;
-        let mut state = inode.lock();
-        state.require_dir()?;
-        if state.record.entry_count == 0 && !is_tree {
+        let mut change = self.begin_change(inode.lock());
+        change.of(dir).require_dir()?;
+        if change.of(dir).record.entry_count == 0 && !is_tree {
             top.state = TreeState::Counted;
         }
         let mut table = self.quotas.table.write();
@@ -350,7 +350,9 @@ impl VolumeCore {
             }
             for tree in &inner {
                 let record = &table.records[&tree_key(*tree)];
-                batch.put(Key::quota(tree_key(*tree)), record.encode());
+                change
+                    .batch()
+                    .put(Key::quota(tree_key(*tree)), record.encode());
             }
         }
         if key.kind == QuotaKind::Tree {
@@ -361,24 +363,20 @@ impl VolumeCore {
                 _ => Bytes::copy_from_slice(path),
             };
         } else if !is_tree {
-            batch.put(Key::quota(tree_key(dir)), top.encode());
+            change.batch().put(Key::quota(tree_key(dir)), top.encode());
         }
         table.records.insert(key, record.clone());
-        batch.put(Key::quota(key), record.encode());
+        change.batch().put(Key::quota(key), record.encode());
         self.quotas.note_change(&self.meta, &mut table);
         drop(table);
         if !is_tree {
             // Before any new inode in it could count elsewhere.
+            let Edit { state, batch } = change.edit_quietly(dir);
             if state.record.tree != dir {
-                self.move_to_tree(&mut state, dir, &mut batch);
+                self.move_to_tree(state, dir, batch);
             }
-            batch.put(Key::inode(dir), state.stored_record().encode());
         }
-        let ticket = self.meta.submit(batch);
-        if !is_tree {
-            state.ticket = ticket;
-        }
-        Ok(((), ticket))
+        Ok(((), change.commit().ticket))
     }
 
     /// The trees in `around` whose directories lie below `dir`.
@@ -421,7 +419,7 @@ impl VolumeCore {
         }
         let mut batch = Batch::new();
         self.drop_record(&mut table, key, &mut batch);
-        let ticket = self.meta.submit(batch);
+        let ticket = self.commit_bare(Bare::Quotas, batch);
         self.quotas.note_change(&self.meta, &mut table);
         Ok(((), ticket))
     }

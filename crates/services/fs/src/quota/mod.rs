@@ -18,16 +18,18 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 
 use cairn_base::Ino;
 use cairn_meta::{
-    GraceRecord, InodeRecord, Key, KeyKind, MetaError, MetaStore, Owner, QuotaKey, QuotaKind,
-    QuotaLimit, QuotaRecord, TreeState, UsageDelta,
+    GraceRecord, InodeRecord, Key, KeyKind, MetaError, Owner, QuotaKey, QuotaKind, QuotaRecord,
+    TreeState,
 };
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, Semaphore};
 
-pub(crate) use check::{Charged, Room};
+pub(crate) use check::Room;
 pub use keep::QuotaCounts;
 pub use manage::{QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaLimits, QuotaView};
+
+use crate::kernel::{Domain, Domains, Limits, Metadata};
 
 /// The tree of all inodes that are in no directory with a quota.
 pub(crate) const VOLUME_TREE: Ino = Ino(0);
@@ -37,33 +39,6 @@ const OWNERS_MAX: usize = 16 << 10;
 /// Whether a tree is that of a clone, which is not nested and has no quotas in it.
 fn is_branch(tree: Ino) -> bool {
     !tree.branch().is_main()
-}
-
-/// The owner that is charged for an inode.
-pub(crate) fn owner_of(record: &InodeRecord) -> Owner {
-    Owner {
-        tree: record.tree,
-        uid: record.uid,
-        gid: record.gid,
-    }
-}
-
-/// The usage that a stored inode is charged with.
-pub(crate) fn usage_of(record: &InodeRecord) -> UsageDelta {
-    UsageDelta {
-        inodes: 1,
-        file_bytes: record.used_bytes as i64,
-        stored_bytes: record.stored_bytes as i64,
-    }
-}
-
-/// The limits of a quota, and their unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
-    pub bytes: QuotaLimit,
-    pub files: QuotaLimit,
-    pub is_physical: bool,
-    pub grace_seconds: u64,
 }
 
 impl Limits {
@@ -79,27 +54,6 @@ impl Limits {
     pub fn is_none(&self) -> bool {
         self.bytes.is_none() && self.files.is_none()
     }
-}
-
-/// The scope of one quota, with its present state.
-#[derive(Debug)]
-pub(crate) struct Domain {
-    pub key: QuotaKey,
-    limits: RwLock<Limits>,
-    /// Bytes in memory, or admitted, that may add to the usage.
-    pending_bytes: AtomicI64,
-    /// The part of the pending bytes that is reserved for files, which no flush reduces.
-    reserved_bytes: AtomicI64,
-    /// Bytes in memory that will add to the usage: without those that are known to replace others.
-    fresh_bytes: AtomicI64,
-    /// When soft limits were passed, in seconds since 1970; 0: they are not.
-    bytes_since: AtomicU64,
-    files_since: AtomicU64,
-    /// Held by a writer that waits near the limit; no other writer adds dirty bytes meanwhile.
-    near: Semaphore,
-    refusals: AtomicU64,
-    /// The reported events: each is reported once, until it is over.
-    told: Mutex<keep::QuotaNotices>,
 }
 
 impl Domain {
@@ -155,9 +109,6 @@ impl Domain {
         }
     }
 }
-
-/// The domains that an owner counts for, from the tree to the volume.
-pub(crate) type Domains = Arc<[Arc<Domain>]>;
 
 #[derive(Default)]
 struct Table {
@@ -305,7 +256,7 @@ pub(crate) fn tree_key(tree: Ino) -> QuotaKey {
 
 impl Quotas {
     /// Loads the quotas of a volume.
-    pub fn open(meta: &MetaStore, size_limit_bytes: Option<u64>) -> Result<Self, MetaError> {
+    pub fn open(meta: &Metadata, size_limit_bytes: Option<u64>) -> Result<Self, MetaError> {
         let mut table = Table {
             size_limit_bytes,
             ..Table::default()
@@ -343,7 +294,7 @@ impl Quotas {
     }
 
     /// Follows a change of quotas.
-    fn note_change(&self, meta: &MetaStore, table: &mut Table) {
+    fn note_change(&self, meta: &Metadata, table: &mut Table) {
         let parents = table.parents();
         self.has_trees.store(!parents.is_empty(), Ordering::Release);
         let is_counting = table

@@ -18,10 +18,10 @@ use cairn_meta::{
     root_tree,
 };
 
-use super::{VOLUME_TREE, owner_of, tree_key, usage_of};
-use crate::inode::{Inode, State};
+use super::{VOLUME_TREE, tree_key};
+use crate::kernel::{Bare, Edit, Inode, State, meta_error, owner_of, usage_of};
 use crate::types::FsError;
-use crate::volume::{ROOT, VolumeCore, meta_error};
+use crate::volume::{ROOT, VolumeCore};
 
 /// Entries, or inodes, that are visited before that is made durable and the task yields.
 const PAGE_MAX: usize = 1024;
@@ -40,7 +40,7 @@ enum End {
 }
 
 impl VolumeCore {
-    /// Moves a stored inode to another tree. The batch has to put its record.
+    /// Moves an inode that a change touches to another tree.
     pub(crate) fn move_to_tree(&self, state: &mut State, tree: Ino, batch: &mut Batch) {
         let usage = usage_of(&state.record);
         let before = owner_of(&state.record);
@@ -219,7 +219,7 @@ impl VolumeCore {
         tree: Ino,
         place: Option<(Ino, &[u8])>,
     ) -> Result<Option<Ticket>, FsError> {
-        let mut state = inode.lock();
+        let state = inode.lock();
         if state.removed || state.record.tree == tree {
             return Ok(None);
         }
@@ -233,12 +233,12 @@ impl VolumeCore {
             }
         }
         self.require_serving()?;
-        let mut batch = Batch::new();
-        self.move_to_tree(&mut state, tree, &mut batch);
-        batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        let ticket = self.meta.submit(batch);
-        state.ticket = ticket;
-        self.sync_pending(&mut state);
+        let mut change = self.begin_change(state);
+        let Edit { state, batch } = change.edit_quietly(inode.ino);
+        self.move_to_tree(state, tree, batch);
+        let done = change.commit();
+        let ticket = done.ticket;
+        self.sync_pending(&mut done.into_one());
         Ok(Some(ticket))
     }
 
@@ -282,7 +282,7 @@ impl VolumeCore {
         record.state = to;
         let mut batch = Batch::new();
         batch.put(Key::quota(tree_key(tree)), record.encode());
-        let ticket = self.meta.submit(batch);
+        let ticket = self.commit_bare(Bare::Quotas, batch);
         self.quotas.note_change(&self.meta, &mut table);
         Ok(Some(ticket))
     }
@@ -352,7 +352,7 @@ impl VolumeCore {
         }
         table.records.remove(&tree_key(tree));
         batch.delete(Key::quota(tree_key(tree)));
-        self.meta.submit(batch);
+        self.commit_bare(Bare::Quotas, batch);
         self.quotas.note_change(&self.meta, &mut table);
         drop(table);
         tracing::info!(volume = %self.volume, %tree, "a directory without a quota any more is counted in what is around it");

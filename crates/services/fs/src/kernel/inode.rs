@@ -1,32 +1,26 @@
-//! Inodes in memory: the state of each, and the table that finds them.
+//! Inodes in memory: the state of each.
 //!
-//! Owns: the state of an inode that has not reached the metadata yet, and when an inode may be forgotten. Must not
+//! Owns: the state of an inode that has not reached the metadata yet, and what of it clients may see when. Must not
 //! know: what operations do with it.
-//!
-//! Invariant: an inode that differs from the metadata is referenced from elsewhere (the flush queue), so the table
-//! never drops it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, LogPosition, Timestamp, View};
-use cairn_meta::{InodeKind, InodeRecord, MetaError, Ticket};
-use parking_lot::{Mutex, MutexGuard};
-use rustc_hash::FxHashMap;
+use cairn_meta::{InodeKind, InodeRecord, Ticket};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::dirty::{DirtyMap, Run};
-use crate::extents::ExtentMap;
+use super::accounts::{CachedPolicy, Charged, Reserved};
+use super::dirty::{DirtyMap, Run, fill, has_bytes_in, last_journaled};
+use super::extents::ExtentMap;
+use super::locked::Guard;
+use super::ranges::RangeSet;
 use crate::perm::Guarded;
-use crate::policy::CachedPolicy;
-use crate::quota::Charged;
-use crate::ranges::RangeSet;
-use crate::reserve::Reserved;
 use crate::types::{Attr, FileKind, FsError, LINK_COUNT_MAX, PreAttr, Wcc};
 
 /// The kind in the types of the file service.
@@ -53,17 +47,18 @@ fn dir_len_bytes(entry_count: u64) -> u64 {
         .next_multiple_of(BLOCK_BYTES)
 }
 
+/// Approximate memory of an inode; one with a long symlink target counts for several.
+const INODE_BYTES: usize = 1 << 10;
+
 /// One inode. Operations take its lock, and never hold it across a wait.
 pub(crate) struct Inode {
     pub ino: Ino,
     /// The view in which its record and its extents are read.
     pub view: View,
-    /// Its weight in the limit of [`InodeTable`].
-    weight: usize,
+    /// Its weight in the limit of [`super::table::InodeTable`].
+    pub(super) weight: usize,
     state: Mutex<State>,
 }
-
-pub(crate) type Guard<'a> = MutexGuard<'a, State>;
 
 /// The state of an inode.
 pub(crate) struct State {
@@ -76,13 +71,13 @@ pub(crate) struct State {
     /// The last name is gone; the data is deleted when no task holds the inode.
     pub removed: bool,
     /// The last submission that touched this inode.
-    pub ticket: Ticket,
+    pub(super) ticket: Ticket,
     /// The last submission that changed its names, its attributes, or its size. No client sees that change before it
     /// is durable.
-    pub changed: Ticket,
+    pub(super) changed: Ticket,
     /// The last submission of bytes that went to the journal at once. Unstable writes and their times are visible
     /// before they are durable: the client that wrote them keeps them until COMMIT.
-    pub journaled: Ticket,
+    pub(super) journaled: Ticket,
     pub dirty: DirtyMap,
     /// The bytes in memory and in flights that do not replace bytes of extents, as far as known. Unknown are only
     /// writes inside of a file whose extents are not in memory; these count as replacing until they are extents.
@@ -94,18 +89,18 @@ pub(crate) struct State {
     /// The part of the bytes in memory that quotas count.
     pub charged: Option<Box<Charged>>,
     /// The last journal entry of this inode.
-    pub journal_last: LogPosition,
+    pub(super) journal_last: LogPosition,
     /// Number of the last change of bytes.
     pub sequence: u64,
     /// Dirty bytes that are being written into segments.
     pub flights: Vec<Flight>,
-    pub flight_next: u64,
+    flight_next: u64,
     /// The metadata could not take the written bytes: further writes are refused until all of those bytes are stored,
     /// or gone.
     pub landing_error: Option<FsError>,
     pub extents: ExtentMap,
     /// Whether the inode is in the flush queue.
-    pub queued: bool,
+    pub(super) queued: bool,
     /// The time when the oldest dirty byte came, on the monotonic clock.
     pub dirty_since: Duration,
     /// End of the last read: a read from here on is sequential.
@@ -172,7 +167,7 @@ impl Inode {
     }
 
     pub fn lock(&self) -> Guard<'_> {
-        self.state.lock()
+        Guard::new(self.ino, self.state.lock())
     }
 }
 
@@ -218,10 +213,66 @@ impl State {
         }
     }
 
-    /// Notes the ticket with which a visible change was submitted.
-    pub fn note_change(&mut self, ticket: Ticket) {
-        self.ticket = ticket;
-        self.changed = ticket;
+    /// The last submission that touched this inode.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// The last submission that changed its names, its attributes, or its size.
+    pub fn changed(&self) -> Ticket {
+        self.changed
+    }
+
+    /// The last journal entry of this inode; 0: it has none.
+    pub fn journal_last(&self) -> LogPosition {
+        self.journal_last
+    }
+
+    /// All bytes of the inode are extents: no entry of the journal is needed any more.
+    pub fn forget_journal(&mut self) {
+        assert!(self.dirty.is_empty() && self.flights.is_empty());
+        self.journal_last = LogPosition(0);
+    }
+
+    /// An entry of the journal was found when the volume was opened.
+    pub fn note_replayed(&mut self, position: LogPosition) {
+        self.journal_last = self.journal_last.max(position);
+    }
+
+    /// It was taken out of the flush queue.
+    pub fn note_unqueued(&mut self) {
+        self.queued = false;
+    }
+
+    /// Makes a flight of bytes that were taken from the dirty map; returns its number, and where its result goes.
+    pub fn begin_flight(
+        &mut self,
+        runs: Arc<BTreeMap<u64, Run>>,
+    ) -> Option<(u64, watch::Sender<FlightResult>)> {
+        let (first, last) = (runs.iter().next()?, runs.iter().next_back()?);
+        let span = *first.0..last.0 + last.1.data.len() as u64;
+        // Flights of one file may land in any order: no byte is in two of them.
+        assert_in_tests!(
+            runs.iter().all(|(start, run)| {
+                let range = *start..start + run.data.len() as u64;
+                let mut flights = self.flights.iter();
+                flights.all(|flight| !has_bytes_in(&flight.runs, &range))
+            }),
+            "a byte is in two flights"
+        );
+        let len_bytes = runs.values().map(|run| run.data.len() as u64).sum();
+        let (sender, done) = watch::channel(None);
+        let id = self.flight_next;
+        self.flight_next += 1;
+        self.flights.push(Flight {
+            id,
+            runs,
+            span,
+            limit: u64::MAX,
+            len_bytes,
+            done,
+        });
+        Some((id, sender))
     }
 
     /// The ticket that must be durable before a client sees the attributes, or the entries of a directory.
@@ -236,7 +287,7 @@ impl State {
         }
         let flying = self.flights.iter().map(|flight| &*flight.runs);
         let maps = flying.chain(std::iter::once(self.dirty.runs()));
-        let last = maps.filter_map(|runs| crate::dirty::last_journaled(runs, range));
+        let last = maps.filter_map(|runs| last_journaled(runs, range));
         last.fold(self.changed, |last, position| last.max(Ticket(position)))
     }
 
@@ -360,7 +411,7 @@ impl State {
     /// Receivers of the results of the flights that have bytes of a range.
     pub fn flights_in(&self, range: &Range<u64>) -> Vec<watch::Receiver<FlightResult>> {
         let flights = self.flights.iter();
-        let touching = flights.filter(|flight| crate::punch::has_bytes_in(&flight.runs, range));
+        let touching = flights.filter(|flight| has_bytes_in(&flight.runs, range));
         touching.map(|flight| flight.done.clone()).collect()
     }
 
@@ -407,13 +458,8 @@ impl State {
     }
 
     /// The record to store, with the size that the stored data has. Marks the attributes as stored.
-    pub fn stored_record(&mut self) -> InodeRecord {
+    pub(super) fn stored_record(&mut self) -> InodeRecord {
         self.attr_dirty = false;
-        self.record_to_store()
-    }
-
-    /// As [`Self::stored_record`], for a batch that may be refused: marks nothing.
-    pub fn record_to_store(&self) -> InodeRecord {
         let mut record = self.record.clone();
         if record.kind == InodeKind::Regular && !planted::is(Bug::SizeBeforeData) {
             record.size_bytes = self.stable_size_bytes;
@@ -438,7 +484,7 @@ impl State {
         pieces: &mut Vec<(u64, Bytes)>,
         gaps: &mut Vec<Range<u64>>,
     ) {
-        crate::dirty::fill(self.dirty.runs(), u64::MAX, range, pieces, gaps);
+        fill(self.dirty.runs(), u64::MAX, range, pieces, gaps);
         for flight in self.flights.iter().rev() {
             if gaps.is_empty() {
                 return;
@@ -448,207 +494,9 @@ impl State {
                 if gap.end <= flight.span.start || flight.span.end <= gap.start {
                     gaps.push(gap);
                 } else {
-                    crate::dirty::fill(&flight.runs, flight.limit, gap, pieces, gaps);
+                    fill(&flight.runs, flight.limit, gap, pieces, gaps);
                 }
             }
         }
-    }
-}
-
-/// Approximate memory of an inode; one with a long symlink target counts for several.
-const INODE_BYTES: usize = 1 << 10;
-const SHARD_COUNT: usize = 64;
-/// Entries that a full shard checks to find an inode to forget.
-const EVICT_LOOK_COUNT: usize = 32;
-
-/// The inodes in memory; at most about `inodes_max` of them are unused.
-pub(crate) struct InodeTable {
-    shards: Vec<Mutex<TableShard>>,
-    /// The limit of one shard; it may change while the table is in use.
-    shard_count_max: AtomicUsize,
-    evicted: AtomicU64,
-}
-
-fn shard_count_max(inodes_max: usize) -> usize {
-    inodes_max.div_ceil(SHARD_COUNT).max(16)
-}
-
-#[derive(Default)]
-struct TableShard {
-    inodes: FxHashMap<Ino, Arc<Inode>>,
-    weight: usize,
-    /// The order in which inodes are checked for eviction.
-    clock: std::collections::VecDeque<Ino>,
-    /// Grows with each evicted inode: a record that was read before may be old.
-    evictions: u64,
-}
-
-impl InodeTable {
-    pub fn new(inodes_max: usize) -> Self {
-        Self {
-            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
-            shard_count_max: AtomicUsize::new(shard_count_max(inodes_max)),
-            evicted: AtomicU64::new(0),
-        }
-    }
-
-    /// Sets the limit. Later insertions evict the excess.
-    pub fn set_inodes_max(&self, inodes_max: usize) {
-        let most = shard_count_max(inodes_max);
-        self.shard_count_max.store(most, Ordering::Relaxed);
-    }
-
-    fn shard_count_max(&self) -> usize {
-        self.shard_count_max.load(Ordering::Relaxed)
-    }
-
-    pub fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().inodes.len())
-            .sum()
-    }
-
-    /// Whether an inode is in memory.
-    pub fn has(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().inodes.contains_key(&ino)
-    }
-
-    pub fn evicted(&self) -> u64 {
-        self.evicted.load(Ordering::Relaxed)
-    }
-
-    /// Calls `visit` with each inode in memory, without a lock of the table.
-    pub fn visit(&self, mut visit: impl FnMut(&Arc<Inode>)) {
-        for shard in &self.shards {
-            let inodes: Vec<Arc<Inode>> = shard.lock().inodes.values().cloned().collect();
-            for inode in inodes {
-                visit(&inode);
-            }
-        }
-    }
-
-    /// Finds an inode, or makes it from the result of `load`. `load` runs without a lock, and again if an inode was
-    /// evicted meanwhile, since its result may then be old.
-    pub fn find_or_load(
-        &self,
-        ino: Ino,
-        load: impl Fn() -> Result<Option<State>, MetaError>,
-    ) -> Result<Option<Arc<Inode>>, MetaError> {
-        loop {
-            let evictions = {
-                let shard = self.shard(ino).lock();
-                if let Some(inode) = shard.inodes.get(&ino) {
-                    return Ok(Some(inode.clone()));
-                }
-                shard.evictions
-            };
-            let Some(state) = load()? else {
-                return Ok(None);
-            };
-            let mut shard = self.shard(ino).lock();
-            if let Some(inode) = shard.inodes.get(&ino) {
-                return Ok(Some(inode.clone()));
-            }
-            if shard.evictions != evictions {
-                continue;
-            }
-            let inode = Inode::new(ino, state);
-            self.add(&mut shard, inode.clone());
-            return Ok(Some(inode));
-        }
-    }
-
-    /// Adds a newly created inode.
-    pub fn insert(&self, inode: Arc<Inode>) {
-        let mut shard = self.shard(inode.ino).lock();
-        self.add(&mut shard, inode);
-    }
-
-    fn add(&self, shard: &mut TableShard, inode: Arc<Inode>) {
-        if shard.weight >= self.shard_count_max() {
-            self.evict(shard);
-        }
-        shard.clock.push_back(inode.ino);
-        shard.weight += inode.weight;
-        let old = shard.inodes.insert(inode.ino, inode);
-        assert!(old.is_none());
-    }
-
-    /// Evicts the first inodes in clock order that only the table refers to. While the shard is locked, no task can
-    /// take a new reference, and an inode that differs from the metadata is in the flush queue.
-    fn evict(&self, shard: &mut TableShard) {
-        for _ in 0..EVICT_LOOK_COUNT.min(shard.clock.len()) {
-            if shard.weight < self.shard_count_max() {
-                break;
-            }
-            let Some(ino) = shard.clock.pop_front() else {
-                break;
-            };
-            match shard.inodes.get(&ino) {
-                Some(inode) if Arc::strong_count(inode) > 1 => shard.clock.push_back(ino),
-                Some(inode) => {
-                    shard.weight -= inode.weight;
-                    shard.inodes.remove(&ino);
-                    shard.evictions += 1;
-                    self.evicted.fetch_add(1, Ordering::Relaxed);
-                }
-                None => {}
-            }
-        }
-    }
-
-    fn shard(&self, ino: Ino) -> &Mutex<TableShard> {
-        &self.shards[(ino.0 % SHARD_COUNT as u64) as usize]
-    }
-}
-
-/// The locks of a few inodes, taken in the order of their numbers.
-pub(crate) struct Locked<'a> {
-    guards: Vec<(Ino, Guard<'a>)>,
-}
-
-impl<'a> Locked<'a> {
-    pub fn all(inodes: &[&'a Arc<Inode>]) -> Self {
-        let mut sorted: Vec<&'a Arc<Inode>> = inodes.to_vec();
-        sorted.sort_by_key(|inode| inode.ino);
-        sorted.dedup_by_key(|inode| inode.ino);
-        Self {
-            guards: sorted
-                .into_iter()
-                .map(|inode| (inode.ino, inode.lock()))
-                .collect(),
-        }
-    }
-
-    /// The state of one of the locked inodes.
-    pub fn of(&mut self, ino: Ino) -> &mut State {
-        self.guards
-            .iter_mut()
-            .find(|(held, _)| *held == ino)
-            .map(|(_, guard)| &mut **guard)
-            .expect("the inode was locked")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Without weights, the table held as many of these as of others, in four times the memory.
-    #[test]
-    fn long_symlinks_count_for_what_they_are() {
-        const COUNT: u64 = 64 * SHARD_COUNT as u64;
-        let in_memory = |target_len: usize| {
-            let table = InodeTable::new(32 * SHARD_COUNT);
-            for ino in 1..=COUNT {
-                let mut record = InodeRecord::new(InodeKind::Symlink);
-                record.symlink_target = vec![b'x'; target_len].into();
-                let state = State::new(record, ExtentMap::default());
-                table.insert(Inode::new(Ino(ino), state));
-            }
-            table.len()
-        };
-        assert_eq!(in_memory(10), 4 * in_memory(4095));
     }
 }

@@ -14,7 +14,7 @@ use cairn_base::env::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::dirty::Load;
+use super::dirty::Load;
 use crate::types::FsError;
 
 /// When flushes have found no space for so long, the disks count as full.
@@ -78,7 +78,7 @@ impl LoadCounters {
 #[derive(Debug)]
 pub struct DirtyBudget {
     held: LoadCounters,
-    /// Reserved for files of the volumes, in bytes on disks ([`crate::reserve`]).
+    /// Reserved for files of the volumes, in bytes on disks.
     reserved_bytes: AtomicU64,
     /// Reserved for files of volumes that other nodes serve on these disks. Those nodes change it.
     elsewhere_bytes: AtomicU64,

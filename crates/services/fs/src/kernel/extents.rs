@@ -189,7 +189,7 @@ impl Extent {
 /// A change of the stored extents: for each key (the end of an extent) the value before and after. Extents that come
 /// and go within one change leave no trace.
 #[derive(Debug, Default)]
-pub struct Change {
+pub struct ExtentChange {
     keys: BTreeMap<u64, Replaced>,
 }
 
@@ -199,7 +199,7 @@ pub struct Replaced {
     pub after: Option<Extent>,
 }
 
-impl Change {
+impl ExtentChange {
     /// The ends of extents, with the stored value before and after the change.
     pub fn keys(&self) -> impl Iterator<Item = (u64, &Replaced)> {
         self.keys.iter().map(|(end, replaced)| (*end, replaced))
@@ -229,6 +229,19 @@ impl Change {
                     && !kept.contains(&record.location)
             })
             .map(|(_, record)| record)
+    }
+
+    /// Whether the new extents lie one after the other, each with its end as its key.
+    pub fn is_in_order(&self) -> bool {
+        let mut last = 0;
+        self.keys().all(|(end, replaced)| {
+            let Some(after) = &replaced.after else {
+                return true;
+            };
+            let is_next = last <= after.start && after.start < after.end && after.end == end;
+            last = end;
+            is_next
+        })
     }
 
     fn removed(&mut self, extent: Extent) {
@@ -465,7 +478,7 @@ impl ExtentMap {
     /// Follows a cut of the file at `offset` that the metadata already has.
     pub fn forget_from(&mut self, offset: u64) {
         if self.complete {
-            self.clear(offset..u64::MAX, &mut Change::default());
+            self.clear(offset..u64::MAX, &mut ExtentChange::default());
         } else {
             self.unload();
             self.version += 1;
@@ -475,7 +488,7 @@ impl ExtentMap {
     /// Follows a hole over `range` that the metadata already has.
     pub fn forget(&mut self, range: &Range<u64>) {
         if self.is_loaded(range) {
-            self.clear(range.clone(), &mut Change::default());
+            self.clear(range.clone(), &mut ExtentChange::default());
         } else {
             self.unload();
             self.version += 1;
@@ -500,7 +513,7 @@ impl ExtentMap {
     }
 
     /// Puts `new` into the map; it wins over present extents. Its range must be loaded.
-    pub fn insert(&mut self, new: Extent, change: &mut Change) {
+    pub fn insert(&mut self, new: Extent, change: &mut ExtentChange) {
         assert!(new.start < new.end);
         self.clear(new.start..new.end, change);
         self.by_end.insert(new.end, new.clone());
@@ -509,7 +522,7 @@ impl ExtentMap {
     }
 
     /// Removes all extents in `range`, which must be loaded.
-    pub fn clear(&mut self, range: Range<u64>, change: &mut Change) {
+    pub fn clear(&mut self, range: Range<u64>, change: &mut ExtentChange) {
         self.version += 1;
         let touched: Vec<u64> = self
             .touching(range.clone())
@@ -534,7 +547,7 @@ impl ExtentMap {
 
     /// Sets the generation in which the extents of a change were stored, as soon as it is known, and before any
     /// reader sees them.
-    pub fn settle(&mut self, change: &Change, generation: Generation) {
+    pub fn settle(&mut self, change: &ExtentChange, generation: Generation) {
         for (end, replaced) in change.keys() {
             if let Some(after) = &replaced.after
                 && let Some(extent) = self.by_end.get_mut(&end)
@@ -584,6 +597,30 @@ mod tests {
             },
             birth: Generation::FIRST,
         }
+    }
+
+    #[test]
+    fn a_change_is_in_order_or_not() {
+        type Case = (&'static str, &'static [(u64, u64)], bool);
+        let cases: &[Case] = &[
+            ("nothing", &[], true),
+            ("one behind the other", &[(0, 4), (4, 8)], true),
+            ("with a hole", &[(0, 4), (6, 8)], true),
+            ("overlapping", &[(0, 4), (3, 8)], false),
+            ("one in the other", &[(0, 8), (2, 4)], false),
+        ];
+        for (name, extents, want) in cases {
+            let mut change = ExtentChange::default();
+            for (start, end) in *extents {
+                change.added(extent(1, *start, *end));
+            }
+            assert_eq!(change.is_in_order(), *want, "{name}");
+        }
+        let mut change = ExtentChange::default();
+        change.added(extent(1, 0, 4));
+        change.added(extent(1, 2, 8));
+        change.removed(extent(1, 2, 8));
+        assert!(change.is_in_order(), "what is removed counts no more");
     }
 
     /// A byte of an inline extent; its value tells its offset in the extent.
@@ -642,7 +679,7 @@ mod tests {
                     map.trim(keep, &range);
                     map.load(missing.start..end, found);
                 }
-                let mut changes = [Change::default(), Change::default()];
+                let mut changes = [ExtentChange::default(), ExtentChange::default()];
                 match what {
                     0 => {
                         map.clear(range.clone(), &mut changes[0]);
@@ -677,7 +714,7 @@ mod tests {
             let count = ExtentCount::default();
             let mut map = ExtentMap::empty(&count);
             for start in &starts {
-                map.insert(extent(*start, start * 4, start * 4 + 3), &mut Change::default());
+                map.insert(extent(*start, start * 4, start * 4 + 3), &mut ExtentChange::default());
             }
             let stored: Vec<Extent> = map.touching(0..u64::MAX - 1).cloned().collect();
             map.trim(300, &(0..0));
@@ -702,7 +739,7 @@ mod tests {
             let mut live = 0i64;
             let mut model = vec![None; 400];
             for (index, steps) in steps.chunks(group).enumerate() {
-                let mut change = Change::default();
+                let mut change = ExtentChange::default();
                 for (nth, (start, len, insert)) in steps.iter().enumerate() {
                     let range = *start as usize..(start + len) as usize;
                     if *insert {

@@ -27,7 +27,7 @@ const SHARED_PART_MIN: u64 = 4;
 
 /// Approximate memory that a run takes beside its bytes: its part of a node of the map, which is half full where runs
 /// come in order (130 bytes); the two allocations of a small buffer (32 bytes each); and its entry in
-/// [`crate::inode::State::fresh`], where it lies alone.
+/// [`super::State::fresh`], where it lies alone.
 const RUN_MEMORY_BYTES: i64 = 224;
 const _: () = assert!(size_of::<Run>() + size_of::<u64>() <= 72);
 
@@ -294,6 +294,13 @@ impl DirtyMap {
         }
         run
     }
+}
+
+/// Whether any run has bytes of a range.
+pub fn has_bytes_in(runs: &BTreeMap<u64, Run>, range: &Range<u64>) -> bool {
+    // Runs do not overlap: the last that begins before the end reaches furthest.
+    let last = runs.range(..range.end).next_back();
+    last.is_some_and(|(start, run)| start + run.data.len() as u64 > range.start)
 }
 
 /// The last journal position of bytes in `range`.

@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use cairn_base::Ino;
 use cairn_base::env::Env;
-use cairn_meta::{Batch, Key, MetaError, MetaStore, RequestRecord};
+use cairn_meta::{Batch, Key, MetaError, RequestRecord};
 use parking_lot::Mutex;
 
-use crate::types::{Credentials, RequestId};
+use super::metadata::Metadata;
+use crate::types::RequestId;
 
 /// The number of kept requests, the last ones: more than are ever in progress, which are those that clients may repeat.
 pub const REQUESTS_KEPT: u16 = 8192;
@@ -34,7 +35,7 @@ pub(crate) struct Requests {
 
 impl Requests {
     /// Reads the requests from before this opening.
-    pub fn open(env: &Env, meta: &MetaStore) -> Result<Self, MetaError> {
+    pub fn open(env: &Env, meta: &Metadata) -> Result<Self, MetaError> {
         let (mut from, to) = Key::requests();
         let (mut next, mut earlier) = (0, HashMap::new());
         loop {
@@ -57,14 +58,13 @@ impl Requests {
     }
 
     /// Adds a client's request, and the inode it is about, to the batch that fulfils it.
-    pub fn note(&self, batch: &mut Batch, who: &Credentials, ino: Ino) {
-        let Some(RequestId(id)) = who.request else {
-            return;
-        };
+    pub fn note(&self, batch: &mut Batch, RequestId(id): RequestId, ino: Ino) {
         let sequence = self.next.fetch_add(1, Ordering::Relaxed);
+        assert!(ino != Ino(0), "a request is about an inode");
         // It fits: it is below [`REQUESTS_KEPT`].
         let slot = (sequence % u64::from(REQUESTS_KEPT)) as u16;
         let record = RequestRecord { id, sequence, ino };
+        assert!(slot < REQUESTS_KEPT);
         batch.put(Key::request(slot), record.encode());
     }
 
