@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, View};
-use cairn_meta::{InodeKind, Key, Owner, Ticket};
+use cairn_meta::{InodeKind, InodeRecord, Key, Owner, Ticket};
 
 use crate::kernel::{
-    Change, Edit, Extent, ExtentChange, Inode, State, Why, fold_journal, owner_of, usage_of,
+    Change, Extent, ExtentChange, Inode, State, Why, fold_journal, owner_of, usage_of,
 };
 use crate::perm::{
     EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, granted, require, require_data,
@@ -162,9 +162,9 @@ impl VolumeCore {
         }
         self.require_serving()?;
         let mut change = self.begin_change(state);
-        let state = change.edit(ino).state;
-        state.record.retained_until_seconds = until_seconds;
-        state.touch_ctime(self.now());
+        let mut edit = change.edit(ino);
+        edit.record().retained_until_seconds = until_seconds;
+        edit.touch_ctime(self.now());
         Ok(((), change.commit().ticket))
     }
 
@@ -256,25 +256,26 @@ impl VolumeCore {
         {
             return Ok(AttrSet::ShortenFirst);
         }
-        let Edit { state, batch } = change.edit(ino);
+        let mut edit = change.edit(ino);
         if let Some(size_bytes) = set.size_bytes {
             if size_bytes != before.size_bytes {
-                state.touch_mtime(now);
+                edit.touch_mtime(now);
             }
             if !who.is_root() {
-                state.record.mode = without_privilege_bits(state.record.mode);
+                let record = edit.record();
+                record.mode = without_privilege_bits(record.mode);
             }
         }
-        apply_set_attr(who, state, &set, now);
+        apply_set_attr(who, edit.record(), &set, now);
         if new_owner != owner && !planted::is(Bug::ChownNotCharged) {
-            let usage = usage_of(&state.record);
-            batch.charge(owner, -usage);
-            batch.charge(new_owner, usage);
-            self.sync_pending(state);
+            let usage = usage_of(&edit.state.record);
+            edit.batch.charge(owner, -usage);
+            edit.batch.charge(new_owner, usage);
+            self.sync_pending(edit.state);
         }
         // An exclusive create ends with the SETATTR that follows it.
-        state.record.exclusive_verifier = None;
-        state.touch_ctime(now);
+        edit.record().exclusive_verifier = None;
+        edit.touch_ctime(now);
         change.answer(who, ino);
         let done = change.commit();
         Ok(AttrSet::Done(done.of(ino).wcc(ino, before), done.ticket))
@@ -304,18 +305,18 @@ impl VolumeCore {
             change.put_extents(Why::Changed, ino, cut);
             change.edit(ino).state.extents.forget_from(size_bytes);
         }
-        let Edit { state, batch } = change.edit(ino);
+        let mut edit = change.edit(ino);
         if is_cut {
             if !planted::is(Bug::CutForgetsDirty) {
-                self.discard_dirty(state, size_bytes);
+                self.discard_dirty(edit.state, size_bytes);
             }
             if !planted::is(Bug::CutForgetsJournal) {
-                fold_journal(ino, state, &(size_bytes..u64::MAX), batch);
+                fold_journal(ino, edit.state, &(size_bytes..u64::MAX), edit.batch);
             }
         }
-        state.record.size_bytes = size_bytes;
-        state.stable_size_bytes = size_bytes;
-        state.sequence += 1;
+        edit.record().size_bytes = size_bytes;
+        edit.state.stable_size_bytes = size_bytes;
+        edit.state.sequence += 1;
         Ok(Resized::Done)
     }
 
@@ -394,7 +395,7 @@ impl VolumeCore {
                 return Ok(());
             }
             // A replay of older journal entries must see that they no longer tell the size.
-            change.edit(ino).state.touch_ctime(self.now());
+            change.edit(ino).touch_ctime(self.now());
             ticket = Some(change.commit().ticket);
         }
         Ok(())
@@ -457,10 +458,9 @@ fn check_set_attr(who: &Credentials, state: &State, set: &SetAttr) -> Result<(),
 }
 
 /// Applies everything but the size.
-fn apply_set_attr(who: &Credentials, state: &mut State, set: &SetAttr, now: Timestamp) {
-    let is_dir = state.record.kind == InodeKind::Directory;
+fn apply_set_attr(who: &Credentials, record: &mut InodeRecord, set: &SetAttr, now: Timestamp) {
+    let is_dir = record.kind == InodeKind::Directory;
     if set.uid.is_some() || set.gid.is_some() {
-        let record = &mut state.record;
         record.uid = set.uid.unwrap_or(record.uid);
         record.gid = set.gid.unwrap_or(record.gid);
         // The new owner did not ask for these bits.
@@ -469,9 +469,9 @@ fn apply_set_attr(who: &Credentials, state: &mut State, set: &SetAttr, now: Time
         }
     }
     if let Some(mode) = set.mode {
-        state.record.mode = mode & MODE_MASK;
-        if !is_dir && !who.is_root() && !who.in_group(state.record.gid) {
-            state.record.mode &= !MODE_SET_GID;
+        record.mode = mode & MODE_MASK;
+        if !is_dir && !who.is_root() && !who.in_group(record.gid) {
+            record.mode &= !MODE_SET_GID;
         }
     }
     let time = |set: SetTime, old: Timestamp| match set {
@@ -479,6 +479,6 @@ fn apply_set_attr(who: &Credentials, state: &mut State, set: &SetAttr, now: Time
         SetTime::Now => now,
         SetTime::To(time) => time,
     };
-    state.record.atime = time(set.atime, state.record.atime);
-    state.record.mtime = time(set.mtime, state.record.mtime);
+    record.atime = time(set.atime, record.atime);
+    record.mtime = time(set.mtime, record.mtime);
 }

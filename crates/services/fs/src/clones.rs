@@ -376,9 +376,10 @@ impl VolumeCore {
             return;
         }
         let mut change = self.begin_change(state);
-        let Edit { state, batch } = change.edit(ino);
+        let mut edit = change.edit(ino);
+        edit.record().nlink = 0;
+        let Edit { state, batch, .. } = edit;
         state.removed = true;
-        state.record.nlink = 0;
         self.discard_dirty(state, 0);
         fold_journal(ino, state, &(0..u64::MAX), batch);
         batch.put(Key::orphan(ino), vec![1]);

@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::kernel::{Ahead, ExtentContent, Guard, Inode, Run, State, segment_error};
-use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
+use crate::perm::{READ, WRITE, require_data};
 use crate::types::*;
 use crate::volume::{Fs, FsView, VolumeCore};
 
@@ -304,14 +304,7 @@ impl Fs {
             let extends = end > state.record.size_bytes;
             let before = state.pre_attr();
             let now = shared.now();
-            state.record.size_bytes = state.record.size_bytes.max(end);
-            state.touch_mtime(now);
-            if !who.is_root() {
-                state.record.mode = without_privilege_bits(state.record.mode);
-            }
-            state.attr_dirty = true;
-            state.sequence += 1;
-            let sequence = state.sequence;
+            let sequence = state.note_written(end, now, !who.is_root());
             note_write(&mut state, offset, end);
             let mut position = None;
             if journal {
@@ -579,8 +572,7 @@ impl VolumeCore {
             && self.policy.read().relatime
             && !self.meta.is_full()
         {
-            state.record.atime = now;
-            state.attr_dirty = true;
+            state.note_atime(now);
             self.enqueue(inode, state);
         }
         // Pipelined reads of one stream arrive a little out of order, too.

@@ -546,7 +546,7 @@ impl VolumeCore {
         }
         let ino = inode.ino;
         let mut change = self.begin_change(state);
-        let Edit { state, batch } = change.edit_quietly(ino);
+        let Edit { state, batch, .. } = change.edit_quietly(ino);
         self.put_segments(segments, batch);
         put_sharers(ino, placed, &extents, batch);
         state.stable_size_bytes = state

@@ -684,17 +684,18 @@ impl VolumeCore {
     ) {
         let now = self.now();
         let cookie = DirChange { dir, change }.add(name, there, InodeKind::Regular);
-        change.edit(dir).state.touch_mtime(now);
-        let Edit { state, batch } = change.edit(there);
+        change.edit(dir).touch_mtime(now);
+        let mut edit = change.edit(there);
         if let Some(tree) = tree {
-            self.move_to_tree(state, tree, batch);
-            self.sync_pending(state);
+            self.move_to_tree(&mut edit, tree);
+            self.sync_pending(edit.state);
         }
-        state.record.is_frozen = true;
         // If this is made a current file again, its content counts as the one before its next change.
-        state.change_until = Duration::ZERO;
-        (state.record.parent, state.record.cookie) = (dir, cookie);
-        state.touch_ctime(now);
+        edit.state.change_until = Duration::ZERO;
+        let record = edit.record();
+        record.is_frozen = true;
+        (record.parent, record.cookie) = (dir, cookie);
+        edit.touch_ctime(now);
     }
 
     /// Whether the prepared place is still right; `None`: it has to be prepared again.
@@ -776,9 +777,10 @@ impl VolumeCore {
         if let (Some(marker), Some(inode)) = (&place.marker, &ready.marker) {
             let ino = inode.ino;
             let cookie = DirChange { dir, change }.add(&marker.name, ino, InodeKind::Regular);
-            change.edit(dir).state.touch_mtime(self.now());
-            let Edit { state, batch } = change.make(inode);
-            state.record.cookie = cookie;
+            change.edit(dir).touch_mtime(self.now());
+            let mut edit = change.make(inode);
+            edit.record().cookie = cookie;
+            let Edit { state, batch, .. } = edit;
             batch.charge(owner_of(&state.record), UsageDelta::ONE_INODE);
             for (name, value) in &marker.xattrs {
                 let stored = self.xattr_values.stored(ino, name, value);

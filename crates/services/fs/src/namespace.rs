@@ -66,7 +66,8 @@ pub(crate) struct DirChange<'c, 'a> {
 impl DirChange<'_, '_> {
     /// Adds a new name. Returns its cookie, which the caller also stores in the inode.
     pub fn add(&mut self, name: &[u8], ino: Ino, kind: InodeKind) -> u64 {
-        let record = &mut self.change.edit(self.dir).state.record;
+        let mut edit = self.change.edit(self.dir);
+        let record = edit.record();
         let cookie = record.cookie_next;
         record.cookie_next += 1;
         record.entry_count += 1;
@@ -88,13 +89,14 @@ impl DirChange<'_, '_> {
     }
 
     pub fn remove(&mut self, name: &[u8], cookie: u64) {
-        let Edit { state, batch } = self.change.edit(self.dir);
-        state.record.entry_count = state.record.entry_count.saturating_sub(1);
-        batch.delete(Key::dirent(self.dir, name));
+        let mut edit = self.change.edit(self.dir);
+        let record = edit.record();
+        record.entry_count = record.entry_count.saturating_sub(1);
+        edit.batch.delete(Key::dirent(self.dir, name));
         if planted::is(Bug::RemovalForgetsCookie) {
             return;
         }
-        batch.delete(Key::cookie(self.dir, cookie));
+        edit.batch.delete(Key::cookie(self.dir, cookie));
     }
 }
 
@@ -732,13 +734,14 @@ impl VolumeCore {
             change: &mut change,
         }
         .add(name, ino, stored_kind(kind));
-        let state = change.edit(dir).state;
+        let mut edit = change.edit(dir);
         if kind == FileKind::Directory {
-            state.record.nlink += 1;
+            edit.record().nlink += 1;
         }
-        state.touch_mtime(now);
-        let Edit { state, batch } = change.make(&inode);
-        state.record.cookie = cookie;
+        edit.touch_mtime(now);
+        let mut edit = change.make(&inode);
+        edit.record().cookie = cookie;
+        let batch = edit.batch;
         batch.charge(owner, UsageDelta::ONE_INODE);
         for (name, value) in xattrs {
             let stored = self.xattr_values.stored(ino, &name, &value);
@@ -835,11 +838,12 @@ impl VolumeCore {
                 change: &mut change,
             }
             .remove(name, entry.cookie);
-            let state = change.edit(dir).state;
+            let mut edit = change.edit(dir);
             if is_dir {
-                state.record.nlink = state.record.nlink.saturating_sub(1);
+                let record = edit.record();
+                record.nlink = record.nlink.saturating_sub(1);
             }
-            state.touch_mtime(now);
+            edit.touch_mtime(now);
             change.answer(who, child.ino);
             let done = change.commit();
             return Ok(Changed::Done((done.of(dir).wcc(dir, before), done.ticket)));
@@ -858,22 +862,23 @@ impl VolumeCore {
         let record = &change.of(ino).record;
         let is_dir = record.kind == InodeKind::Directory;
         if !is_dir && record.nlink > 1 {
-            let state = change.edit(ino).state;
-            state.touch_ctime(now);
-            state.record.nlink -= 1;
+            let mut edit = change.edit(ino);
+            edit.touch_ctime(now);
+            edit.record().nlink -= 1;
             return Ok(());
         }
         let goes_now = record.used_bytes == 0;
         if goes_now {
             self.drop_xattrs(change, ino)?;
         }
-        let Edit { state, batch } = change.edit(ino);
+        let mut edit = change.edit(ino);
+        edit.touch_ctime(now);
+        edit.record().nlink = 0;
+        let Edit { state, batch, .. } = edit;
         if is_dir {
             self.drop_tree(ino, batch);
             self.policies.drop_dir(ino, batch);
         }
-        state.touch_ctime(now);
-        state.record.nlink = 0;
         state.removed = true;
         state.attr_dirty = false;
         self.discard_dirty(state, 0);
@@ -941,17 +946,17 @@ impl VolumeCore {
             change: &mut change,
         }
         .add(name, ino, kind);
-        change.edit(dir).state.touch_mtime(now);
+        change.edit(dir).touch_mtime(now);
         let stored = match planted::is(Bug::LinkCountNotStored) {
             true => Record::Kept,
             false => Record::Stored,
         };
-        let Edit { state, batch } = change.touch(ino, Shown::ToAll, stored);
-        state.record.nlink += 1;
-        state.touch_ctime(now);
+        let mut edit = change.touch(ino, Shown::ToAll, stored);
+        edit.record().nlink += 1;
+        edit.touch_ctime(now);
         if is_elsewhere {
-            self.move_to_tree(state, tree, batch);
-            self.sync_pending(state);
+            self.move_to_tree(&mut edit, tree);
+            self.sync_pending(edit.state);
         }
         change.answer(who, ino);
         let done = change.commit();

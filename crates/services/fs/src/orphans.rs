@@ -277,7 +277,7 @@ impl VolumeCore {
                 if last {
                     change.delete_inode(ino, Shown::Quietly);
                 }
-                let Edit { state, batch } = change.touch(ino, Shown::Quietly, Record::Kept);
+                let Edit { state, batch, .. } = change.touch(ino, Shown::Quietly, Record::Kept);
                 if last {
                     batch.delete(Key::orphan(ino));
                     // An inode that never had a name may still have bytes in the journal.

@@ -147,7 +147,9 @@ impl VolumeCore {
         let mut change = self.begin_change(state);
         change.edit(ino);
         change.put_extents(Why::Changed, ino, extents);
-        let Edit { state, batch } = change.edit(ino);
+        let mut edit = change.edit(ino);
+        edit.touch_mtime(self.now());
+        let Edit { state, batch, .. } = edit;
         state.extents.forget(&range);
         if !planted::is(Bug::HoleForgetsDirty) {
             let cleared = state.dirty.clear(range.clone());
@@ -160,7 +162,6 @@ impl VolumeCore {
         }
         // Unstable bytes may have set the end of the file.
         state.stable_size_bytes = state.stable_size_bytes.max(range.end);
-        state.touch_mtime(self.now());
         state.sequence += 1;
         Ok(Step::Done(end, change.commit().ticket))
     }

@@ -12,7 +12,7 @@ use cairn_meta::{DirentRecord, InodeKind, Owner, Ticket};
 
 use crate::hidden::HIDDEN;
 use crate::keep::{Changed, Keep, KeepPlan, KeepRequest, is_silly};
-use crate::kernel::{Bare, Edit, Inode, Locked, owner_of};
+use crate::kernel::{Bare, Inode, Locked, owner_of};
 use crate::namespace::{
     DirChange, NAME_ATTEMPTS_MAX, Unchanged, check_name, check_new_name, is_dot,
 };
@@ -249,7 +249,8 @@ impl VolumeCore {
         let is_split = planted::is(Bug::RenameInTwoSteps);
         let first = is_split.then(|| change.commit_first_half());
         if is_dir {
-            let record = &mut change.edit(m.from_dir).state.record;
+            let mut edit = change.edit(m.from_dir);
+            let record = edit.record();
             record.nlink = record.nlink.saturating_sub(1);
         }
         let mut into = DirChange {
@@ -266,34 +267,34 @@ impl VolumeCore {
             // never reach the end.
             None => {
                 into.replace(m.to_name, m.moved.ino, m.source.kind, m.source.cookie);
-                change.edit(m.to_dir).state.record.entry_count += 1;
+                change.edit(m.to_dir).record().entry_count += 1;
                 m.source.cookie
             }
         };
         // A directory that arrives adds a link; one that it replaces removes its own.
         if is_dir && m.replaced.is_none() {
-            change.edit(m.to_dir).state.record.nlink += 1;
+            change.edit(m.to_dir).record().nlink += 1;
         }
-        let Edit { state, batch } = change.edit(m.moved.ino);
+        let mut edit = change.edit(m.moved.ino);
         match tree {
-            Some(tree) if planted::is(Bug::RenameNotCharged) => state.record.tree = tree,
+            Some(tree) if planted::is(Bug::RenameNotCharged) => edit.record().tree = tree,
             Some(tree) => {
-                self.move_to_tree(state, tree, batch);
-                self.sync_pending(state);
+                self.move_to_tree(&mut edit, tree);
+                self.sync_pending(edit.state);
             }
             None if is_dir && across => self.quotas.note_moved(m.moved.ino),
             None => {}
         }
-        state.record.parent = m.to_dir;
-        state.record.cookie = cookie;
+        let record = edit.record();
+        (record.parent, record.cookie) = (m.to_dir, cookie);
         if let Mover::Versions { is_frozen } = m.mover {
-            state.record.is_frozen = is_frozen;
-            state.change_until = Duration::ZERO;
+            edit.record().is_frozen = is_frozen;
+            edit.state.change_until = Duration::ZERO;
         }
-        state.touch_ctime(now);
-        change.edit(m.from_dir).state.touch_mtime(now);
+        edit.touch_ctime(now);
+        change.edit(m.from_dir).touch_mtime(now);
         if across {
-            change.edit(m.to_dir).state.touch_mtime(now);
+            change.edit(m.to_dir).touch_mtime(now);
         }
         change.answer(who, m.moved.ino);
         if is_dir && across {

@@ -101,9 +101,9 @@ impl Unnamed {
             let state = into.lock();
             state.require_live()?;
             let mut change = shared.begin_change(state);
-            let state = change.edit_quietly(into.ino).state;
-            state.record.size_bytes = end;
-            state.stable_size_bytes = end;
+            let mut edit = change.edit_quietly(into.ino);
+            edit.record().size_bytes = end;
+            edit.state.stable_size_bytes = end;
             change.commit();
         }
         self.set_len(end);
@@ -315,15 +315,16 @@ impl VolumeCore {
         let mut change = self.begin_change(locked);
         change.touch(ino, shown, Record::Stored);
         change.put_extents(Why::Changed, ino, extents);
-        let Edit { state, batch } = change.touch(ino, shown, Record::Stored);
+        let mut edit = change.touch(ino, shown, Record::Stored);
         if !into.is_new {
+            edit.touch_mtime(self.now());
+            let Edit { state, batch, .. } = &mut edit;
             fold_journal(ino, state, &range, batch);
             // Unstable bytes may have set the end of the file.
             state.stable_size_bytes = state.stable_size_bytes.max(range.end);
-            state.touch_mtime(self.now());
             state.sequence += 1;
         }
-        sharers.put(batch);
+        sharers.put(edit.batch);
         let segments = sharers.segments();
         let done = match change.commit_sharing(&segments, UndoWhen::Gone) {
             Commit::Done(done) => done,

@@ -195,9 +195,11 @@ impl Unnamed {
             self.shared.require_serving()?;
             let ino = self.inode.ino;
             let mut change = self.shared.begin_change(self.inode.lock());
-            let Edit { state, batch } = change.edit_quietly(ino);
+            let mut edit = change.edit_quietly(ino);
             // The tree that it was made for may be gone.
-            state.record.tree = self.shared.quotas.inherited(&state.record);
+            let tree = self.shared.quotas.inherited(&edit.state.record);
+            edit.record().tree = tree;
+            let Edit { state, batch, .. } = edit;
             batch.charge(owner_of(&state.record), UsageDelta::ONE_INODE);
             if !planted::is(Bug::OrphanForgotten) {
                 batch.put(Key::orphan(ino), vec![1]);
@@ -489,13 +491,13 @@ impl VolumeCore {
             }
             None => into.add(name, ino, InodeKind::Regular),
         };
-        change.edit(dir).state.touch_mtime(now);
+        change.edit(dir).touch_mtime(now);
 
-        let Edit { state, batch } = change.edit(ino);
-        let record = &mut state.record;
+        let mut edit = change.edit(ino);
+        let Edit { state, batch, .. } = &mut edit;
         if file.is_noted {
-            batch.charge(before, -usage_of(record));
-            batch.charge(owner, usage_of(record));
+            batch.charge(before, -usage_of(&state.record));
+            batch.charge(owner, usage_of(&state.record));
             batch.delete(Key::orphan(ino));
         } else {
             batch.charge(owner, UsageDelta::ONE_INODE);
@@ -505,6 +507,7 @@ impl VolumeCore {
             };
             batch.space(of_volume(ino, space));
         }
+        let record = edit.record();
         (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
         record.tree = new.tree;
         (record.nlink, record.parent, record.cookie) = (1, dir, cookie);
@@ -516,15 +519,15 @@ impl VolumeCore {
         record.xattr_names_len_bytes = place.names_len_bytes;
         record.retained_until_seconds = place.keeping.retained_until_seconds;
         record.is_frozen = place.beginning.is_some();
-        state.touch_ctime(now);
+        edit.touch_ctime(now);
         for (name, value) in xattrs {
             let stored = self.xattr_values.stored(ino, name, value);
-            batch.put(Key::xattr(ino, name), stored);
+            edit.batch.put(Key::xattr(ino, name), stored);
         }
         if let Some(data) = data {
-            state.record.size_bytes = data.len() as u64;
-            state.stable_size_bytes = data.len() as u64;
-            state.sequence += 1;
+            edit.record().size_bytes = data.len() as u64;
+            edit.state.stable_size_bytes = data.len() as u64;
+            edit.state.sequence += 1;
             change.journal_written(ino, 0, data.clone(), true);
         }
         if !file.is_noted {
@@ -532,15 +535,16 @@ impl VolumeCore {
         }
         if let Some(beginning) = place.beginning {
             let ino = beginning.inode.ino;
-            let shown = match planted::is(Bug::KeptWithoutBeginning) {
-                true => change.touch(ino, Shown::ToAll, Record::Kept).state,
-                false => {
-                    let state = change.edit(ino).state;
-                    state.touch_mtime(now);
-                    state
-                }
+            let is_forgotten = planted::is(Bug::KeptWithoutBeginning);
+            let stored = match is_forgotten {
+                true => Record::Kept,
+                false => Record::Stored,
             };
-            shown.change_until = beginning.until;
+            let mut edit = change.touch(ino, Shown::ToAll, stored);
+            edit.state.change_until = beginning.until;
+            if !is_forgotten {
+                edit.touch_mtime(now);
+            }
         }
         let Committed {
             ticket, mut locked, ..

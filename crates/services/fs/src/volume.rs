@@ -793,11 +793,6 @@ impl VolumeCore {
     }
 
     /// Puts journaled bytes back into dirty maps.
-    ///
-    /// An inode record that was stored after an entry has an equal or newer change time (change times of an inode
-    /// only grow), and a newer one includes the entry's size and times. With equal change times either may be the
-    /// later: a COMMIT changes no time, so its entries have the time of a record that may have been stored since
-    /// their bytes came. Then the larger size is the later, because every cut of a file changes its change time.
     fn replay(self: &Arc<Self>, journal: Vec<JournalEntry>) -> Result<(), FsError> {
         for entry in journal {
             let inode = match self.own_inode(entry.ino) {
@@ -812,7 +807,7 @@ impl VolumeCore {
             state.sequence += 1;
             let run = Run {
                 buffer_len_bytes: entry.data.len() as u64,
-                data: entry.data,
+                data: entry.data.clone(),
                 journal: Some(entry.position),
                 sequence: state.sequence,
             };
@@ -832,17 +827,7 @@ impl VolumeCore {
                 batch.charge(owner_of(&state.record), again);
                 self.commit_bare(Bare::Planted, batch);
             }
-            state.note_replayed(entry.position);
-            if entry.ctime > state.record.ctime {
-                state.record.ctime = entry.ctime;
-                state.record.mtime = entry.mtime;
-                state.record.mode = entry.mode;
-                state.record.size_bytes = entry.size_bytes;
-            } else if entry.ctime == state.record.ctime && !planted::is(Bug::JournalSizeIgnored) {
-                let size_bytes = state.record.size_bytes.max(entry.size_bytes);
-                state.record.size_bytes = size_bytes;
-            }
-            state.stable_size_bytes = state.record.size_bytes;
+            state.note_replayed(&entry);
             self.enqueue(&inode, &mut state);
         }
         Ok(())

@@ -304,9 +304,9 @@ impl VolumeCore {
         ino: Ino,
         names_len_bytes: u32,
     ) -> (Attr, Ticket) {
-        let state = change.edit(ino).state;
-        state.record.xattr_names_len_bytes = names_len_bytes;
-        state.touch_ctime(self.now());
+        let mut edit = change.edit(ino);
+        edit.record().xattr_names_len_bytes = names_len_bytes;
+        edit.touch_ctime(self.now());
         let done = change.commit();
         (done.of(ino).attr(ino), done.ticket)
     }

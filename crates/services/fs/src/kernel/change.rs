@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, Ino, SegmentId, Timestamp};
-use cairn_meta::{Batch, Key, KeyKind, MetaError, Owner, Ticket, UsageDelta};
+use cairn_meta::{Batch, InodeRecord, Key, KeyKind, MetaError, Owner, Ticket, UsageDelta};
 use futures_util::FutureExt as _;
 use smallvec::SmallVec;
 
@@ -115,10 +115,28 @@ impl Before {
     }
 }
 
-/// A touched inode, and the batch of its change.
+/// A touched inode, and the batch of its change. Only a change makes one.
 pub(crate) struct Edit<'c> {
     pub state: &'c mut State,
     pub batch: &'c mut Batch,
+    _of_change: (),
+}
+
+impl Edit<'_> {
+    /// The attributes and other facts of the inode, to change them.
+    pub fn record(&mut self) -> &mut InodeRecord {
+        self.state.record.get_mut()
+    }
+
+    /// Sets the change time. It grows even when the clock stands still or steps back.
+    pub fn touch_ctime(&mut self, now: Timestamp) {
+        self.state.touch_ctime(now);
+    }
+
+    /// Sets modification and change time.
+    pub fn touch_mtime(&mut self, now: Timestamp) {
+        self.state.touch_mtime(now);
+    }
 }
 
 /// The extents that a change gives to one of its inodes.
@@ -231,6 +249,7 @@ impl<'a> Change<'a> {
         Edit {
             state,
             batch: &mut self.batch,
+            _of_change: (),
         }
     }
 
@@ -253,7 +272,9 @@ impl<'a> Change<'a> {
 
     /// Deletes the record of an inode that has no extents left. The caller uncounts it.
     pub fn delete_inode(&mut self, ino: Ino, shown: Shown) {
-        self.touch(ino, shown, Record::Deleted);
+        let state = self.touch(ino, shown, Record::Deleted).state;
+        assert!(state.removed);
+        assert_in_tests!(state.record.used_bytes == 0, "{ino} has extents left");
         self.batch.delete(Key::inode(ino));
         if let Some(mark) = self.kernel.branches.mark_of_gone(ino) {
             self.batch.put(Key::gone(ino), mark);
@@ -273,7 +294,8 @@ impl<'a> Change<'a> {
         let index = self.locked.index(ino);
         assert!(self.touches[index].is_some());
         let (_, state) = self.locked.at_mut(index);
-        put_extents(why, ino, &mut state.record, &change, &mut self.batch);
+        let record = state.record.get_mut();
+        put_extents(why, ino, record, &change, &mut self.batch);
         self.extents = Some(Extents { ino, why, change });
     }
 
@@ -285,7 +307,7 @@ impl<'a> Change<'a> {
             true => Shown::ToAll,
             false => Shown::Quietly,
         };
-        let Edit { state, batch } = self.touch(ino, shown, Record::Kept);
+        let Edit { state, batch, .. } = self.touch(ino, shown, Record::Kept);
         // The entry tells the size after a crash: it covers its own bytes.
         assert!(state.stable_size_bytes >= offset + data.len() as u64);
         batch.journal(journal_entry(state, ino, offset, data));
@@ -295,7 +317,7 @@ impl<'a> Change<'a> {
     /// Puts the runs in memory that are `wanted` into the journal: at least all that are in memory alone. Returns how
     /// many.
     pub fn journal_runs(&mut self, ino: Ino, wanted: impl Fn(&Run) -> bool) -> u64 {
-        let Edit { state, batch } = self.touch(ino, Shown::Quietly, Record::Kept);
+        let Edit { state, batch, .. } = self.touch(ino, Shown::Quietly, Record::Kept);
         let mut count = 0;
         for (start, run) in state.dirty.runs() {
             if wanted(run) {
@@ -456,15 +478,18 @@ impl<'a> Change<'a> {
 
     /// Nothing was stored: the touched inodes use what they used before, and load their extents again.
     fn undo(mut self) {
+        assert!(!self.is_over);
+        // The table has it, and others may know it by now.
+        assert!(self.made.is_none());
         for (index, touch) in self.touches.iter().enumerate() {
             let Some(Touch { before, .. }) = touch else {
                 continue;
             };
             let (ino, state) = self.locked.at_mut(index);
-            state.record.used_bytes = before.used_bytes;
-            state.record.stored_bytes = before.stored_bytes;
             state.stable_size_bytes = before.stable_size_bytes;
-            (state.record.mtime, state.record.ctime) = (before.mtime, before.ctime);
+            let record = state.record.get_mut();
+            (record.used_bytes, record.stored_bytes) = (before.used_bytes, before.stored_bytes);
+            (record.mtime, record.ctime) = (before.mtime, before.ctime);
             state.attr_dirty |= before.attr_dirty;
             if self.extents.as_ref().is_some_and(|of| of.ino == ino) {
                 state.extents.forget_all();
@@ -595,7 +620,7 @@ impl<'a> Committed<'a> {
 #[cfg(test)]
 mod tests {
     use cairn_base::LogPosition;
-    use cairn_meta::{InodeKind, InodeRecord};
+    use cairn_meta::InodeKind;
 
     use super::*;
     use crate::kernel::ExtentMap;

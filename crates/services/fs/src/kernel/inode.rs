@@ -4,14 +4,14 @@
 //! know: what operations do with it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, LogPosition, Timestamp, View};
-use cairn_meta::{InodeKind, InodeRecord, Ticket};
+use cairn_meta::{InodeKind, InodeRecord, JournalEntry, Ticket};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -20,7 +20,7 @@ use super::dirty::{DirtyMap, Run, fill, has_bytes_in, last_journaled};
 use super::extents::ExtentMap;
 use super::locked::Guard;
 use super::ranges::RangeSet;
-use crate::perm::Guarded;
+use crate::perm::{Guarded, without_privilege_bits};
 use crate::types::{Attr, FileKind, FsError, LINK_COUNT_MAX, PreAttr, Wcc};
 
 /// The kind in the types of the file service.
@@ -60,10 +60,29 @@ pub(crate) struct Inode {
     state: Mutex<State>,
 }
 
+/// A value that the kernel changes, and all others only read.
+#[derive(Debug)]
+pub(crate) struct ReadOnly<T>(T);
+
+impl<T> ReadOnly<T> {
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T> Deref for ReadOnly<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// The state of an inode.
 pub(crate) struct State {
-    /// The attributes as clients see them, unstable writes included.
-    pub record: InodeRecord,
+    /// The attributes as clients see them, unstable writes included. A change writes them ([`super::Edit::record`]), and
+    /// what is not durable before a COMMIT: writes and reads.
+    pub record: ReadOnly<InodeRecord>,
     /// The size without unstable writes: the size after a crash.
     pub stable_size_bytes: u64,
     /// `record` has values (times, for example) that the metadata does not have yet.
@@ -83,7 +102,7 @@ pub(crate) struct State {
     /// writes inside of a file whose extents are not in memory; these count as replacing until they are extents.
     pub fresh: RangeSet,
     /// The part of `fresh` that the volume counts.
-    pub fresh_counted_bytes: u64,
+    pub(super) fresh_counted_bytes: u64,
     /// The reservation of the file.
     pub reserved: Option<Arc<Reserved>>,
     /// The part of the bytes in memory that quotas count.
@@ -176,7 +195,7 @@ impl State {
         Self {
             stable_size_bytes: record.size_bytes,
             removed: record.nlink == 0,
-            record,
+            record: ReadOnly(record),
             attr_dirty: false,
             ticket: Ticket::NONE,
             changed: Ticket::NONE,
@@ -232,11 +251,6 @@ impl State {
     pub fn forget_journal(&mut self) {
         assert!(self.dirty.is_empty() && self.flights.is_empty());
         self.journal_last = LogPosition(0);
-    }
-
-    /// An entry of the journal was found when the volume was opened.
-    pub fn note_replayed(&mut self, position: LogPosition) {
-        self.journal_last = self.journal_last.max(position);
     }
 
     /// It was taken out of the flush queue.
@@ -442,19 +456,60 @@ impl State {
 
     /// Sets the change time. It grows even when the clock stands still or steps back, because clients compare change
     /// times to find changes.
-    pub fn touch_ctime(&mut self, now: Timestamp) -> Timestamp {
+    pub(super) fn touch_ctime(&mut self, now: Timestamp) -> Timestamp {
         let ctime = if now > self.record.ctime {
             now
         } else {
             self.record.ctime.successor()
         };
-        self.record.ctime = ctime;
+        self.record.0.ctime = ctime;
         ctime
     }
 
     /// Sets modification and change time.
-    pub fn touch_mtime(&mut self, now: Timestamp) {
-        self.record.mtime = self.touch_ctime(now);
+    pub(super) fn touch_mtime(&mut self, now: Timestamp) {
+        self.record.0.mtime = self.touch_ctime(now);
+    }
+
+    /// Follows a write of bytes up to `end`, which are only in memory yet. The attributes are stored with the bytes, or
+    /// by the flusher. Returns the number of the write.
+    pub fn note_written(&mut self, end: u64, now: Timestamp, clears_privileges: bool) -> u64 {
+        assert!(self.record.kind == InodeKind::Regular);
+        self.record.0.size_bytes = self.record.size_bytes.max(end);
+        self.touch_mtime(now);
+        if clears_privileges {
+            self.record.0.mode = without_privilege_bits(self.record.mode);
+        }
+        self.attr_dirty = true;
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// Follows a read. The flusher stores the time.
+    pub fn note_atime(&mut self, now: Timestamp) {
+        self.record.0.atime = now;
+        self.attr_dirty = true;
+    }
+
+    /// Follows an entry of the journal that was found when the volume was opened: its attributes, if they are newer.
+    ///
+    /// An inode record that was stored after an entry has an equal or newer change time (change times of an inode
+    /// only grow), and a newer one includes the entry's size and times. With equal change times either may be the
+    /// later: a COMMIT changes no time, so its entries have the time of a record that may have been stored since
+    /// their bytes came. Then the larger size is the later, because every cut of a file changes its change time.
+    pub fn note_replayed(&mut self, entry: &JournalEntry) {
+        assert!(!self.removed);
+        self.journal_last = self.journal_last.max(entry.position);
+        let record = &mut self.record.0;
+        if entry.ctime > record.ctime {
+            record.ctime = entry.ctime;
+            record.mtime = entry.mtime;
+            record.mode = entry.mode;
+            record.size_bytes = entry.size_bytes;
+        } else if entry.ctime == record.ctime && !planted::is(Bug::JournalSizeIgnored) {
+            record.size_bytes = record.size_bytes.max(entry.size_bytes);
+        }
+        self.stable_size_bytes = self.record.size_bytes;
     }
 
     /// The record to store, with the size that the stored data has. Marks the attributes as stored.

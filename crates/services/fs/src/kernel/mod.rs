@@ -328,6 +328,8 @@ impl Kernel {
 impl Kernel {
     /// Puts an inode that differs from the metadata into the flush queue.
     pub fn enqueue(&self, inode: &Arc<Inode>, state: &mut State) {
+        // What a snapshot shows never changes.
+        assert!(inode.view.is_live());
         if !state.queued {
             state.queued = true;
             state.dirty_since = self.env.clock.monotonic();

@@ -12,7 +12,7 @@ use cairn_meta::{
 };
 
 use super::{VOLUME_TREE, tree_key};
-use crate::kernel::{Bare, Edit, Limits, owner_of};
+use crate::kernel::{Bare, Limits, owner_of};
 use crate::types::{FsError, VolumeSpace};
 use crate::volume::{Fs, ROOT, VolumeCore};
 
@@ -371,9 +371,9 @@ impl VolumeCore {
         drop(table);
         if !is_tree {
             // Before any new inode in it could count elsewhere.
-            let Edit { state, batch } = change.edit_quietly(dir);
-            if state.record.tree != dir {
-                self.move_to_tree(state, dir, batch);
+            let mut edit = change.edit_quietly(dir);
+            if edit.state.record.tree != dir {
+                self.move_to_tree(&mut edit, dir);
             }
         }
         Ok(((), change.commit().ticket))

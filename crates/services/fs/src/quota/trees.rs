@@ -41,12 +41,12 @@ enum End {
 
 impl VolumeCore {
     /// Moves an inode that a change touches to another tree.
-    pub(crate) fn move_to_tree(&self, state: &mut State, tree: Ino, batch: &mut Batch) {
-        let usage = usage_of(&state.record);
-        let before = owner_of(&state.record);
-        state.record.tree = tree;
-        batch.charge(before, -usage);
-        batch.charge(owner_of(&state.record), usage);
+    pub(crate) fn move_to_tree(&self, edit: &mut Edit<'_>, tree: Ino) {
+        let usage = usage_of(&edit.state.record);
+        let before = owner_of(&edit.state.record);
+        edit.record().tree = tree;
+        edit.batch.charge(before, -usage);
+        edit.batch.charge(owner_of(&edit.state.record), usage);
     }
 
     /// The tree that a directory is in. Its inode may record another one while the tree is being counted.
@@ -234,8 +234,7 @@ impl VolumeCore {
         }
         self.require_serving()?;
         let mut change = self.begin_change(state);
-        let Edit { state, batch } = change.edit_quietly(inode.ino);
-        self.move_to_tree(state, tree, batch);
+        self.move_to_tree(&mut change.edit_quietly(inode.ino), tree);
         let done = change.commit();
         let ticket = done.ticket;
         self.sync_pending(&mut done.into_one());
