@@ -19,7 +19,7 @@ use cairn_meta::{
 };
 
 use super::{VOLUME_TREE, tree_key};
-use crate::kernel::{Bare, Edit, Inode, State, meta_error, owner_of, usage_of};
+use crate::kernel::{Bare, Edit, Inode, meta_error, owner_of, usage_of};
 use crate::types::FsError;
 use crate::volume::{ROOT, VolumeCore};
 
