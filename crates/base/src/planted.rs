@@ -224,8 +224,8 @@ pub enum Bug {
     StateGoesToFullDisk,
 }
 
-/// Whether this build can plant bugs: that of tests and of the simulator, not that of the product. Assertions that walk
-/// over a whole change run there.
+/// Whether bugs can be planted in this build: true for tests and the simulator, false for the product. Assertions that
+/// walk over a whole change run only where this is true.
 pub const CAN_BE_PLANTED: bool = cfg!(feature = "planted-bugs");
 
 /// Whether this bug is planted here.

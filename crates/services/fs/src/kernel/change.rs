@@ -274,7 +274,6 @@ impl<'a> Change<'a> {
     pub fn delete_inode(&mut self, ino: Ino, shown: Shown) {
         let state = self.touch(ino, shown, Record::Deleted).state;
         assert!(state.removed);
-        assert_in_tests!(state.record.used_bytes == 0, "{ino} has extents left");
         self.batch.delete(Key::inode(ino));
         if let Some(mark) = self.kernel.branches.mark_of_gone(ino) {
             self.batch.put(Key::gone(ino), mark);
@@ -574,9 +573,12 @@ impl Change<'_> {
             if touch.before.is_stored {
                 add(touch.before.owner, touch.before.usage());
             }
-            if touch.record != Record::Deleted {
-                add(owner_of(&state.record), -usage_of(&state.record));
+            let mut after = usage_of(&state.record);
+            if touch.record == Record::Deleted {
+                // A crash while an orphan was deleted in steps leaves bytes in its record that it no longer has.
+                after.inodes = 0;
             }
+            add(owner_of(&state.record), -after);
         }
         sums.iter().all(|(_, sum)| sum.is_zero())
     }

@@ -5,16 +5,18 @@
 //! readers wait for. Must not know: any feature. Names, quotas, policies, snapshots, garbage collection and all others
 //! stand on it, and nothing here imports them.
 //!
-//! What others cannot do, because the fields are private to this module:
+//! Features cannot do the following, because the fields are private to this module:
 //!
-//! - submit a batch: there are [`Change`], [`Kernel::commit_bare`] for batches that touch no inode in memory, and
-//!   [`Metadata::commit_unopened`] while a volume is opened;
-//! - set the tickets of an inode ([`State::ticket`], [`State::changed`]): only the end of a change does;
-//! - store an inode's record: the change does for each inode that it touched;
-//! - change one of several locked inodes without touching it: [`Locked`] only reads.
+//! - submit a batch. They commit a [`Change`]; [`Kernel::commit_bare`] takes batches that touch no inode in memory, and
+//!   [`Metadata::commit_unopened`] those from before the volume is open.
+//! - set the tickets of an inode ([`State::ticket`], [`State::changed`]). Only the end of a change does.
+//! - write the record of an inode. [`Edit::record`] does, in a change, which then stores the record. Unstable writes and
+//!   access times, which need not be durable, have functions of their own ([`State::note_written`],
+//!   [`State::note_atime`]).
+//! - change one of several locked inodes outside of a change. [`Locked`] only reads.
 
-/// An assertion that walks over a whole change. It runs in the builds of tests and of the simulator, which can plant
-/// bugs, and costs nothing in the product.
+/// An assertion that walks over a whole change. It runs in tests and in the simulator, and costs nothing in the
+/// product.
 macro_rules! assert_in_tests {
     ($condition:expr, $($why:tt)+) => {
         if cairn_base::planted::CAN_BE_PLANTED {
