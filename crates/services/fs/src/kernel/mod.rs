@@ -42,6 +42,8 @@ mod queue;
 mod ranges;
 mod requests;
 mod table;
+#[cfg(test)]
+mod tests;
 mod usage;
 
 use std::ops::Range;
@@ -369,55 +371,5 @@ pub(crate) fn fold_journal(ino: Ino, state: &State, range: &Range<u64>, batch: &
             end: range.end,
             through: state.journal_last,
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::{Path, PathBuf};
-
-    /// The sources below a folder.
-    fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => found.append(&mut sources(&path)),
-                false => found.push((path.clone(), std::fs::read_to_string(&path).unwrap())),
-            }
-        }
-        found
-    }
-
-    /// Privacy keeps others from the store, but for two doors: the raw store that `Fs::meta` returns to other crates,
-    /// and an import of a feature.
-    #[test]
-    fn only_the_kernel_submits_and_it_knows_no_feature() {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let below = source.join("kernel");
-        // These know no feature either.
-        let plain = ["kernel", "perm", "tasks", "types"];
-        let all = sources(&source);
-        assert!(all.iter().any(|(path, _)| path.starts_with(&below)));
-        for (path, text) in all {
-            let is_kernel = path.starts_with(&below);
-            let name = path.display();
-            if !is_kernel {
-                assert!(!text.contains(".submit"), "{name} submits");
-                let may_have_store = path.ends_with("volume.rs");
-                let has_store = text.contains(".for_other_crates()") || text.contains(".meta().");
-                assert!(may_have_store || !has_store, "{name} has the store");
-                continue;
-            }
-            let code = text.split("#[cfg(test)]").next().unwrap();
-            for import in code.split("crate::").skip(1) {
-                let module = import
-                    .split(|c: char| !c.is_alphanumeric() && c != '_')
-                    .next();
-                let module = module.unwrap();
-                let is_own = module.starts_with(char::is_uppercase) || plain.contains(&module);
-                assert!(is_own, "{name} imports {module}");
-            }
-        }
     }
 }
