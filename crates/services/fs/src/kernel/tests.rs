@@ -80,7 +80,8 @@ fn a_commit_stores_what_it_touched_and_tells_who_waits() {
 fn a_refused_change_leaves_everything_as_it_was() {
     with_kernel(|kernel| {
         let file = kernel.own_inode(FILE).unwrap();
-        let (ticket, ctime) = (file.lock().ticket(), file.lock().record.ctime);
+        let ticket = file.lock().ticket();
+        let ctime = file.lock().record.ctime;
         let mut change = kernel.begin_change(file.lock());
         change.edit(FILE).touch_mtime(NOW);
         change.edit(FILE).state.stable_size_bytes = 9;
