@@ -1,7 +1,7 @@
 //! Clones of volumes. A clone begins with the contents of a snapshot of another volume, and lives in that volume's store.
 //!
-//! Owns: the list of branches, where an inode of a branch is read, and how a branch gets its own copy of an inode.
-//! Must not know: how a clone is named, who may use it.
+//! Owns: how a branch gets its own copy of an inode. The kernel knows which branches there are, and where an inode of a
+//! branch is read. Must not know: how a clone is named, who may use it.
 //!
 //! The number of an inode contains its branch ([`Ino::branch`]). A branch has no keys of an inode that it inherited:
 //! readers find that inode in the snapshot that the branch began from, which stays as long as the branch. Before the
