@@ -1,24 +1,30 @@
 //! Seeds of what people and programs write as text: config files, URLs, JSON; and of handles.
 
+use cairn_admin::api::{
+    AdminView, ErrorBody, ErrorDetail, ErrorKind, Health, MemoryView, NfsReady, NfsView, PoolView,
+    ReadyFile, Status,
+};
+use cairn_admin::disks::{DiskRole, DiskState, DiskView};
+use cairn_admin::events::Severity;
+use cairn_admin::exports::{ExportList, ExportView};
+use cairn_admin::rebuild::RebuildView;
+use cairn_admin::scrub::{ScrubDamage, ScrubReport};
+use cairn_admin::volumes::{
+    DirectoryProtection, MediaBytes, VolumeList, VolumeOrigin, VolumeSettingsView,
+    VolumeTieringView, VolumeView,
+};
+use cairn_admin::warnings::{WarningKind, WarningView};
 use cairn_base::{Generation, Ino, View, VolumeId};
+use cairn_bench::import;
+use cairn_bench::latency;
+use cairn_bench::result::Sample;
 use cairn_config::{
     AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, MediaChoice, Protection,
     SizeLimit, Tiering,
 };
+use cairn_formats::file_handle::{HandleSigner, Target};
 
 use super::{Corpus, write};
-use cairn_admin::api::{
-    AdminView, DirectoryProtection, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail,
-    ErrorKind, ExportList, ExportView, Health, MediaBytes, MemoryView, NfsReady, NfsView, PoolView,
-    ReadyFile, RebuildView, ScrubDamage, ScrubReport, Status, VolumeList, VolumeOrigin,
-    VolumeTieringView, VolumeView,
-};
-use cairn_admin::events::Severity;
-use cairn_admin::warnings::{WarningKind, WarningView};
-use cairn_bench::import;
-use cairn_bench::latency;
-use cairn_bench::result::Sample;
-use cairn_formats::file_handle::{HandleSigner, Target};
 
 const SIGNED_LEN_BYTES: usize = 24;
 
@@ -379,16 +385,19 @@ fn volume() -> VolumeView {
     VolumeView {
         id: 1,
         name: "main".parse().expect("it is a name"),
-        protection: Protection::Plus(2),
+        settings: VolumeSettingsView {
+            protection: Protection::Plus(2),
+            size_limit: SizeLimit::Bytes(1 << 30),
+            autogrow: SizeLimit::None,
+            access_pattern: AccessPattern::Random,
+            compression: Compression::Zstd(3),
+            dedupe: Dedupe::Verify,
+            media: MediaChoice::Ssd,
+            class: ClassChoice::Class("gold".parse().expect("it is a name")),
+        },
         layout: "4+2".to_owned(),
         disk_failures_tolerated: 2,
         node_failures_tolerated: None,
-        size_limit: SizeLimit::Bytes(1 << 30),
-        autogrow: SizeLimit::None,
-        access_pattern: AccessPattern::Random,
-        compression: Compression::Zstd(3),
-        dedupe: Dedupe::Verify,
-        media: MediaChoice::Ssd,
         media_bytes: vec![MediaBytes {
             wanted: MediaChoice::Ssd,
             on: MediaChoice::Any,
@@ -417,7 +426,6 @@ fn volume() -> VolumeView {
         garbage_bytes: 5,
         freeing_bytes: 2,
         deduplicated_bytes: 4,
-        class: ClassChoice::Class("gold".parse().expect("it is a name")),
         tiering: Some(VolumeTieringView {
             tier: "cold".to_owned(),
             policy: Tiering::Auto,

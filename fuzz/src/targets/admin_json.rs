@@ -5,16 +5,18 @@
 
 use std::fmt::Debug;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
 use cairn_admin::audit::{AuditEntry, AuditQuery};
 use cairn_admin::entries::{ENTRY_LIMIT_MAX, Entry, LogRange};
 use cairn_admin::events::{EventEntry, EventQuery};
 use cairn_admin::query::{QUERY_PAIRS_MAX, Query};
 use cairn_admin::session::Sessions;
 use cairn_admin::token::Token;
-use cairn_admin::{api, audit, classes, policies, quotas, s3, san, snapshots, tiers, users};
+use cairn_admin::{
+    api, audit, classes, cluster, disks, exports, policies, quotas, rebuild, s3, san, scrub,
+    snapshots, tiers, users, volumes,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 const KEYS: &[&str] = &["client", "force"];
 const TOKEN: &str = "0123456789abcdef";
@@ -43,19 +45,19 @@ pub fn run(input: &[u8]) {
 }
 
 fn requests(body: &[u8]) {
-    json::<api::DiskAdd>(body);
-    json::<api::DiskChange>(body);
-    json::<api::RebuildRate>(body);
-    json::<api::ScrubStart>(body);
-    json::<api::VolumeCreate>(body);
-    json::<api::VolumeChange>(body);
-    json::<api::ExportSet>(body);
-    json::<api::VolumeAddressSet>(body);
-    json::<api::NodeChange>(body);
-    json::<api::NodeReplace>(body);
-    json::<api::VolumeMove>(body);
-    json::<api::TicketCreate>(body);
-    json::<api::VolumeCloneCreate>(body);
+    json::<disks::DiskAdd>(body);
+    json::<disks::DiskChange>(body);
+    json::<rebuild::RebuildRate>(body);
+    json::<scrub::ScrubStart>(body);
+    json::<volumes::VolumeCreate>(body);
+    json::<volumes::VolumeChange>(body);
+    json::<exports::ExportSet>(body);
+    json::<volumes::VolumeAddressSet>(body);
+    json::<cluster::NodeChange>(body);
+    json::<cluster::NodeReplace>(body);
+    json::<volumes::VolumeMove>(body);
+    json::<cluster::TicketCreate>(body);
+    json::<volumes::VolumeCloneCreate>(body);
     json::<snapshots::SnapshotCreate>(body);
     json::<snapshots::GroupSnapshotCreate>(body);
     json::<snapshots::SnapshotSet>(body);
@@ -93,15 +95,15 @@ fn requests(body: &[u8]) {
 fn answers(body: &[u8]) {
     json::<api::ErrorBody>(body);
     json::<api::Status>(body);
-    json::<api::DiskList>(body);
-    json::<api::DiskView>(body);
-    json::<api::RebuildView>(body);
-    json::<api::ScrubReport>(body);
-    json::<api::ScrubView>(body);
-    json::<api::VolumeView>(body);
-    json::<api::VolumeList>(body);
-    json::<api::ExportView>(body);
-    json::<api::ExportList>(body);
+    json::<disks::DiskList>(body);
+    json::<disks::DiskView>(body);
+    json::<rebuild::RebuildView>(body);
+    json::<scrub::ScrubReport>(body);
+    json::<scrub::ScrubView>(body);
+    json::<volumes::VolumeView>(body);
+    json::<volumes::VolumeList>(body);
+    json::<exports::ExportView>(body);
+    json::<exports::ExportList>(body);
     json::<api::ReadyFile>(body);
     json::<tiers::TierList>(body);
     json::<tiers::TierChecked>(body);

@@ -1,6 +1,9 @@
 //! `cairn address`: addresses that the nodes of a cluster share.
 
-use cairn_admin::address_pools::{AddressPoolChange, AddressPoolCreate, AddressPoolView};
+use cairn_admin::address_pools::{
+    ADDRESS_POOL_CHANGE, ADDRESS_POOL_CREATE, ADDRESS_POOL_DELETE, ADDRESS_POOL_LIST,
+    ADDRESS_POOL_SHOW, AddressPoolChange, AddressPoolCreate, AddressPoolName, AddressPoolView,
+};
 use clap::{Args, Subcommand};
 
 use crate::access;
@@ -78,7 +81,8 @@ pub fn address(command: &AddressCommand) -> Result<(), Failure> {
         AddressPoolCommand::Create(args) => create(args),
         AddressPoolCommand::List(args) => list(args),
         AddressPoolCommand::Show(args) => {
-            let pool = access::client(&args.view.server)?.address_pool(&args.name)?;
+            let pool = access::client(&args.view.server)?
+                .ask(ADDRESS_POOL_SHOW, &AddressPoolName(args.name.clone()))?;
             show(&args.view, &pool)
         }
         AddressPoolCommand::Add(args) => {
@@ -96,7 +100,8 @@ pub fn address(command: &AddressCommand) -> Result<(), Failure> {
             changed(args, &change)
         }
         AddressPoolCommand::Delete(args) => {
-            access::client(&args.view.server)?.address_pool_delete(&args.name)?;
+            access::client(&args.view.server)?
+                .ask(ADDRESS_POOL_DELETE, &AddressPoolName(args.name.clone()))?;
             print::text(&format!("address pool {} is deleted", args.name))
         }
     }
@@ -109,17 +114,21 @@ fn create(args: &AddressPoolCreateArgs) -> Result<(), Failure> {
         interface: args.interface.clone(),
         dns_name: args.dns.clone(),
     };
-    let pool = access::client(&args.view.server)?.address_pool_create(&create)?;
+    let pool = access::client(&args.view.server)?.tell(ADDRESS_POOL_CREATE, &(), &create)?;
     show(&args.view, &pool)
 }
 
 fn changed(args: &AddressPoolChangeArgs, change: &AddressPoolChange) -> Result<(), Failure> {
-    let pool = access::client(&args.view.server)?.address_pool_change(&args.name, change)?;
+    let pool = access::client(&args.view.server)?.tell(
+        ADDRESS_POOL_CHANGE,
+        &AddressPoolName(args.name.clone()),
+        change,
+    )?;
     show(&args.view, &pool)
 }
 
 fn list(args: &ViewArgs) -> Result<(), Failure> {
-    let list = access::client(&args.server)?.address_pools()?;
+    let list = access::client(&args.server)?.ask(ADDRESS_POOL_LIST, &())?;
     if args.json {
         return print::json(&list);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cairn_admin::Client;
-use cairn_admin::audit::{AuditEntry, AuditPage, AuditQuery};
+use cairn_admin::audit::{AUDIT_LIST, AuditEntry, AuditPage, AuditQuery};
 use cairn_admin::entries::{ENTRY_LIMIT_MAX, LogRange};
 use cairn_base::printable::csv_field;
 use clap::{Args, Subcommand, ValueEnum};
@@ -110,7 +110,7 @@ pub fn audit(command: &AuditCommand) -> Result<(), Failure> {
 fn list(args: &AuditListArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let limit = usize::try_from(args.limit).unwrap_or(ENTRY_LIMIT_MAX);
-    let page = client.audit(&args.filter.query(limit))?;
+    let page = client.ask(AUDIT_LIST, &args.filter.query(limit))?;
     if args.follow {
         let log = |page: AuditPage| LogPage {
             entries: page.entries,
@@ -142,10 +142,10 @@ const WHAT: &str = "the entries of";
 fn newer(args: &AuditListArgs, client: &Client, after: Option<u64>) -> Result<AuditPage, Failure> {
     let mut query = args.filter.query(ENTRY_LIMIT_MAX);
     query.part.after = after;
-    let mut all = client.audit(&query)?;
+    let mut all = client.ask(AUDIT_LIST, &query)?;
     while let Some(before) = all.next_before {
         query.part.before = Some(before);
-        let more = client.audit(&query)?;
+        let more = client.ask(AUDIT_LIST, &query)?;
         all.entries.extend(more.entries);
         all.next_before = more.next_before;
     }
@@ -160,7 +160,7 @@ fn export(args: &AuditExportArgs) -> Result<(), Failure> {
     }
     let mut is_first = true;
     loop {
-        let page = client.audit(&query)?;
+        let page = client.ask(AUDIT_LIST, &query)?;
         if is_first {
             say_silent(&page.silent, WHAT);
         }

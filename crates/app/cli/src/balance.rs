@@ -2,19 +2,41 @@
 //!
 //! Owns: the loop over moves, how a balance looks. Must not know: which volume should move.
 
-use cairn_admin::api::{
-    BalanceMove, BalanceNode, BalanceReason, BalanceShare, BalanceView, NodeWeight,
+use cairn_admin::balance::{
+    BALANCE, BALANCE_STEP, BalanceMove, BalanceNode, BalanceReason, BalanceShare, BalanceView,
 };
+use cairn_admin::cluster::{NODE_WEIGHT, NodeName, NodeWeight};
 use cairn_base::units::format_size;
+use clap::Args;
 
 use crate::access;
-use crate::args::{ClusterBalanceArgs, NodeWeightArgs};
+use crate::args::ViewArgs;
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 
+#[derive(Debug, Args)]
+pub struct ClusterBalanceArgs {
+    /// Only show which volumes would move, and why
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeWeightArgs {
+    /// The node's name
+    pub node: String,
+    /// 0 to 1000
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub weight: u32,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
 pub fn balance(args: &ClusterBalanceArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
-    let before = client.balance()?;
+    let before = client.ask(BALANCE, &())?;
     if args.dry_run {
         return match args.view.json {
             true => print::json(&before),
@@ -26,7 +48,7 @@ pub fn balance(args: &ClusterBalanceArgs) -> Result<(), Failure> {
     // Clients may change what should move while volumes do: each moves once, that is enough.
     let volumes: usize = view.nodes.iter().map(|node| node.volumes).sum();
     while !view.moves.is_empty() && made.len() < volumes {
-        view = client.balance_step()?;
+        view = client.ask(BALANCE_STEP, &())?;
         let Some(moved) = view.moved.take() else {
             break;
         };
@@ -54,7 +76,11 @@ pub fn balance(args: &ClusterBalanceArgs) -> Result<(), Failure> {
 pub fn weight(args: &NodeWeightArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let (node, weight) = (args.node.as_str(), args.weight);
-    let view = client.node_weight(node, &NodeWeight { weight })?;
+    let view = client.tell(
+        NODE_WEIGHT,
+        &NodeName(node.to_owned()),
+        &NodeWeight { weight },
+    )?;
     if args.view.json {
         return print::json(&view.nodes);
     }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cairn_admin::Client;
-use cairn_admin::api::CacheState;
+use cairn_admin::caches::{CACHE_LIST, CacheState};
+use cairn_admin::volumes::VOLUME_SHOW;
 use cairn_base::units::{format_size, parse_size};
 use cairn_bench::plan::{Direction, Order};
 use cairn_bench::result::{CreditModel, ReadsOf, RunResult};
@@ -167,7 +168,7 @@ impl Watch {
 pub fn burst(args: &BurstArgs) -> Result<(burst::Settings, Watch), Failure> {
     let name = volume_of(args)?;
     let client = args.inside.client()?;
-    let volume = client.volume(&name)?;
+    let volume = client.ask(VOLUME_SHOW, &name)?;
     let no_burst = |what: String| {
         Failure::usage(format!("{what}, so it has no burst credit")).hint(format!(
             "put it into a class with a burst: `cairn class create demo --throughput 20MB/s --burst 5x --burst-credit 20s`, \
@@ -180,7 +181,7 @@ pub fn burst(args: &BurstArgs) -> Result<(burst::Settings, Watch), Failure> {
     }
     .limits()
     .map_err(Failure::failed)?;
-    let class = volume.class.to_string();
+    let class = volume.settings.class.to_string();
     let wanted = burst::runtime(&limits).ok_or_else(|| {
         no_burst(format!(
             "volume {name} is in class {class}, which has no throughput burst"
@@ -225,7 +226,7 @@ pub fn burst(args: &BurstArgs) -> Result<(burst::Settings, Watch), Failure> {
 /// What watches passes over a working set.
 pub fn read_cache(args: &ReadCacheArgs) -> Result<Watch, Failure> {
     let client = args.inside.client()?;
-    let caches = client.caches()?.caches;
+    let caches = client.ask(CACHE_LIST, &())?.caches;
     let used = caches.iter().filter(|it| it.state == CacheState::Ok);
     let reads = ReadsOf {
         cache_count: used.clone().count() as u64,
@@ -285,7 +286,7 @@ impl Server for Rest<'_> {
         };
         let volume = self
             .client
-            .volume(name)
+            .ask(VOLUME_SHOW, name)
             .map_err(|error| error.to_string())?;
         let limits = volume.rates.map_or_else(Vec::new, |rates| rates.limits);
         let of_bytes = limits
@@ -304,7 +305,7 @@ impl Server for Rest<'_> {
     fn reads(&mut self) -> Result<ReadsNow, String> {
         let reads = self
             .client
-            .caches()
+            .ask(CACHE_LIST, &())
             .map_err(|error| error.to_string())?
             .reads;
         Ok(ReadsNow {

@@ -4,18 +4,18 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use cairn_admin::classes::{
-    ClassCreate, ClassLimits, ClassSet, ClassView, LatencyView, LimitView, RateView, RatesView,
+    CLASS_CREATE, CLASS_DELETE, CLASS_LIST, CLASS_SET, CLASS_SHOW, ClassCreate, ClassLimits,
+    ClassSet, ClassView, LatencyView, LimitView, RateView, RatesView,
 };
 use cairn_base::units::{format_size, parse_size};
 use cairn_config::{CREDIT_SECONDS_DEFAULT, ClassName, LATENCY_GOAL_US_MAX, LATENCY_GOAL_US_MIN};
 use clap::{Args, Subcommand};
 
-use crate::access;
 use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
-use crate::limit;
 use crate::print::{self, Align, Column};
 use crate::status::duration;
+use crate::{access, limit};
 
 #[derive(Debug, Subcommand)]
 pub enum ClassCommand {
@@ -309,7 +309,7 @@ pub fn class(command: &ClassCommand) -> Result<(), Failure> {
                 name: args.name.clone(),
                 limits,
             };
-            let class = access::client(&args.view.server)?.class_create(&create)?;
+            let class = access::client(&args.view.server)?.tell(CLASS_CREATE, &(), &create)?;
             if args.view.json {
                 return print::json(&class);
             }
@@ -323,14 +323,14 @@ pub fn class(command: &ClassCommand) -> Result<(), Failure> {
             ))
         }
         ClassCommand::List(view) => {
-            let list = access::client(&view.server)?.classes()?;
+            let list = access::client(&view.server)?.ask(CLASS_LIST, &())?;
             if view.json {
                 return print::json(&list);
             }
             print::text(&table(&list.classes))
         }
         ClassCommand::Show(args) => {
-            let class = access::client(&args.view.server)?.class(&args.name)?;
+            let class = access::client(&args.view.server)?.ask(CLASS_SHOW, &args.name)?;
             shown(&class, args.view.json)
         }
         ClassCommand::Set(args) => {
@@ -339,13 +339,13 @@ pub fn class(command: &ClassCommand) -> Result<(), Failure> {
                     .hint("`cairn class set --help` lists the limits"));
             }
             let client = access::client(&args.view.server)?;
-            let mut limits = client.class(&args.name)?.limits;
+            let mut limits = client.ask(CLASS_SHOW, &args.name)?.limits;
             args.flags.apply(&mut limits);
-            let class = client.class_set(&args.name, &ClassSet { limits })?;
+            let class = client.tell(CLASS_SET, &args.name, &ClassSet { limits })?;
             shown(&class, args.view.json)
         }
         ClassCommand::Delete(args) => {
-            access::client(&args.server)?.class_delete(&args.name)?;
+            access::client(&args.server)?.ask(CLASS_DELETE, &args.name)?;
             print::text(&format!("class {} is deleted", args.name))
         }
     }

@@ -1,14 +1,13 @@
 //! `cairn clone`: flags and command.
 
-use cairn_admin::snapshots::CloneCreate;
+use cairn_admin::snapshots::{CLONE_CREATE, CloneCreate};
 use cairn_base::units::format_size;
 use cairn_config::VolumeName;
 use clap::Args;
 
-use crate::access;
 use crate::args::ViewArgs;
 use crate::exit::Failure;
-use crate::print;
+use crate::{access, print};
 
 #[derive(Debug, Args)]
 pub struct CloneArgs {
@@ -27,7 +26,7 @@ pub fn clone(args: &CloneArgs) -> Result<(), Failure> {
         to: args.to.clone(),
     };
     let client = access::client(&args.view.server)?;
-    let made = client.clone_create(&args.volume, &create)?;
+    let made = client.tell(CLONE_CREATE, &args.volume, &create)?;
     match args.view.json {
         true => print::json(&made),
         false => print::text(&format!(

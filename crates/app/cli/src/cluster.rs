@@ -3,21 +3,218 @@
 use std::io::Read;
 use std::time::Duration;
 
-use cairn_admin::api::{
-    ClusterNodeView, ClusterView, NodeChange, NodeDrainView, NodeReplace, TicketCreate,
-    VolumeAddressSet, VolumeMove,
+use cairn_admin::cluster::{
+    CLUSTER, CLUSTER_TICKET, ClusterNodeView, ClusterView, NODE_REMOVE, NODE_REPLACE, NODE_SET,
+    NodeChange, NodeDrainView, NodeName, NodeReplace, TicketCreate,
+};
+use cairn_admin::volumes::{
+    VOLUME_ADDRESS_REMOVE, VOLUME_ADDRESS_SET, VOLUME_MOVE, VolumeAddressSet, VolumeMove,
 };
 use cairn_base::units::format_size;
 use cairn_node::cluster::offline::{self, GivenEtcd, NodeAddresses};
+use clap::{Args, Subcommand};
 
-use crate::access;
-use crate::args::{
-    ClusterInitArgs, ClusterJoinArgs, ClusterTokenArgs, NodeArgs, NodeDrainArgs, NodeReplaceArgs,
-    PlaceArgs, ViewArgs, VolumeAddressRemoveArgs, VolumeAddressSetArgs, VolumeMoveArgs,
-};
+use crate::args::{PlaceArgs, ViewArgs};
+use crate::balance::{ClusterBalanceArgs, NodeWeightArgs};
 use crate::exit::Failure;
+use crate::maintenance::MaintenanceCommand;
 use crate::print::{self, Align, Column};
+use crate::recover::{ClusterAcceptArgs, ClusterBackupArgs, ClusterRecoverArgs};
+use crate::rotate::ClusterRotateArgs;
 use crate::status::{duration, warning_lines};
+use crate::upgrade::NodeUpgradeArgs;
+use crate::volume::{VolumeAddressRemoveArgs, VolumeAddressSetArgs, VolumeMoveArgs};
+use crate::{access, balance, maintenance, recover, rotate, upgrade};
+
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Prepare the first node of a cluster; its next `cairn serve` forms the cluster
+    ///
+    /// Example: cairn cluster init --name lab --internal 10.0.0.1:7400 && cairn serve --data /disk1
+    Init(ClusterInitArgs),
+    /// Print a ticket with which one node can join
+    Token(ClusterTokenArgs),
+    /// Join a cluster with a ticket; the next `cairn serve` on this node serves in the cluster
+    Join(ClusterJoinArgs),
+    /// Show nodes, disks, owners of volumes, and which failures the cluster survives
+    Status(ViewArgs),
+    /// Move volumes one by one until the load is balanced over the nodes
+    ///
+    /// The load of a volume is a fixed part for being open, and the work of its clients over the last minutes. Nodes balance by
+    /// themselves, slowly, and only some minutes after a change; this command balances now, and as evenly as possible. Clients of a
+    /// volume that moves see a short pause. Volumes that `cairn volume move --to` placed stay.
+    ///
+    /// Example: cairn cluster balance --dry-run
+    Balance(ClusterBalanceArgs),
+    /// Write a copy of the cluster map to a file: nodes, disks, volumes and their settings, without client data
+    ///
+    /// Each node keeps the newest copy and daily copies in its cluster folder and on its disks. Use this command for a copy
+    /// elsewhere. The file contains password hashes: keep it private.
+    ///
+    /// Example: cairn cluster backup /backup/lab.json
+    Backup(ClusterBackupArgs),
+    /// Rebuild etcd from a copy of the cluster map, after most etcd members were lost for good
+    ///
+    /// Run this on one node while no server of the cluster runs. Without --yes, the command only prints its plan. It uses the newest
+    /// copy in the cluster folder and on the disks (--data), or the copies given with --copy.
+    ///
+    /// Example: cairn cluster recover --data /disk1 --data /disk2
+    Recover(ClusterRecoverArgs),
+    /// Replace the cluster's certificate authority while clients work
+    ///
+    /// Use this if the authority's key may have leaked, for example with a removed node. All nodes first trust a new authority
+    /// beside the old one, then get certificates from it, then drop the old one; older certificates and tickets become invalid.
+    /// The nodes do this by themselves: the command starts the rotation and shows its progress, and may be interrupted or run
+    /// again. The rotation waits for a node that is away until it is back or removed.
+    ///
+    /// Example: cairn cluster rotate-ca
+    RotateCa(ClusterRotateArgs),
+    /// Make this node follow a cluster map that was recovered on another node, or restored in your own etcd
+    ///
+    /// Run this while the node's server is stopped. `cairn cluster recover` prints this command for the other nodes.
+    ///
+    /// Example: cairn cluster accept-restored --member one,https://10.0.0.1:2379,https://10.0.0.1:2380 --data /disk1
+    AcceptRestored(ClusterAcceptArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// List the nodes
+    List(ViewArgs),
+    /// Move everything from a node to other nodes while clients work: data, logs, volumes, its etcd member
+    ///
+    /// The drain is refused if too little redundancy or space would remain. `cairn node list` shows its progress.
+    ///
+    /// Example: cairn node drain three && cairn node list
+    Drain(NodeDrainArgs),
+    /// Remove a drained node from the cluster: the other nodes refuse it from then on, and its server stops
+    ///
+    /// Example: cairn node remove three
+    Remove(NodeArgs),
+    /// Replace a working or lost node by a node that has joined
+    ///
+    /// The old node's data moves, or is rebuilt, to other nodes at once, without waiting for a lost node to return. The cluster
+    /// then removes the old node by itself. `cairn node drain OLD --cancel` stops the replacement.
+    ///
+    /// Example: cairn node replace three seven
+    Replace(NodeReplaceArgs),
+    /// Put a node into maintenance, or end it
+    ///
+    /// Use this for a restart, an upgrade or work on the machine. The node's volumes move to other nodes, with a short pause for
+    /// their clients. Until the time is over or maintenance ends, the node takes no volumes and its disks are not rebuilt. The node
+    /// and its data stay in the cluster; to remove a node for good, use `cairn node drain`.
+    ///
+    /// Example: cairn node maintenance on three --for 2h
+    #[command(subcommand)]
+    Maintenance(MaintenanceCommand),
+    /// Set a node's share of the load
+    ///
+    /// The default is 100; a node with 200 gets twice as much load. A node with 0 gives its volumes away at once and takes none;
+    /// its disks stay in use.
+    ///
+    /// Example: cairn node weight three 50
+    Weight(NodeWeightArgs),
+    /// Show whether a node may stop now, and in which order to upgrade nodes
+    ///
+    /// Nodes of neighbouring versions work together: upgrade them one by one while clients work. With --wait, the command waits
+    /// until redundancy is complete again and the next node may stop.
+    ///
+    /// Example: cairn node upgrade --wait
+    Upgrade(NodeUpgradeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// The node's name
+    pub node: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeReplaceArgs {
+    /// The name of the node to replace
+    pub old: String,
+    /// The name of the replacement, a node with disks that has joined
+    pub new: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeDrainArgs {
+    /// The node's name
+    pub node: String,
+    /// Stop draining, and let new data go to the node again
+    #[arg(long)]
+    pub cancel: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterInitArgs {
+    /// The cluster's name
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Addresses of your own etcd, separated by commas [default: nodes of the cluster run etcd]
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// Allow http:// for an etcd on other machines: anyone on the network path can read and change the cluster map
+    #[arg(long, requires = "etcd")]
+    pub insecure_etcd: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterTokenArgs {
+    /// How long the ticket is valid, such as 30m, 1h, 12h; at most 24h
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
+    pub valid: std::time::Duration,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterJoinArgs {
+    /// The ticket that `cairn cluster token` printed; `-` reads it from standard input
+    pub ticket: String,
+    /// Take over as this node, which is away and whose disks this machine has
+    #[arg(long, value_name = "NODE", conflicts_with = "node")]
+    pub takes_over: Option<String>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Does what is asked about the cluster.
+pub fn cluster(command: &ClusterCommand) -> Result<(), Failure> {
+    match command {
+        ClusterCommand::Init(args) => init(args),
+        ClusterCommand::Token(args) => token(args),
+        ClusterCommand::Join(args) => join(args),
+        ClusterCommand::Status(args) => status(args),
+        ClusterCommand::Balance(args) => balance::balance(args),
+        ClusterCommand::RotateCa(args) => rotate::rotate(args),
+        ClusterCommand::Backup(args) => recover::backup(args),
+        ClusterCommand::Recover(args) => recover::recover(args),
+        ClusterCommand::AcceptRestored(args) => recover::accept_restored(args),
+    }
+}
+
+/// Does what is asked about nodes.
+pub fn node(command: &NodeCommand) -> Result<(), Failure> {
+    match command {
+        NodeCommand::List(args) => node_list(args),
+        NodeCommand::Drain(args) => node_drain(args),
+        NodeCommand::Maintenance(MaintenanceCommand::On(args)) => maintenance::on(args),
+        NodeCommand::Maintenance(MaintenanceCommand::Off(args)) => maintenance::off(args),
+        NodeCommand::Weight(args) => balance::weight(args),
+        NodeCommand::Replace(args) => node_replace(args),
+        NodeCommand::Upgrade(args) => upgrade::node_upgrade(args),
+        NodeCommand::Remove(args) => node_remove(args),
+    }
+}
 
 /// Longest ticket that is read from standard input.
 const TICKET_LEN_BYTES_MAX: u64 = 64 << 10;
@@ -89,7 +286,7 @@ pub fn token(args: &ClusterTokenArgs) -> Result<(), Failure> {
     let create = TicketCreate {
         valid_seconds: args.valid.as_secs(),
     };
-    let made = access::client(&args.view.server)?.cluster_ticket(&create)?;
+    let made = access::client(&args.view.server)?.tell(CLUSTER_TICKET, &(), &create)?;
     if args.view.json {
         return print::json(&made);
     }
@@ -125,7 +322,7 @@ pub fn join(args: &ClusterJoinArgs) -> Result<(), Failure> {
 }
 
 pub fn status(args: &ViewArgs) -> Result<(), Failure> {
-    let view = access::client(&args.server)?.cluster()?;
+    let view = access::client(&args.server)?.ask(CLUSTER, &())?;
     if args.json {
         return print::json(&view);
     }
@@ -133,7 +330,7 @@ pub fn status(args: &ViewArgs) -> Result<(), Failure> {
 }
 
 pub fn node_list(args: &ViewArgs) -> Result<(), Failure> {
-    let view = access::client(&args.server)?.cluster()?;
+    let view = access::client(&args.server)?.ask(CLUSTER, &())?;
     if args.json {
         return print::json(&view.nodes);
     }
@@ -144,7 +341,8 @@ pub fn node_drain(args: &NodeDrainArgs) -> Result<(), Failure> {
     let change = NodeChange {
         draining: !args.cancel,
     };
-    let view = access::client(&args.view.server)?.node_set(&args.node, &change)?;
+    let view =
+        access::client(&args.view.server)?.tell(NODE_SET, &NodeName(args.node.clone()), &change)?;
     if args.view.json {
         return print::json(&view.nodes);
     }
@@ -155,7 +353,11 @@ pub fn node_replace(args: &NodeReplaceArgs) -> Result<(), Failure> {
     let replace = NodeReplace {
         by: args.new.clone(),
     };
-    let view = access::client(&args.view.server)?.node_replace(&args.old, &replace)?;
+    let view = access::client(&args.view.server)?.tell(
+        NODE_REPLACE,
+        &NodeName(args.old.clone()),
+        &replace,
+    )?;
     if args.view.json {
         return print::json(&view.nodes);
     }
@@ -163,7 +365,7 @@ pub fn node_replace(args: &NodeReplaceArgs) -> Result<(), Failure> {
 }
 
 pub fn node_remove(args: &NodeArgs) -> Result<(), Failure> {
-    access::client(&args.view.server)?.node_remove(&args.node)?;
+    access::client(&args.view.server)?.ask(NODE_REMOVE, &NodeName(args.node.clone()))?;
     print::text(&format!("node {} is no longer in the cluster", args.node))
 }
 
@@ -171,7 +373,7 @@ pub fn volume_move(args: &VolumeMoveArgs) -> Result<(), Failure> {
     let to = VolumeMove {
         to: args.to.clone(),
     };
-    let volume = access::client(&args.view.server)?.volume_move(&args.name, &to)?;
+    let volume = access::client(&args.view.server)?.tell(VOLUME_MOVE, &args.name, &to)?;
     if args.view.json {
         return print::json(&volume);
     }
@@ -189,7 +391,7 @@ pub fn volume_address_set(args: &VolumeAddressSetArgs) -> Result<(), Failure> {
         address: args.address.clone(),
         interface: args.interface.clone(),
     };
-    let view = access::client(&args.view.server)?.volume_address_set(&args.name, &set)?;
+    let view = access::client(&args.view.server)?.tell(VOLUME_ADDRESS_SET, &args.name, &set)?;
     if args.view.json {
         return print::json(&view);
     }
@@ -200,7 +402,7 @@ pub fn volume_address_set(args: &VolumeAddressSetArgs) -> Result<(), Failure> {
 }
 
 pub fn volume_address_remove(args: &VolumeAddressRemoveArgs) -> Result<(), Failure> {
-    access::client(&args.view.server)?.volume_address_remove(&args.name)?;
+    access::client(&args.view.server)?.ask(VOLUME_ADDRESS_REMOVE, &args.name)?;
     print::text(&format!(
         "volume {} has no address of its own now",
         args.name

@@ -4,28 +4,183 @@ use std::io::{BufRead, IsTerminal};
 use std::time::{Duration, UNIX_EPOCH};
 
 use cairn_admin::Client;
-use cairn_admin::api::{
-    CacheAdd, CacheView, DiskAdd, DiskChange, DiskPlace, DiskReplace, DiskRole, DiskState,
-    DiskView, RebuildView, SpreadSet, SpreadStage, SpreadView,
+use cairn_admin::caches::{CACHE_ADD, CACHE_LIST, CACHE_REMOVE, CacheAdd, CacheName, CacheView};
+use cairn_admin::cluster::CLUSTER;
+use cairn_admin::disks::{
+    DISK_ADD, DISK_LIST, DISK_PLACE, DISK_REMOVE, DISK_REPLACE, DISK_RETRY, DISK_SET, DiskAdd,
+    DiskChange, DiskName, DiskPlace, DiskReplace, DiskRole, DiskState, DiskView, PlacePath,
 };
+use cairn_admin::endpoint::Force;
+use cairn_admin::rebuild::{REBUILD, RebuildView};
+use cairn_admin::spread::{SPREAD, SPREAD_SET, SpreadSet, SpreadStage, SpreadView};
 use cairn_base::time::rfc3339_utc;
 use cairn_base::units::format_size;
-use cairn_config::MediaChoice;
+use cairn_config::{MediaChoice, Size};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::access;
-use crate::args::{
-    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskRetryArgs, DiskSetArgs,
-    DiskSpreadArgs, RoleArg, ViewArgs,
-};
+use crate::args::ViewArgs;
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 use crate::status::{duration, size_or_none};
 
+#[derive(Debug, Subcommand)]
+pub enum DiskCommand {
+    /// List the disks, and the data being moved between them
+    List(ViewArgs),
+    /// Add an empty folder to the pool as a new disk
+    Add(DiskAddArgs),
+    /// Set a disk's device class
+    Set(DiskSetArgs),
+    /// Move everything off a disk while clients work
+    Drain(DiskDrainArgs),
+    /// Remove a disk from the pool
+    Remove(DiskRemoveArgs),
+    /// Replace a working, failed or lost disk
+    Replace(DiskReplaceArgs),
+    /// Take back a failed disk that works again
+    ///
+    ///
+    /// The disk must have answered all earlier operations. It gets the writes that it missed, and counts once it has them. A disk
+    /// that is UNRESPONSIVE or FAILING, or that failed only because it hung, comes back by itself.
+    Retry(DiskRetryArgs),
+    /// Show, pause or resume the spread of data to emptier disks
+    ///
+    ///
+    /// After you add disks or nodes, or delete much data, data moves until all disks of a device class are about equally full. The
+    /// spread starts when two disks are more than 10 % apart, and ends at 5 %. It is throttled for clients, obeys `rebuild_rate`
+    /// and the maintenance window, and waits while other data has to move. In a cluster all nodes take part.
+    Spread(DiskSpreadArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct DiskSpreadArgs {
+    /// Pause the spread until it is resumed, on all nodes of a cluster
+    #[arg(long, conflicts_with = "resume")]
+    pub pause: bool,
+    /// Resume the spread
+    #[arg(long)]
+    pub resume: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// What an added folder is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// Data; also metadata if the pool has too few log devices
+    Data,
+    /// Log device: only logs and metadata of volumes, for a disk that is faster than the others
+    Journal,
+    /// Read cache for the pool's disks, on a faster disk; losing it loses no data
+    Cache,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskAddArgs {
+    /// The folder, on the server's machine
+    pub folder: String,
+    /// Role of the new disk
+    #[arg(long, value_enum, default_value_t = RoleArg::Data)]
+    pub role: RoleArg,
+    /// Device class: hdd, ssd or nvme. Volumes and directories can ask for a class: `cairn volume set main --media ssd`,
+    /// `cairn policy set main/scratch --media nvme`
+    #[arg(long, default_value_t)]
+    pub media: MediaChoice,
+    /// Size of a read cache in the folder's file system, at least 256MiB
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Accept a folder that was a Cairn disk, and delete its content
+    #[arg(long)]
+    pub wipe: bool,
+    /// Create the folder if it does not exist. Without this flag a missing folder is refused, because of possible typos and
+    /// unmounted drives
+    #[arg(long, env = "CAIRN_CREATE")]
+    pub create: bool,
+    /// Do not ask on a terminal to confirm the folder's device
+    #[arg(long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskSetArgs {
+    /// The disk: its folder, its id, or the first four or more digits of its id
+    pub disk: String,
+    /// Device class: hdd, ssd, nvme, or any for none. Data whose policy asks for a class moves to disks of that class
+    #[arg(long)]
+    pub media: MediaChoice,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskDrainArgs {
+    /// The disk: its folder, its id, or the first four or more digits of its id
+    pub disk: String,
+    /// Stop draining, and let new data go to the disk again
+    #[arg(long)]
+    pub cancel: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskRemoveArgs {
+    /// The disk: its folder, its id, or the first four or more digits of its id
+    pub disk: String,
+    /// Remove the disk although it has data, which is then rebuilt from the other disks. Refused if the other disks lack
+    /// some of the data
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskReplaceArgs {
+    /// The disk to replace: its folder, its id, or the first four or more digits of its id
+    pub disk: String,
+    /// The folder of the new disk, on the server's machine; may be the lost disk's folder
+    pub folder: String,
+    /// Accept a folder that was a Cairn disk, and delete its content
+    #[arg(long)]
+    pub wipe: bool,
+    /// Create the folder if it does not exist
+    #[arg(long, env = "CAIRN_CREATE")]
+    pub create: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskRetryArgs {
+    /// The disk: its folder, its id, or the first four or more digits of its id
+    pub disk: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// Does what is asked about disks.
+pub fn disk(command: &DiskCommand) -> Result<(), Failure> {
+    match command {
+        DiskCommand::List(args) => list(args),
+        DiskCommand::Add(args) => add(args),
+        DiskCommand::Set(args) => set(args),
+        DiskCommand::Drain(args) => drain(args),
+        DiskCommand::Remove(args) => remove(args),
+        DiskCommand::Replace(args) => replace(args),
+        DiskCommand::Retry(args) => retry(args),
+        DiskCommand::Spread(args) => spread(args),
+    }
+}
+
 pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
-    let list = client.disks()?;
-    let rebuild = client.rebuild()?;
-    let caches = client.caches()?.caches;
+    let list = client.ask(DISK_LIST, &())?;
+    let rebuild = client.ask(REBUILD, &())?;
+    let caches = client.ask(CACHE_LIST, &())?.caches;
     if args.json {
         let list = serde_json::json!({ "disks": list.disks, "caches": caches, "rebuild": rebuild });
         return print::json(&list);
@@ -83,7 +238,7 @@ pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
     };
     let client = access::client(&args.view.server)?;
     let place = look(&client, &add.path, args)?;
-    let disk = client.disk_add(&add)?;
+    let disk = client.tell(DISK_ADD, &(), &add)?;
     shown(&disk, args.view.json, |disk| {
         let what = match disk.role {
             DiskRole::Data => "disk",
@@ -101,7 +256,7 @@ pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
 /// Looks at what a folder is on. Asks on a terminal whether that is right: a name with a typo, or a drive that is not mounted,
 /// makes a disk on another device than was meant.
 fn look(client: &Client, path: &str, args: &DiskAddArgs) -> Result<DiskPlace, Failure> {
-    let place = client.disk_place(path)?;
+    let place = client.ask(DISK_PLACE, &PlacePath(path.to_owned()))?;
     let stdin = std::io::stdin();
     if args.yes || args.view.json || !stdin.is_terminal() {
         return Ok(place);
@@ -172,7 +327,7 @@ fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
     };
     let client = access::client(&args.view.server)?;
     let place = look(&client, &add.path, args)?;
-    let cache = client.cache_add(&add)?;
+    let cache = client.tell(CACHE_ADD, &(), &add)?;
     if args.view.json {
         return print::json(&cache);
     }
@@ -191,7 +346,7 @@ pub fn set(args: &DiskSetArgs) -> Result<(), Failure> {
         draining: None,
         media: Some(args.media),
     };
-    let disk = client.disk_set(&id, &change)?;
+    let disk = client.tell(DISK_SET, &DiskName(id.clone()), &change)?;
     shown(&disk, args.view.json, |disk| match disk.media.is_any() {
         true => format!("{} has no device class now", disk.label),
         false => format!(
@@ -209,7 +364,7 @@ pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
         draining: Some(draining),
         media: None,
     };
-    let disk = client.disk_set(&id, &change)?;
+    let disk = client.tell(DISK_SET, &DiskName(id.clone()), &change)?;
     shown(&disk, args.view.json, |disk| drain_text(disk, draining))
 }
 
@@ -268,14 +423,14 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
 pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     if let Some(cache) = find_cache(&client, &args.disk)? {
-        client.cache_remove(&cache.id)?;
+        client.ask(CACHE_REMOVE, &CacheName(cache.id.clone()))?;
         if args.view.json {
             return print::json(&serde_json::json!({ "removed": cache.id }));
         }
         return print::text(&format!("removed read cache {}", cache.path));
     }
     let id = find(&client, &args.disk)?;
-    client.disk_remove(&id, args.force)?;
+    client.ask(DISK_REMOVE, &(DiskName(id.clone()), Force(args.force)))?;
     if args.view.json {
         return print::json(&serde_json::json!({ "removed": id }));
     }
@@ -285,7 +440,7 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
 pub fn retry(args: &DiskRetryArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
-    let disk = client.disk_retry(&id)?;
+    let disk = client.ask(DISK_RETRY, &DiskName(id.clone()))?;
     shown(&disk, args.view.json, |disk| {
         format!(
             "{} is in use again; it counts once it has proven that it works and has the writes that it missed; see `cairn disk list`",
@@ -302,11 +457,11 @@ pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
         wipe: args.wipe,
         create: args.create,
     };
-    let disk = client.disk_replace(&id, &by)?;
+    let disk = client.tell(DISK_REPLACE, &DiskName(id.clone()), &by)?;
     if args.view.json {
         return print::json(&disk);
     }
-    let is_in_cluster = client.cluster().is_ok();
+    let is_in_cluster = client.ask(CLUSTER, &()).is_ok();
     print::text(&replace_text(&disk, &id, args, is_in_cluster))
 }
 
@@ -334,8 +489,8 @@ fn replace_text(disk: &DiskView, id: &str, args: &DiskReplaceArgs, is_in_cluster
 pub fn spread(args: &DiskSpreadArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let spread = match (args.pause, args.resume) {
-        (false, false) => client.spread()?,
-        (paused, _) => client.spread_set(&SpreadSet { paused })?,
+        (false, false) => client.ask(SPREAD, &())?,
+        (paused, _) => client.tell(SPREAD_SET, &(), &SpreadSet { paused })?,
     };
     if args.view.json {
         return print::json(&spread);
@@ -395,7 +550,7 @@ fn find_cache(client: &Client, words: &str) -> Result<Option<CacheView>, Failure
             || cache.path == path
             || (words.len() >= 4 && cache.id.starts_with(words))
     };
-    let caches = client.caches()?.caches.into_iter();
+    let caches = client.ask(CACHE_LIST, &())?.caches.into_iter();
     let mut found: Vec<CacheView> = caches.filter(is_meant).collect();
     match found.len() {
         0 | 1 => Ok(found.pop()),
@@ -408,7 +563,7 @@ fn find_cache(client: &Client, words: &str) -> Result<Option<CacheView>, Failure
 
 /// The id of the disk that the words mean.
 fn find(client: &Client, words: &str) -> Result<String, Failure> {
-    let disks = client.disks()?.disks;
+    let disks = client.ask(DISK_LIST, &())?.disks;
     let absolute = absolute(words);
     let by_label = |disk: &&DiskView| disk.label == words || disk.label == absolute;
     let by_id = |disk: &&DiskView| words.len() >= 4 && disk.id.starts_with(words);

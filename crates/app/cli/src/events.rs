@@ -4,18 +4,17 @@ use std::time::Duration;
 
 use cairn_admin::Client;
 use cairn_admin::entries::{ENTRY_LIMIT_MAX, LogRange};
-use cairn_admin::events::{EventEntry, EventPage, EventQuery, EventStage, Severity};
+use cairn_admin::events::{EVENT_LIST, EventEntry, EventPage, EventQuery, EventStage, Severity};
 use cairn_base::printable::csv_field;
 use clap::{Args, ValueEnum};
 
-use crate::access;
 use crate::args::ViewArgs;
 use crate::audit::time;
 use crate::cluster::parse_time;
 use crate::exit::Failure;
 use crate::follow::{LogPage, follow, say_silent};
-use crate::print;
 use crate::print::note;
+use crate::{access, print};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Least {
@@ -89,7 +88,7 @@ pub fn events(args: &EventsArgs) -> Result<(), Failure> {
         return export(args, &client);
     }
     let limit = usize::try_from(args.limit).unwrap_or(ENTRY_LIMIT_MAX);
-    let page = client.events(&args.query(limit))?;
+    let page = client.ask(EVENT_LIST, &args.query(limit))?;
     if args.follow {
         let log = |page: EventPage| LogPage {
             entries: page.entries,
@@ -127,10 +126,10 @@ const WHAT: &str = "the events of";
 fn newer(args: &EventsArgs, client: &Client, after: Option<u64>) -> Result<EventPage, Failure> {
     let mut query = args.query(ENTRY_LIMIT_MAX);
     query.part.after = after;
-    let mut all = client.events(&query)?;
+    let mut all = client.ask(EVENT_LIST, &query)?;
     while let Some(before) = all.next_before {
         query.part.before = Some(before);
-        let more = client.events(&query)?;
+        let more = client.ask(EVENT_LIST, &query)?;
         all.entries.extend(more.entries);
         all.next_before = more.next_before;
     }
@@ -141,7 +140,7 @@ fn export(args: &EventsArgs, client: &Client) -> Result<(), Failure> {
     let mut query = args.query(ENTRY_LIMIT_MAX);
     print::csv("id,time,severity,kind,stage,subject,message,action,nodes\r\n")?;
     loop {
-        let page = client.events(&query)?;
+        let page = client.ask(EVENT_LIST, &query)?;
         let lines: String = page.entries.iter().map(csv).collect();
         print::csv(&lines)?;
         match page.next_before {

@@ -1,6 +1,6 @@
 //! `cairn job`: background jobs of a server.
 
-use cairn_admin::jobs::{JobState, JobView};
+use cairn_admin::jobs::{JOB_LIST, JobState, JobView};
 use clap::Subcommand;
 
 use crate::access;
@@ -17,7 +17,7 @@ pub enum JobCommand {
 pub fn job(command: &JobCommand) -> Result<(), Failure> {
     let JobCommand::List(args) = command;
     let client = access::client(&args.server)?;
-    let list = client.jobs()?;
+    let list = client.ask(JOB_LIST, &())?;
     match args.json {
         true => print::json(&list),
         false => print::text(&jobs_text(&list.jobs)),

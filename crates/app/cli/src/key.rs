@@ -1,15 +1,19 @@
 //! `cairn key`: master keys of encrypted volumes.
 
-use cairn_admin::keys::{KeyRotationView, MasterKeysView};
+use cairn_admin::keys::{
+    KeyRotationView, MASTER_KEY_LIST, MASTER_KEY_ROTATE, MasterKeysView, VOLUME_KEY_ERASE,
+};
+use cairn_admin::volumes::VOLUME_SHOW;
 use cairn_base::real::OsEntropy;
 use cairn_config::VolumeName;
 use cairn_keys::MasterKey;
 use clap::Subcommand;
 
 use crate::access;
-use crate::args::{ViewArgs, VolumeEraseKeyArgs};
+use crate::args::ViewArgs;
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
+use crate::volume::VolumeEraseKeyArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
@@ -38,11 +42,11 @@ pub fn key(command: &KeyCommand) -> Result<(), Failure> {
 pub fn erase(args: &VolumeEraseKeyArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     if !args.yes {
-        let volume = client.volume(&args.name)?;
+        let volume = client.ask(VOLUME_SHOW, &args.name)?;
         let what = "This erases the key of";
         crate::volume::ask_for_name(&volume, what)?;
     }
-    client.erase_key(&args.name)?;
+    client.ask(VOLUME_KEY_ERASE, &args.name)?;
     if args.view.json {
         return print::json(&serde_json::json!({ "erased": args.name }));
     }
@@ -53,7 +57,7 @@ pub fn erase(args: &VolumeEraseKeyArgs) -> Result<(), Failure> {
 }
 
 fn list(args: &ViewArgs) -> Result<(), Failure> {
-    let keys = access::client(&args.server)?.master_keys()?;
+    let keys = access::client(&args.server)?.ask(MASTER_KEY_LIST, &())?;
     if args.json {
         return print::json(&keys);
     }
@@ -61,7 +65,7 @@ fn list(args: &ViewArgs) -> Result<(), Failure> {
 }
 
 fn rotate(args: &ViewArgs) -> Result<(), Failure> {
-    let rotation = access::client(&args.server)?.rotate_keys()?;
+    let rotation = access::client(&args.server)?.ask(MASTER_KEY_ROTATE, &())?;
     match args.json {
         true => print::json(&rotation)?,
         false => print::text(&told(&rotation))?,

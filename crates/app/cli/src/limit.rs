@@ -1,6 +1,6 @@
 //! `cairn limit`: rates of single LUNs, buckets and networks of clients.
 
-use cairn_admin::classes::{PartList, PartView};
+use cairn_admin::classes::{LIMIT_CLEAR, LIMIT_LIST, LIMIT_SET, PartList, PartOf, PartView};
 use cairn_config::{PartLimit, VolumeName, VolumePart};
 use clap::{Args, Subcommand};
 
@@ -71,15 +71,18 @@ pub fn limit(command: &LimitCommand) -> Result<(), Failure> {
                 write_throughput: rate(args.write_throughput),
                 iops: rate(args.iops),
             };
-            let list = access::client(&args.view.server)?.limit_set(&args.volume, &limit)?;
+            let list = access::client(&args.view.server)?.tell(LIMIT_SET, &args.volume, &limit)?;
             shown(&list, args.view.json)
         }
         LimitCommand::List(args) => {
-            let list = access::client(&args.view.server)?.limits(&args.volume)?;
+            let list = access::client(&args.view.server)?.ask(LIMIT_LIST, &args.volume)?;
             shown(&list, args.view.json)
         }
         LimitCommand::Clear(args) => {
-            let list = access::client(&args.view.server)?.limit_clear(&args.volume, &args.part)?;
+            let list = access::client(&args.view.server)?.ask(
+                LIMIT_CLEAR,
+                &(args.volume.clone(), PartOf(args.part.clone())),
+            )?;
             shown(&list, args.view.json)
         }
     }

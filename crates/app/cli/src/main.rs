@@ -69,10 +69,7 @@ use cairn_files::{Console, Exit};
 use cairn_memory::allocator;
 use clap::{CommandFactory, Parser};
 
-use crate::args::{
-    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, MaintenanceCommand,
-    NodeCommand, ScrubCommand, VolumeAddressCommand, VolumeCommand,
-};
+use crate::args::{Cli, Command, ConfigCommand};
 use crate::exit::Failure;
 
 /// Many threads allocate and free buffers of each other; the system's allocator grows from that.
@@ -117,62 +114,17 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::GuardLease => serve::guard_lease(),
         Command::Status(args) => status::status(&args),
         Command::Top(args) => top::top(&args),
-        Command::Disk(DiskCommand::List(args)) => disk::list(&args),
-        Command::Disk(DiskCommand::Add(args)) => disk::add(&args),
-        Command::Disk(DiskCommand::Set(args)) => disk::set(&args),
-        Command::Disk(DiskCommand::Drain(args)) => disk::drain(&args),
-        Command::Disk(DiskCommand::Remove(args)) => disk::remove(&args),
-        Command::Disk(DiskCommand::Replace(args)) => disk::replace(&args),
-        Command::Disk(DiskCommand::Retry(args)) => disk::retry(&args),
-        Command::Disk(DiskCommand::Spread(args)) => disk::spread(&args),
-        Command::Scrub(ScrubCommand::Start(args)) => scrub::start(&args),
-        Command::Scrub(ScrubCommand::Pause(args)) => scrub::pause(&args),
-        Command::Scrub(ScrubCommand::Status(args)) => scrub::status(&args),
-        Command::Scrub(ScrubCommand::Report(args)) => scrub::report(&args),
-        Command::Scrub(ScrubCommand::Schedule(args)) => scrub::schedule(&args),
-        Command::Cluster(ClusterCommand::Init(args)) => cluster::init(&args),
-        Command::Cluster(ClusterCommand::Token(args)) => cluster::token(&args),
-        Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),
-        Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
-        Command::Cluster(ClusterCommand::Balance(args)) => balance::balance(&args),
-        Command::Cluster(ClusterCommand::RotateCa(args)) => rotate::rotate(&args),
-        Command::Cluster(ClusterCommand::Backup(args)) => recover::backup(&args),
-        Command::Cluster(ClusterCommand::Recover(args)) => recover::recover(&args),
-        Command::Cluster(ClusterCommand::AcceptRestored(args)) => recover::accept_restored(&args),
-        Command::Node(NodeCommand::List(args)) => cluster::node_list(&args),
-        Command::Node(NodeCommand::Drain(args)) => cluster::node_drain(&args),
-        Command::Node(NodeCommand::Maintenance(MaintenanceCommand::On(args))) => {
-            maintenance::on(&args)
-        }
-        Command::Node(NodeCommand::Maintenance(MaintenanceCommand::Off(args))) => {
-            maintenance::off(&args)
-        }
-        Command::Node(NodeCommand::Weight(args)) => balance::weight(&args),
-        Command::Node(NodeCommand::Replace(args)) => cluster::node_replace(&args),
-        Command::Node(NodeCommand::Upgrade(args)) => upgrade::node_upgrade(&args),
-        Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),
+        Command::Disk(command) => disk::disk(&command),
+        Command::Scrub(command) => scrub::scrub(&command),
+        Command::Cluster(command) => cluster::cluster(&command),
+        Command::Node(command) => cluster::node(&command),
         Command::Address(command) => address::address(&command),
-        Command::Volume(VolumeCommand::Address(VolumeAddressCommand::Set(args))) => {
-            cluster::volume_address_set(&args)
-        }
-        Command::Volume(VolumeCommand::Address(VolumeAddressCommand::Remove(args))) => {
-            cluster::volume_address_remove(&args)
-        }
-        Command::Volume(VolumeCommand::Move(args)) => cluster::volume_move(&args),
-        Command::Volume(VolumeCommand::List(args)) => volume::list(&args),
-        Command::Volume(VolumeCommand::Show(args)) => volume::show(&args),
-        Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),
-        Command::Volume(VolumeCommand::Clone(args)) => volume::clone(&args),
-        Command::Volume(VolumeCommand::Set(args)) => volume::set(&args),
-        Command::Volume(VolumeCommand::Delete(args)) => volume::delete(&args),
-        Command::Volume(VolumeCommand::EraseKey(args)) => key::erase(&args),
+        Command::Volume(command) => volume::volume(&command),
         Command::Key(command) => key::key(&command),
         Command::Class(command) => class::class(&command),
         Command::Tier(command) => tier::tier(&command),
         Command::Limit(command) => limit::limit(&command),
-        Command::Export(ExportCommand::List(args)) => export::list(&args),
-        Command::Export(ExportCommand::Set(args)) => export::set(&args),
-        Command::Export(ExportCommand::Remove(args)) => export::remove(&args),
+        Command::Export(command) => export::export(&command),
         Command::Lun(command) => san::lun(&command),
         Command::Igroup(command) => san::igroup(&command),
         Command::Initiator(command) => san::initiator(&command),

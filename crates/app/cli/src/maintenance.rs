@@ -4,14 +4,45 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_admin::api::{ClusterView, ErrorKind, NodeMaintenance};
+use cairn_admin::address_pools::ADDRESS_POOL_LIST;
+use cairn_admin::api::ErrorKind;
+use cairn_admin::cluster::{CLUSTER, ClusterView, NODE_MAINTENANCE, NodeMaintenance, NodeName};
 use cairn_admin::{Client, ClientError};
+use clap::{Args, Subcommand};
 
-use crate::access;
-use crate::args::{MaintenanceOnArgs, NodeArgs};
+use crate::args::ViewArgs;
+use crate::cluster::NodeArgs;
 use crate::exit::Failure;
-use crate::print;
 use crate::upgrade::in_the_way;
+use crate::{access, print};
+
+#[derive(Debug, Subcommand)]
+pub enum MaintenanceCommand {
+    /// Move a node's volumes to other nodes, and rebuild none of its disks for a while
+    ///
+    /// This is refused while another node, a disk, an etcd member or a copy of a log is missing; `cairn node upgrade` shows which.
+    ///
+    /// Example: cairn node maintenance on three --for 2h
+    On(MaintenanceOnArgs),
+    /// End a node's maintenance: the node takes volumes again
+    ///
+    /// Example: cairn node maintenance off three
+    Off(NodeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MaintenanceOnArgs {
+    /// The node's name
+    pub node: String,
+    /// How long the node's disks are not rebuilt; at most 7d
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
+    pub time: std::time::Duration,
+    /// Start maintenance even while something else is missing
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
 
 /// Volumes that move for other reasons have so long to arrive before they are in the way.
 const SETTLED_MAX: Duration = Duration::from_secs(10);
@@ -46,7 +77,11 @@ pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
             ));
         }
     }
-    client.node_maintenance(node, &NodeMaintenance { seconds })?;
+    client.tell(
+        NODE_MAINTENANCE,
+        &NodeName(node.to_owned()),
+        &NodeMaintenance { seconds },
+    )?;
     let view = moved(&client, node)?;
     let addresses = addresses_left(&client, node)?;
     if args.view.json {
@@ -70,7 +105,7 @@ pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
 fn settled(client: &Client) -> Result<ClusterView, Failure> {
     let until = Instant::now() + SETTLED_MAX;
     loop {
-        let view = client.cluster()?;
+        let view = client.ask(CLUSTER, &())?;
         let is_moving = view.volumes.iter().any(|volume| volume.owner.is_none());
         if !is_moving || Instant::now() >= until {
             return Ok(view);
@@ -83,7 +118,7 @@ fn settled(client: &Client) -> Result<ClusterView, Failure> {
 fn addresses_left(client: &Client, node: &str) -> Result<Vec<String>, Failure> {
     let until = Instant::now() + ADDRESSES_MOVED_MAX;
     loop {
-        let pools = match client.address_pools() {
+        let pools = match client.ask(ADDRESS_POOL_LIST, &()) {
             Ok(list) => list.pools,
             // A server of an earlier version has none.
             Err(ClientError::Refused(why)) if why.kind == ErrorKind::NotFound => Vec::new(),
@@ -103,7 +138,7 @@ fn addresses_left(client: &Client, node: &str) -> Result<Vec<String>, Failure> {
 fn moved(client: &Client, node: &str) -> Result<ClusterView, Failure> {
     let until = Instant::now() + MOVED_MAX;
     loop {
-        let view = client.cluster()?;
+        let view = client.ask(CLUSTER, &())?;
         let left = owned(&view, node);
         if left.is_empty() && view.volumes.iter().all(|volume| volume.owner.is_some()) {
             return Ok(view);
@@ -121,7 +156,11 @@ fn moved(client: &Client, node: &str) -> Result<ClusterView, Failure> {
 
 pub fn off(args: &NodeArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
-    let view = client.node_maintenance(&args.node, &NodeMaintenance { seconds: 0 })?;
+    let view = client.tell(
+        NODE_MAINTENANCE,
+        &NodeName(args.node.clone()),
+        &NodeMaintenance { seconds: 0 },
+    )?;
     if args.view.json {
         return print::json(&view.nodes);
     }

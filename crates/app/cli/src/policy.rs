@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use cairn_admin::Client;
 use cairn_admin::policies::{
-    ApplyStart, ApplyState, ApplyView, PolicySet, PolicySettings, PolicyView,
+    APPLY_CANCEL, APPLY_SHOW, APPLY_START, ApplyStart, ApplyState, ApplyView, DirectoryPath,
+    POLICY_CLEAR, POLICY_LIST, POLICY_SET, POLICY_SHOW, PolicySet, PolicySettings, PolicyView,
 };
 use cairn_base::units::format_size;
 use cairn_config::{AccessPattern, Compression, Dedupe, MediaChoice, Protection, VolumeName};
@@ -144,13 +145,22 @@ pub fn policy(command: &PolicyCommand) -> Result<(), Failure> {
         PolicyCommand::Set(args) => set(args),
         PolicyCommand::Show(args) => {
             let client = access::client(&args.view.server)?;
-            let view = client.policy(&args.place.volume, &args.place.path)?;
+            let view = client.ask(
+                POLICY_SHOW,
+                &(
+                    args.place.volume.clone(),
+                    DirectoryPath(args.place.path.clone()),
+                ),
+            )?;
             shown(&view, args.view.json)
         }
         PolicyCommand::List(args) => list(args),
         PolicyCommand::Clear(args) => {
             let QuotaTarget { volume, path } = &args.place;
-            access::client(&args.server)?.policy_clear(volume, path)?;
+            access::client(&args.server)?.ask(
+                POLICY_CLEAR,
+                &(volume.clone(), DirectoryPath(path.to_owned())),
+            )?;
             print::text(&format!(
                 "{volume}{path} has no policy of its own now; existing data stays as it is stored"
             ))
@@ -158,12 +168,12 @@ pub fn policy(command: &PolicyCommand) -> Result<(), Failure> {
         PolicyCommand::Apply(args) => apply(args),
         PolicyCommand::Status(args) => {
             let client = access::client(&args.view.server)?;
-            shown_apply(&client.apply(&args.volume)?, args.view.json)
+            shown_apply(&client.ask(APPLY_SHOW, &args.volume)?, args.view.json)
         }
         PolicyCommand::Cancel(args) => {
             let client = access::client(&args.server)?;
-            client.apply_cancel(&args.volume)?;
-            shown_apply(&client.apply(&args.volume)?, false)
+            client.ask(APPLY_CANCEL, &args.volume)?;
+            shown_apply(&client.ask(APPLY_SHOW, &args.volume)?, false)
         }
     }
 }
@@ -181,7 +191,12 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
     }
     let client = access::client(&args.view.server)?;
     // Settings without a flag stay.
-    let before = client.policy(volume, path)?.policy;
+    let before = client
+        .ask(
+            POLICY_SHOW,
+            &(volume.clone(), DirectoryPath(path.to_owned())),
+        )?
+        .policy;
     let policy = PolicySettings {
         compression: args
             .compression
@@ -199,7 +214,7 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
         path: path.clone(),
         policy,
     };
-    let view = client.policy_set(volume, &set)?;
+    let view = client.tell(POLICY_SET, volume, &set)?;
     shown(&view, args.view.json)
 }
 
@@ -256,7 +271,7 @@ fn list(args: &PolicyVolumeArgs) -> Result<(), Failure> {
         ("PROTECTION", Align::Left),
     ];
     let volume = &args.volume;
-    let list = access::client(&args.view.server)?.policies(volume)?;
+    let list = access::client(&args.view.server)?.ask(POLICY_LIST, volume)?;
     if args.view.json {
         return print::json(&list);
     }
@@ -282,7 +297,7 @@ fn apply(args: &PolicyApplyArgs) -> Result<(), Failure> {
     let QuotaTarget { volume, path } = &args.place;
     let client = access::client(&args.view.server)?;
     let start = ApplyStart { path: path.clone() };
-    let begun = client.apply_start(volume, &start)?;
+    let begun = client.tell(APPLY_START, volume, &start)?;
     if args.wait {
         let ended = wait(&client, volume, &begun)?;
         return shown_apply(&ended, args.view.json);
@@ -298,7 +313,7 @@ fn apply(args: &PolicyApplyArgs) -> Result<(), Failure> {
 /// Waits until the conversion has ended.
 fn wait(client: &Client, volume: &VolumeName, begun: &ApplyView) -> Result<ApplyView, Failure> {
     loop {
-        let view = client.apply(volume)?;
+        let view = client.ask(APPLY_SHOW, volume)?;
         let is_it = view.began_seconds == begun.began_seconds;
         if !is_it || view.state != ApplyState::Running {
             return Ok(view);

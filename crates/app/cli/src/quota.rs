@@ -2,7 +2,10 @@
 
 use std::process::Command;
 
-use cairn_admin::quotas::{QuotaAt, QuotaLimitView, QuotaOf, QuotaSet, QuotaView};
+use cairn_admin::quotas::{
+    QUOTA_LIST, QUOTA_REMOVE, QUOTA_SET, QUOTA_SHOW, QUOTA_USAGES, QuotaAt, QuotaLimitView,
+    QuotaOf, QuotaSet, QuotaView, UsagesAt,
+};
 use cairn_base::units::{format_size, parse_size};
 use cairn_config::VolumeName;
 use clap::{Args, Subcommand};
@@ -144,13 +147,13 @@ pub fn quota(command: &QuotaCommand) -> Result<(), Failure> {
         QuotaCommand::Show(args) => {
             let at = at(&args.place, &args.of)?;
             let client = access::client(&args.view.server)?;
-            let view = client.quota(&args.place.volume, &at)?;
+            let view = client.ask(QUOTA_SHOW, &(args.place.volume.clone(), at.clone()))?;
             shown(&[view], args.view.json)
         }
         QuotaCommand::Remove(args) => {
             let at = at(&args.place, &args.of)?;
             let client = access::client(&args.server)?;
-            client.quota_remove(&args.place.volume, &at)?;
+            client.ask(QUOTA_REMOVE, &(args.place.volume.clone(), at.clone()))?;
             print::text(&format!(
                 "the quota of {} in {}{} is removed; the data stays",
                 of_text(at.of, at.id),
@@ -187,7 +190,7 @@ fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let volume = &args.place.volume;
     // Limits without a flag stay.
-    let before = client.quota(volume, &at).ok();
+    let before = client.ask(QUOTA_SHOW, &(volume.clone(), at.clone())).ok();
     let before = before.filter(|quota| !quota.inherited);
     let mut bytes = before.as_ref().map(|quota| quota.bytes).unwrap_or_default();
     let mut files = before.as_ref().map(|quota| quota.files).unwrap_or_default();
@@ -241,7 +244,7 @@ fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
         physical,
         grace_seconds: grace.or(before.map(|quota| quota.grace_seconds)),
     };
-    let view = client.quota_set(volume, &set)?;
+    let view = client.tell(QUOTA_SET, volume, &set)?;
     shown(&[view], args.view.json)
 }
 
@@ -289,7 +292,10 @@ fn list(args: &QuotaListArgs) -> Result<(), Failure> {
     let list = match of {
         Some(of) => {
             let path = args.place.path.clone();
-            client.quota_usages(volume, &QuotaAt { path, of, id: None })?
+            client.ask(
+                QUOTA_USAGES,
+                &(volume.clone(), UsagesAt(QuotaAt { path, of, id: None })),
+            )?
         }
         None if args.place.path != "/" => {
             return Err(Failure::usage(
@@ -297,7 +303,7 @@ fn list(args: &QuotaListArgs) -> Result<(), Failure> {
             )
             .hint("add --users or --groups, or use `cairn quota show`"));
         }
-        None => client.quotas(volume)?,
+        None => client.ask(QUOTA_LIST, volume)?,
     };
     if args.view.json {
         return print::json(&list);

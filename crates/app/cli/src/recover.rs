@@ -6,15 +6,59 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
+use cairn_admin::cluster::CLUSTER_BACKUP;
 use cairn_node::cluster::recover::{
     self, Accepted, EtcdMemberEntry, Newer, RecoveryPlan, accept_restored as accept,
 };
+use clap::Args;
 
-use crate::access;
-use crate::args::{ClusterAcceptArgs, ClusterBackupArgs, ClusterRecoverArgs};
+use crate::args::ServerArgs;
 use crate::audit::time;
 use crate::exit::Failure;
-use crate::print;
+use crate::{access, print};
+
+#[derive(Debug, Args)]
+pub struct ClusterBackupArgs {
+    /// The file to write; `-`: standard output
+    pub file: std::path::PathBuf,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterRecoverArgs {
+    /// The node's cluster folder
+    #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
+    pub cluster_dir: std::path::PathBuf,
+    /// A disk of this node, on which to look for copies and for logs newer than them; repeat the flag for more
+    #[arg(long = "data", value_name = "DIR")]
+    pub data: Vec<std::path::PathBuf>,
+    /// Use only this copy, or the newest of several; repeat the flag for more
+    #[arg(long = "copy", value_name = "FILE")]
+    pub copies: Vec<std::path::PathBuf>,
+    /// Carry the plan out
+    #[arg(long)]
+    pub yes: bool,
+    /// Proceed even if disks have logs newer than the copy: writes acknowledged since the copy are lost
+    #[arg(long)]
+    pub give_up_newer: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterAcceptArgs {
+    /// The node's cluster folder
+    #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
+    pub cluster_dir: std::path::PathBuf,
+    /// The etcd member that has the recovered map [default: the etcd that this node knows]
+    #[arg(long, value_name = "NODE,CLIENT_URL,PEER_URL", value_parser = crate::recover::parse_member, requires = "data")]
+    pub member: Option<crate::recover::MemberAt>,
+    /// A disk of this node, given once for each disk: the node refuses a map that does not know the disk's logs
+    #[arg(long = "data", value_name = "DIR")]
+    pub data: Vec<std::path::PathBuf>,
+    /// Proceed even if disks have logs newer than the map: writes acknowledged since the map are lost
+    #[arg(long)]
+    pub give_up_newer: bool,
+}
 
 /// A member of etcd, as `recover` prints it.
 #[derive(Clone, Debug)]
@@ -38,7 +82,7 @@ pub fn parse_member(text: &str) -> Result<MemberAt, String> {
 }
 
 pub fn backup(args: &ClusterBackupArgs) -> Result<(), Failure> {
-    let made = access::client(&args.server)?.cluster_backup()?;
+    let made = access::client(&args.server)?.ask(CLUSTER_BACKUP, &())?;
     if args.file.as_os_str() == "-" {
         return print::text(made.copy.trim_end());
     }

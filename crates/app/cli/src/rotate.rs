@@ -5,13 +5,23 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use cairn_admin::api::{AuthorityPhase, AuthorityRotation, AuthorityView};
+use cairn_admin::cluster::{
+    AuthorityPhase, AuthorityRotation, AuthorityView, CLUSTER_AUTHORITY, CLUSTER_AUTHORITY_ROTATE,
+};
+use clap::Args;
 
-use crate::access;
-use crate::args::ClusterRotateArgs;
-use crate::audit;
+use crate::args::ViewArgs;
 use crate::exit::Failure;
-use crate::print;
+use crate::{access, audit, print};
+
+#[derive(Debug, Args)]
+pub struct ClusterRotateArgs {
+    /// Only show the progress, or the time of the last rotation
+    #[arg(long)]
+    pub status: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
 
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The node that is asked may be one that starts again.
@@ -23,13 +33,13 @@ pub fn rotate(args: &ClusterRotateArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let is_json = args.view.json;
     if args.status {
-        let view = client.cluster_authority()?;
+        let view = client.ask(CLUSTER_AUTHORITY, &())?;
         return match is_json {
             true => print::json(&view),
             false => print::text(&status(&view).join("\n")),
         };
     }
-    let mut view = client.cluster_authority_rotate()?;
+    let mut view = client.ask(CLUSTER_AUTHORITY_ROTATE, &())?;
     let mut shown = BTreeSet::new();
     let mut heard = Instant::now();
     loop {
@@ -47,7 +57,7 @@ pub fn rotate(args: &ClusterRotateArgs) -> Result<(), Failure> {
             };
         }
         std::thread::sleep(LOOK_AGAIN);
-        match client.cluster_authority() {
+        match client.ask(CLUSTER_AUTHORITY, &()) {
             Ok(next) => {
                 view = next;
                 heard = Instant::now();
@@ -116,7 +126,7 @@ fn status(view: &AuthorityView) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use cairn_admin::api::AuthorityWait;
+    use cairn_admin::cluster::AuthorityWait;
 
     use super::*;
 

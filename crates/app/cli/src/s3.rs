@@ -1,7 +1,9 @@
 //! `cairn bucket`, `cairn s3`.
 
 use cairn_admin::s3::{
-    AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, PermissionView,
+    AccessKeyCreate, AccessKeyId, AccessKeyView, BUCKET_CREATE, BUCKET_DELETE, BUCKET_LIST,
+    BUCKET_SET, BucketCreate, BucketName, BucketSet, BucketView, KEY_CREATE, KEY_LIST, KEY_REVOKE,
+    Keep, PermissionView,
 };
 
 use crate::access;
@@ -12,14 +14,14 @@ use crate::s3_args::*;
 pub fn bucket(command: &BucketCommand) -> Result<(), Failure> {
     match command {
         BucketCommand::List(view) => {
-            let list = access::client(&view.server)?.buckets()?;
+            let list = access::client(&view.server)?.all(BUCKET_LIST, &())?;
             if view.json {
                 return print::json(&list);
             }
             print::text(&bucket_table(&list.buckets))
         }
         BucketCommand::Show(args) => {
-            let list = access::client(&args.view.server)?.buckets()?;
+            let list = access::client(&args.view.server)?.all(BUCKET_LIST, &())?;
             let found = list
                 .buckets
                 .into_iter()
@@ -52,7 +54,7 @@ pub fn bucket(command: &BucketCommand) -> Result<(), Failure> {
                 uid: args.uid,
                 gid: args.gid,
             };
-            let bucket = access::client(&args.view.server)?.bucket_create(&create)?;
+            let bucket = access::client(&args.view.server)?.tell(BUCKET_CREATE, &(), &create)?;
             if args.view.json {
                 return print::json(&bucket);
             }
@@ -66,14 +68,21 @@ pub fn bucket(command: &BucketCommand) -> Result<(), Failure> {
                 nfs_versions: args.nfs_versions == Switch::On,
                 nfs_versions_seconds: args.nfs_versions_seconds,
             };
-            let bucket = access::client(&args.view.server)?.bucket_set(&args.bucket, &set)?;
+            let bucket = access::client(&args.view.server)?.tell(
+                BUCKET_SET,
+                &BucketName(args.bucket.clone()),
+                &set,
+            )?;
             if args.view.json {
                 return print::json(&bucket);
             }
             print::text(&bucket_table(&[bucket]))
         }
         BucketCommand::Delete(args) => {
-            access::client(&args.server)?.bucket_delete(&args.bucket, args.keep)?;
+            access::client(&args.server)?.ask(
+                BUCKET_DELETE,
+                &(BucketName(args.bucket.clone()), Keep(args.keep)),
+            )?;
             print::text(&format!("bucket {} is deleted", args.bucket))
         }
     }
@@ -104,7 +113,7 @@ pub fn s3(command: &S3Command) -> Result<(), Failure> {
     let S3Command::Key(command) = command;
     match command {
         KeyCommand::List(view) => {
-            let list = access::client(&view.server)?.access_keys()?;
+            let list = access::client(&view.server)?.all(KEY_LIST, &())?;
             if view.json {
                 return print::json(&list);
             }
@@ -124,14 +133,14 @@ pub fn s3(command: &S3Command) -> Result<(), Failure> {
                 only: only.collect(),
                 note: args.note.clone(),
             };
-            let key = access::client(&args.view.server)?.access_key_create(&create)?;
+            let key = access::client(&args.view.server)?.tell(KEY_CREATE, &(), &create)?;
             if args.view.json {
                 return print::json(&key);
             }
             print::text(&told(&key))
         }
         KeyCommand::Revoke(args) => {
-            access::client(&args.server)?.access_key_revoke(&args.key)?;
+            access::client(&args.server)?.ask(KEY_REVOKE, &AccessKeyId(args.key.clone()))?;
             print::text(&format!("access key {} is revoked", args.key))
         }
     }

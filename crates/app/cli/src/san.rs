@@ -4,11 +4,15 @@ use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 
 use cairn_admin::Client;
+use cairn_admin::endpoint::Force;
 use cairn_admin::san::{
-    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunClone, LunCreate, LunMapSet, LunReserve,
-    LunRestore, LunSet, LunView,
+    IGROUP_LIST, IGROUP_REMOVE, IGROUP_SET, INITIATOR_LIST, INITIATOR_REMOVE, INITIATOR_SET,
+    IgroupName, IgroupSet, IgroupView, InitiatorName, InitiatorSet, InitiatorView, LUN_CLONE,
+    LUN_CREATE, LUN_DELETE, LUN_LIST, LUN_MAP, LUN_RESTORE, LUN_SET, LUN_SHOW, LUN_UNMAP, LunClone,
+    LunCreate, LunMapSet, LunReserve, LunRestore, LunSet, LunView, SESSION_LIST,
 };
-use cairn_admin::snapshots::SnapshotCreate;
+use cairn_admin::snapshots::{SNAPSHOT_CREATE, SnapshotCreate};
+use cairn_admin::volumes::VOLUME_SHOW;
 use cairn_base::units::format_size;
 use cairn_config::Size;
 
@@ -22,14 +26,14 @@ use crate::san_args::*;
 pub fn lun(command: &LunCommand) -> Result<(), Failure> {
     match command {
         LunCommand::List(view) => {
-            let list = access::client(&view.server)?.luns()?;
+            let list = access::client(&view.server)?.all(LUN_LIST, &())?;
             if view.json {
                 return print::json(&list);
             }
             print::text(&lun_table(&list.luns))
         }
         LunCommand::Show(args) => shown(
-            &access::client(&args.view.server)?.lun(&args.lun.path())?,
+            &access::client(&args.view.server)?.ask(LUN_SHOW, &args.lun.lun())?,
             &args.view,
         ),
         LunCommand::Create(args) if args.thick => Err(Failure::usage(
@@ -45,7 +49,7 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 write_cache: args.write_cache,
                 reserve: args.reserve.into(),
             };
-            let lun = access::client(&args.view.server)?.lun_create(&create)?;
+            let lun = access::client(&args.view.server)?.tell(LUN_CREATE, &(), &create)?;
             if args.view.json {
                 return print::json(&lun);
             }
@@ -62,7 +66,8 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 name: args.name.clone(),
                 snapshot: args.snapshot.clone(),
             };
-            let lun = access::client(&args.view.server)?.lun_clone(&args.lun.path(), &clone)?;
+            let lun =
+                access::client(&args.view.server)?.tell(LUN_CLONE, &args.lun.lun(), &clone)?;
             if args.view.json {
                 return print::json(&lun);
             }
@@ -74,11 +79,11 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
         LunCommand::Snapshot(args) => {
             let client = access::client(&args.view.server)?;
             // Of a LUN that is not there nobody wants a snapshot.
-            client.lun(&args.lun.path())?;
+            client.ask(LUN_SHOW, &args.lun.lun())?;
             let create = SnapshotCreate {
                 name: args.name.clone(),
             };
-            let taken = client.snapshot_create(&args.lun.volume, &create)?;
+            let taken = client.tell(SNAPSHOT_CREATE, &args.lun.volume, &create)?;
             if args.view.json {
                 return print::json(&taken);
             }
@@ -92,7 +97,10 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 snapshot: args.snapshot.clone(),
             };
             let client = access::client(&args.view.server)?;
-            shown(&client.lun_restore(&args.lun.path(), &restore)?, &args.view)
+            shown(
+                &client.tell(LUN_RESTORE, &args.lun.lun(), &restore)?,
+                &args.view,
+            )
         }
         LunCommand::Resize(args) => {
             let set = LunSet {
@@ -101,7 +109,7 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 ..LunSet::default()
             };
             shown(
-                &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+                &access::client(&args.view.server)?.tell(LUN_SET, &args.lun.lun(), &set)?,
                 &args.view,
             )
         }
@@ -118,7 +126,7 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                     .hint("`cairn lun set --help` lists the settings"));
             }
             shown(
-                &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+                &access::client(&args.view.server)?.tell(LUN_SET, &args.lun.lun(), &set)?,
                 &args.view,
             )
         }
@@ -129,8 +137,11 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             let map = LunMapSet {
                 number: args.lun_id,
             };
-            let lun =
-                access::client(&args.view.server)?.lun_map(&args.lun.path(), &args.igroup, &map)?;
+            let lun = access::client(&args.view.server)?.tell(
+                LUN_MAP,
+                &(args.lun.lun(), IgroupName(args.igroup.clone())),
+                &map,
+            )?;
             if args.view.json {
                 return print::json(&lun);
             }
@@ -149,7 +160,10 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
         LunCommand::Unmap(args) => {
             let client = access::client(&args.view.server)?;
             shown(
-                &client.lun_unmap(&args.lun.path(), &args.igroup)?,
+                &client.ask(
+                    LUN_UNMAP,
+                    &(args.lun.lun(), IgroupName(args.igroup.clone())),
+                )?,
                 &args.view,
             )
         }
@@ -178,7 +192,7 @@ fn online(args: &LunShowArgs, online: bool) -> Result<(), Failure> {
         ..LunSet::default()
     };
     shown(
-        &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+        &access::client(&args.view.server)?.tell(LUN_SET, &args.lun.lun(), &set)?,
         &args.view,
     )
 }
@@ -186,7 +200,7 @@ fn online(args: &LunShowArgs, online: bool) -> Result<(), Failure> {
 fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     if !args.yes {
-        let lun = client.lun(&args.lun.path())?;
+        let lun = client.ask(LUN_SHOW, &args.lun.lun())?;
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return Err(Failure::usage(
@@ -205,7 +219,7 @@ fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
             ));
         }
     }
-    client.lun_delete(&args.lun.path(), args.force)?;
+    client.ask(LUN_DELETE, &(args.lun.lun(), Force(args.force)))?;
     if args.view.json {
         return print::json(&serde_json::json!({ "deleted": args.lun.path() }));
     }
@@ -308,7 +322,7 @@ fn lun_table(luns: &[LunView]) -> String {
 pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
     match command {
         IgroupCommand::List(view) => {
-            let list = access::client(&view.server)?.igroups()?;
+            let list = access::client(&view.server)?.ask(IGROUP_LIST, &())?;
             if view.json {
                 return print::json(&list);
             }
@@ -332,7 +346,7 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
                 os: args.os,
             };
             let igroup =
-                access::client(&args.view.server)?.igroup_set(&args.igroup.path(), &set)?;
+                access::client(&args.view.server)?.tell(IGROUP_SET, &args.igroup.igroup(), &set)?;
             if args.view.json {
                 return print::json(&igroup);
             }
@@ -343,7 +357,7 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
             ))
         }
         IgroupCommand::Remove(args) => {
-            access::client(&args.view.server)?.igroup_remove(&args.igroup.path())?;
+            access::client(&args.view.server)?.ask(IGROUP_REMOVE, &args.igroup.igroup())?;
             if args.view.json {
                 return print::json(&serde_json::json!({ "removed": args.igroup.path() }));
             }
@@ -355,7 +369,7 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
 pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
     match command {
         InitiatorCommand::List(view) => {
-            let list = access::client(&view.server)?.initiators()?;
+            let list = access::client(&view.server)?.ask(INITIATOR_LIST, &())?;
             if view.json {
                 return print::json(&list);
             }
@@ -395,7 +409,11 @@ pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
                 mutual_user: args.mutual_user.clone(),
                 mutual_secret,
             };
-            let initiator = client.initiator_set(&args.volume, &args.initiator, &set)?;
+            let initiator = client.tell(
+                INITIATOR_SET,
+                &(args.volume.clone(), InitiatorName(args.initiator.clone())),
+                &set,
+            )?;
             if args.view.json {
                 return print::json(&initiator);
             }
@@ -405,7 +423,10 @@ pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
             ))
         }
         InitiatorCommand::Remove(args) => {
-            access::client(&args.view.server)?.initiator_remove(&args.volume, &args.initiator)?;
+            access::client(&args.view.server)?.ask(
+                INITIATOR_REMOVE,
+                &(args.volume.clone(), InitiatorName(args.initiator.clone())),
+            )?;
             if args.view.json {
                 return print::json(&serde_json::json!({ "removed": args.initiator }));
             }
@@ -471,7 +492,10 @@ pub fn san(command: &SanCommand) -> Result<(), Failure> {
     let mut luns: Vec<PlanLun> = Vec::new();
     for server in &servers {
         let client = access::client(server)?;
-        let (igroups, initiators) = (client.igroups()?.igroups, client.initiators()?.initiators);
+        let (igroups, initiators) = (
+            client.ask(IGROUP_LIST, &())?.igroups,
+            client.ask(INITIATOR_LIST, &())?.initiators,
+        );
         for path in &args.luns {
             let lun = plan_lun(&client, path, &args.initiator, &igroups, &initiators)?;
             if luns.iter().any(|known| known.naa == lun.naa) {
@@ -506,7 +530,7 @@ fn plan_lun(
     igroups: &[IgroupView],
     initiators: &[InitiatorView],
 ) -> Result<PlanLun, Failure> {
-    let lun = client.lun(&path.path())?;
+    let lun = client.ask(LUN_SHOW, &path.lun())?;
     let has = |igroup: &&IgroupView| {
         igroup.volume == lun.volume && igroup.initiators.iter().any(|member| member == initiator)
     };
@@ -538,14 +562,17 @@ fn plan_lun(
         naa: lun.naa,
         target: lun.target,
         portals: lun.portals,
-        access_pattern: client.volume(&lun.volume)?.access_pattern,
+        access_pattern: client
+            .ask(VOLUME_SHOW, &lun.volume)?
+            .settings
+            .access_pattern,
         chap: proof.map(|set| (set.chap_user.clone(), set.mutual_user.clone())),
     })
 }
 
 pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
     let IscsiCommand::Sessions(view) = command;
-    let list = access::client(&view.server)?.sessions()?;
+    let list = access::client(&view.server)?.ask(SESSION_LIST, &())?;
     if view.json {
         return print::json(&list);
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use cairn_admin::san::LunReserve;
+use cairn_admin::san::{IgroupName, LunAt, LunReserve};
 use cairn_config::{OsType, Size, VolumeName};
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand, ValueEnum};
@@ -22,6 +22,19 @@ pub struct InVolume {
 impl InVolume {
     pub fn path(&self) -> String {
         format!("{}/{}", self.volume, self.name)
+    }
+
+    /// As a LUN.
+    pub fn lun(&self) -> LunAt {
+        LunAt {
+            volume: self.volume.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// As an initiator group.
+    pub fn igroup(&self) -> (VolumeName, IgroupName) {
+        (self.volume.clone(), IgroupName(self.name.clone()))
     }
 }
 

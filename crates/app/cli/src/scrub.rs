@@ -2,39 +2,102 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cairn_admin::api::{
-    ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStage, ScrubStart, ScrubView,
+use cairn_admin::scrub::{
+    SCRUB, SCRUB_PAUSE, SCRUB_REPORT, SCRUB_SCHEDULE, SCRUB_SCHEDULE_CLEAR, SCRUB_SCHEDULE_SET,
+    SCRUB_START, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStage, ScrubStart, ScrubView,
 };
 use cairn_base::time::rfc3339_utc;
 use cairn_base::units::format_size;
+use cairn_config::{MaintenanceWindow, ScrubEvery, Size};
+use clap::{Args, Subcommand};
 
 use crate::access;
-use crate::args::{ScrubScheduleArgs, ScrubStartArgs, ViewArgs};
+use crate::args::ViewArgs;
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 use crate::status::duration;
+
+#[derive(Debug, Subcommand)]
+pub enum ScrubCommand {
+    /// Start a scrub, resume a paused scrub, or change its rate
+    Start(ScrubStartArgs),
+    /// Pause the scrub; it stays paused across restarts
+    Pause(ViewArgs),
+    /// Show the scrub's progress and findings
+    Status(ViewArgs),
+    /// List the files with unreadable data
+    Report(ViewArgs),
+    /// Schedule scrubs, and set a maintenance window: `cairn scrub schedule --every 30d --window sat:22:00-06:00`
+    ///
+    /// Without --every, --window and --clear, the command shows the schedule and the next start. Each call sets both values: a
+    /// flag that you leave out is cleared. In a cluster the schedule applies to all nodes.
+    ///
+    /// Outside of the maintenance window, no scheduled scrub starts, a running scheduled scrub pauses, and no volume moves to
+    /// balance the load. Scrubs that an operator starts, rebuilds and repairs run at any time.
+    Schedule(ScrubScheduleArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ScrubScheduleArgs {
+    /// Time from the start of one scrub to the start of the next, in hours or days, such as 12h or 30d
+    #[arg(long, value_name = "TIME")]
+    pub every: Option<ScrubEvery>,
+    /// Maintenance window: days and times of the week in UTC, such as sat:22:00-06:00, daily:01:00-05:00 or
+    /// mon-fri:02:00-04:00,sat,sun:00:00-24:00 [default: none, always open]
+    #[arg(long, value_name = "WINDOW")]
+    pub window: Option<MaintenanceWindow>,
+    /// Clear the schedule and the window
+    #[arg(long, conflicts_with_all = ["every", "window"])]
+    pub clear: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ScrubStartArgs {
+    /// Bytes per second that this scrub reads at most, such as 50MiB; 0 for no limit [default: `scrub_rate` in the
+    /// configuration]
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Size>,
+    /// Start from the beginning, even if a scrub is in progress
+    #[arg(long)]
+    pub restart: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// Does what is asked about the scrub.
+pub fn scrub(command: &ScrubCommand) -> Result<(), Failure> {
+    match command {
+        ScrubCommand::Start(args) => start(args),
+        ScrubCommand::Pause(args) => pause(args),
+        ScrubCommand::Status(args) => status(args),
+        ScrubCommand::Report(args) => report(args),
+        ScrubCommand::Schedule(args) => schedule(args),
+    }
+}
 
 pub fn start(args: &ScrubStartArgs) -> Result<(), Failure> {
     let start = ScrubStart {
         rate_bytes_per_second: args.rate.map(|rate| rate.0),
         restart: args.restart,
     };
-    let scrub = access::client(&args.view.server)?.scrub_start(&start)?;
+    let scrub = access::client(&args.view.server)?.tell(SCRUB_START, &(), &start)?;
     shown(&scrub, &args.view)
 }
 
 pub fn pause(args: &ViewArgs) -> Result<(), Failure> {
-    let scrub = access::client(&args.server)?.scrub_pause()?;
+    let scrub = access::client(&args.server)?.ask(SCRUB_PAUSE, &())?;
     shown(&scrub, args)
 }
 
 pub fn status(args: &ViewArgs) -> Result<(), Failure> {
-    let scrub = access::client(&args.server)?.scrub()?;
+    let scrub = access::client(&args.server)?.ask(SCRUB, &())?;
     shown(&scrub, args)
 }
 
 pub fn report(args: &ViewArgs) -> Result<(), Failure> {
-    let report = access::client(&args.server)?.scrub_report()?;
+    let report = access::client(&args.server)?.ask(SCRUB_REPORT, &())?;
     if args.json {
         return print::json(&report);
     }
@@ -48,17 +111,17 @@ pub fn schedule(args: &ScrubScheduleArgs) -> Result<(), Failure> {
         window: args.window.clone(),
     };
     let schedule = if args.clear {
-        client.scrub_schedule_clear()?;
-        client.scrub_schedule()?
+        client.ask(SCRUB_SCHEDULE_CLEAR, &())?;
+        client.ask(SCRUB_SCHEDULE, &())?
     } else if set == ScrubScheduleSet::default() {
-        client.scrub_schedule()?
+        client.ask(SCRUB_SCHEDULE, &())?
     } else {
-        client.scrub_schedule_set(&set)?
+        client.tell(SCRUB_SCHEDULE_SET, &(), &set)?
     };
     if args.view.json {
         return print::json(&schedule);
     }
-    let scrub = client.scrub()?;
+    let scrub = client.ask(SCRUB, &())?;
     print::text(&schedule_text(&schedule, &scrub, now_seconds()))
 }
 
@@ -223,7 +286,7 @@ fn report_text(report: &ScrubReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cairn_admin::api::ScrubDamage;
+    use cairn_admin::scrub::ScrubDamage;
 
     use super::*;
 

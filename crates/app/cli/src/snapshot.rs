@@ -1,8 +1,10 @@
 //! `cairn snapshot`: flags and commands.
 
 use cairn_admin::snapshots::{
-    ChangeView, ChangeWhat, GroupSnapshotCreate, SchedulesSet, SchedulesView, SnapshotCreate,
-    SnapshotDiffAsk, SnapshotRestore, SnapshotSet, SnapshotView, VolumeRestore,
+    ChangeView, ChangeWhat, GroupSnapshotCreate, SCHEDULES, SCHEDULES_SET, SNAPSHOT_CREATE,
+    SNAPSHOT_CREATE_GROUP, SNAPSHOT_DELETE, SNAPSHOT_DIFF, SNAPSHOT_LIST, SNAPSHOT_RESTORE,
+    SNAPSHOT_SET, SNAPSHOT_SHOW, SchedulesSet, SchedulesView, SnapshotCreate, SnapshotDiffAsk,
+    SnapshotName, SnapshotRestore, SnapshotSet, SnapshotView, Space, VOLUME_RESTORE, VolumeRestore,
 };
 use cairn_base::units::format_size;
 use cairn_config::VolumeName;
@@ -191,10 +193,13 @@ fn create_group(args: &SnapshotCreateArgs) -> Result<(), Failure> {
     };
     let client = access::client(&view.server)?;
     let taken = args.freeze.around(
-        || Ok(client.snapshot_create_group(&create)?),
+        || Ok(client.tell(SNAPSHOT_CREATE_GROUP, &(), &create)?),
         || {
             for volume in &args.group {
-                client.snapshot_delete(volume, name)?;
+                client.ask(
+                    SNAPSHOT_DELETE,
+                    &(volume.clone(), SnapshotName(name.to_owned())),
+                )?;
             }
             Ok(())
         },
@@ -219,8 +224,13 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             let create = SnapshotCreate { name: name.clone() };
             let client = access::client(&args.view.server)?;
             let taken = args.freeze.around(
-                || Ok(client.snapshot_create(&volume, &create)?),
-                || Ok(client.snapshot_delete(&volume, name)?),
+                || Ok(client.tell(SNAPSHOT_CREATE, &volume, &create)?),
+                || {
+                    Ok(client.ask(
+                        SNAPSHOT_DELETE,
+                        &(volume.clone(), SnapshotName(name.to_owned())),
+                    )?)
+                },
             )?;
             if args.view.json {
                 return print::json(&taken);
@@ -232,7 +242,7 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
         }
         SnapshotCommand::List(args) => {
             let client = access::client(&args.view.server)?;
-            let list = client.snapshots(&args.volume, args.space)?;
+            let list = client.all(SNAPSHOT_LIST, &(args.volume.clone(), Space(args.space)))?;
             if args.view.json {
                 return print::json(&list);
             }
@@ -248,11 +258,20 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
         }
         SnapshotCommand::Show(args) => {
             let client = access::client(&args.view.server)?;
-            shown(&client.snapshot(&args.volume, &args.name)?, args.view.json)
+            shown(
+                &client.ask(
+                    SNAPSHOT_SHOW,
+                    &(args.volume.clone(), SnapshotName(args.name.clone())),
+                )?,
+                args.view.json,
+            )
         }
         SnapshotCommand::Delete(args) => {
             let client = access::client(&args.server)?;
-            client.snapshot_delete(&args.volume, &args.name)?;
+            client.ask(
+                SNAPSHOT_DELETE,
+                &(args.volume.clone(), SnapshotName(args.name.clone())),
+            )?;
             print::text(&format!(
                 "snapshot {} of {} is deleted; its space is freed in the background",
                 args.name, args.volume
@@ -264,7 +283,11 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
                 ..SnapshotSet::default()
             };
             let client = access::client(&args.view.server)?;
-            let renamed = client.snapshot_set(&args.volume, &args.name, &set)?;
+            let renamed = client.tell(
+                SNAPSHOT_SET,
+                &(args.volume.clone(), SnapshotName(args.name.clone())),
+                &set,
+            )?;
             shown(&renamed, args.view.json)
         }
         SnapshotCommand::Diff(args) => diff(args),
@@ -277,7 +300,11 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
                 path: path.clone(),
                 to: args.to.clone(),
             };
-            let restored = client.snapshot_restore(&args.volume, &args.name, &restore)?;
+            let restored = client.tell(
+                SNAPSHOT_RESTORE,
+                &(args.volume.clone(), SnapshotName(args.name.clone())),
+                &restore,
+            )?;
             match args.view.json {
                 true => print::json(&restored),
                 false => print::text(&format!(
@@ -298,9 +325,9 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
                         schedules: Some(schedules.clone()),
                         ..SchedulesSet::default()
                     };
-                    client.schedules_set(&args.volume, &set)?
+                    client.tell(SCHEDULES_SET, &args.volume, &set)?
                 }
-                None => client.schedules(&args.volume)?,
+                None => client.ask(SCHEDULES, &args.volume)?,
             };
             match args.view.json {
                 true => print::json(&view),
@@ -315,9 +342,9 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
                         autodelete_percent: Some(percent),
                         ..SchedulesSet::default()
                     };
-                    client.schedules_set(&args.volume, &set)?
+                    client.tell(SCHEDULES_SET, &args.volume, &set)?
                 }
-                None => client.schedules(&args.volume)?,
+                None => client.ask(SCHEDULES, &args.volume)?,
             };
             match args.view.json {
                 true => print::json(&view),
@@ -335,7 +362,11 @@ fn restore_whole(args: &SnapshotRestoreArgs) -> Result<(), Failure> {
         discard: args.discard,
     };
     let client = access::client(&args.view.server)?;
-    let restored = client.volume_restore(&args.volume, &args.name, &restore)?;
+    let restored = client.tell(
+        VOLUME_RESTORE,
+        &(args.volume.clone(), SnapshotName(args.name.clone())),
+        &restore,
+    )?;
     if args.view.json {
         return print::json(&restored);
     }
@@ -361,7 +392,11 @@ fn diff(args: &SnapshotDiffArgs) -> Result<(), Failure> {
         ..SnapshotDiffAsk::default()
     };
     loop {
-        let page = client.snapshot_diff(&args.volume, &args.earlier, &ask)?;
+        let page = client.tell(
+            SNAPSHOT_DIFF,
+            &(args.volume.clone(), SnapshotName(args.earlier.clone())),
+            &ask,
+        )?;
         let mut text = String::new();
         for change in &page.changes {
             text.push_str(&match args.json {
@@ -413,7 +448,11 @@ fn lock(args: &SnapshotArgs, locked: bool) -> Result<(), Failure> {
         ..SnapshotSet::default()
     };
     let client = access::client(&args.view.server)?;
-    let set = client.snapshot_set(&args.volume, &args.name, &set)?;
+    let set = client.tell(
+        SNAPSHOT_SET,
+        &(args.volume.clone(), SnapshotName(args.name.clone())),
+        &set,
+    )?;
     shown(&set, args.view.json)
 }
 

@@ -1,7 +1,8 @@
 //! `cairn status`.
 
-use cairn_admin::api::{Status, VolumeView};
+use cairn_admin::api::Status;
 use cairn_admin::events::Severity;
+use cairn_admin::volumes::VolumeView;
 use cairn_admin::warnings::WarningView;
 use cairn_base::units::format_size;
 
@@ -104,14 +105,14 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
         let mut row = vec![
             volume.name.to_string(),
             if volume.serving { "ok" } else { "FAILED" }.to_owned(),
-            volume.protection.to_string(),
+            volume.settings.protection.to_string(),
             volume.layout.clone(),
             format_size(volume.used_bytes),
             format_size(volume.free_bytes),
-            volume.size_limit.to_string(),
+            volume.settings.size_limit.to_string(),
             volume.inodes.to_string(),
-            volume.access_pattern.to_string(),
-            volume.compression.to_string(),
+            volume.settings.access_pattern.to_string(),
+            volume.settings.compression.to_string(),
             if volume.exported { "yes" } else { "no" }.to_owned(),
         ];
         if has_clones {

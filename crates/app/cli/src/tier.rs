@@ -1,6 +1,8 @@
 //! `cairn tier`: object stores for cold data.
 
-use cairn_admin::tiers::{TierAdd, TierCheck, TierView};
+use cairn_admin::tiers::{
+    TIER_ADD, TIER_CHECK, TIER_LIST, TIER_REMOVE, TIER_SHOW, TierAdd, TierCheck, TierView,
+};
 use cairn_base::units::format_size;
 use cairn_config::{FilePatterns, MinAge, SizeLimit, TierName};
 use clap::{Args, Subcommand};
@@ -70,7 +72,7 @@ pub fn tier(command: &TierCommand) -> Result<(), Failure> {
                 url: args.url.clone(),
                 credentials_file: args.credentials_file.clone(),
             };
-            let tier = access::client(&args.view.server)?.tier_add(&add)?;
+            let tier = access::client(&args.view.server)?.tell(TIER_ADD, &(), &add)?;
             if args.view.json {
                 return print::json(&tier);
             }
@@ -80,7 +82,7 @@ pub fn tier(command: &TierCommand) -> Result<(), Failure> {
             ))
         }
         TierCommand::List(args) => {
-            let list = access::client(&args.server)?.tiers()?;
+            let list = access::client(&args.server)?.ask(TIER_LIST, &())?;
             if args.json {
                 return print::json(&list);
             }
@@ -105,7 +107,7 @@ pub fn tier(command: &TierCommand) -> Result<(), Failure> {
             print::text(&print::table(&columns, rows.collect()))
         }
         TierCommand::Show(args) => {
-            let tier = access::client(&args.view.server)?.tier(&args.name)?;
+            let tier = access::client(&args.view.server)?.ask(TIER_SHOW, &args.name)?;
             if args.view.json {
                 return print::json(&tier);
             }
@@ -113,7 +115,7 @@ pub fn tier(command: &TierCommand) -> Result<(), Failure> {
         }
         TierCommand::Check(args) => check(args),
         TierCommand::Remove(args) => {
-            access::client(&args.server)?.tier_remove(&args.name)?;
+            access::client(&args.server)?.ask(TIER_REMOVE, &args.name)?;
             print::text(&format!("tier {} is removed", args.name))
         }
     }
@@ -227,7 +229,7 @@ fn check(args: &TierShowArgs) -> Result<(), Failure> {
     let (mut bytes, mut problems) = (0_u64, Vec::new());
     let mut next = Some(TierCheck::default());
     while let Some(from) = next.take() {
-        let checked = client.tier_check(&args.name, &from)?;
+        let checked = client.tell(TIER_CHECK, &args.name, &from)?;
         bytes = bytes.saturating_add(checked.bytes);
         problems.extend(checked.problems);
         problems.truncate(PROBLEMS_SHOWN_MAX);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use cairn_admin::Client;
 use cairn_admin::activity::{
-    ActivityList, ActivityView, ClientActivity, FileActivity, FileKind, OperationActivity,
+    ACTIVITY_LIST, ACTIVITY_SHOW, ActivityList, ActivityView, ClientActivity, FileActivity,
+    FileKind, OperationActivity,
 };
 use cairn_base::units::format_size;
 use cairn_config::VolumeName;
@@ -43,8 +44,8 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
         let size = rustix::termios::tcgetwinsize(std::io::stdout());
         let lines = size.map_or(usize::MAX, |size| usize::from(size.ws_row));
         let text = match &args.volume {
-            Some(volume) => volume_text(&client.activity(volume)?, rows_for(lines)),
-            None => all_text(&client.activities()?, lines.saturating_sub(2)),
+            Some(volume) => volume_text(&client.ask(ACTIVITY_SHOW, volume)?, rows_for(lines)),
+            None => all_text(&client.ask(ACTIVITY_LIST, &())?, lines.saturating_sub(2)),
         };
         print::screen(&text)?;
         std::thread::sleep(INTERVAL);
@@ -53,10 +54,13 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
 
 fn once(args: &TopArgs, client: &Client) -> Result<(), Failure> {
     match (&args.volume, args.view.json) {
-        (Some(volume), true) => print::json(&client.activity(volume)?),
-        (Some(volume), false) => print::text(&volume_text(&client.activity(volume)?, usize::MAX)),
-        (None, true) => print::json(&client.activities()?),
-        (None, false) => print::text(&all_text(&client.activities()?, usize::MAX)),
+        (Some(volume), true) => print::json(&client.ask(ACTIVITY_SHOW, volume)?),
+        (Some(volume), false) => print::text(&volume_text(
+            &client.ask(ACTIVITY_SHOW, volume)?,
+            usize::MAX,
+        )),
+        (None, true) => print::json(&client.ask(ACTIVITY_LIST, &())?),
+        (None, false) => print::text(&all_text(&client.ask(ACTIVITY_LIST, &())?, usize::MAX)),
     }
 }
 

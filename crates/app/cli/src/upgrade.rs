@@ -4,13 +4,25 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_admin::api::ClusterView;
+use cairn_admin::cluster::{CLUSTER, ClusterView};
 use cairn_admin::warnings::WarningKind;
+use clap::Args;
 
-use crate::access;
-use crate::args::NodeUpgradeArgs;
+use crate::args::ViewArgs;
 use crate::exit::Failure;
-use crate::print;
+use crate::{access, print};
+
+#[derive(Debug, Args)]
+pub struct NodeUpgradeArgs {
+    /// Wait until a node may stop
+    #[arg(long)]
+    pub wait: bool,
+    /// Longest time to wait
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
+    pub wait_max: std::time::Duration,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
 
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -167,7 +179,7 @@ pub fn node_upgrade(args: &NodeUpgradeArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let until = args.wait.then(|| Instant::now() + args.wait_max);
     loop {
-        let view = client.cluster();
+        let view = client.ask(CLUSTER, &());
         let left = match &view {
             Ok(view) => in_the_way(view),
             // The server that is asked may be the one that restarts.
@@ -192,7 +204,7 @@ pub fn node_upgrade(args: &NodeUpgradeArgs) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use cairn_admin::api::{
+    use cairn_admin::cluster::{
         ClusterDiskView, ClusterEtcdMember, ClusterNodeView, ClusterSurvives, ClusterVolumeView,
     };
 

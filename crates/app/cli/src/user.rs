@@ -2,15 +2,18 @@
 
 use std::path::PathBuf;
 
-use cairn_admin::users::{OpenSession, PasswordChange, UserCreate, UserSet, UserView};
+use cairn_admin::users::{
+    OPEN_SESSION_LIST, OpenSession, PasswordChange, SESSION_END, SESSIONS_END, SessionNumber,
+    SessionsOf, USER_CREATE, USER_DELETE, USER_LIST, USER_SET, USER_SHOW, UserCreate, UserSet,
+    UserView,
+};
 use cairn_config::{Role, UserName};
 use clap::{Args, Subcommand};
 
-use crate::access;
 use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
-use crate::{audit, secret};
+use crate::{access, audit, secret};
 
 #[derive(Debug, Subcommand)]
 pub enum UserCommand {
@@ -106,14 +109,14 @@ pub struct UserDeleteArgs {
 pub fn user(command: &UserCommand) -> Result<(), Failure> {
     match command {
         UserCommand::List(view) => {
-            let list = access::client(&view.server)?.users()?;
+            let list = access::client(&view.server)?.ask(USER_LIST, &())?;
             match view.json {
                 true => print::json(&list),
                 false => print::text(&table(&list.users)),
             }
         }
         UserCommand::Show(args) => {
-            let user = access::client(&args.view.server)?.user(&args.name)?;
+            let user = access::client(&args.view.server)?.ask(USER_SHOW, &args.name)?;
             shown(&args.view, &user)
         }
         UserCommand::Create(args) => {
@@ -124,23 +127,23 @@ pub fn user(command: &UserCommand) -> Result<(), Failure> {
                 role: args.role,
                 password,
             };
-            shown(&args.view, &client.user_create(&create)?)
+            shown(&args.view, &client.tell(USER_CREATE, &(), &create)?)
         }
         UserCommand::Set(args) => {
             let set = UserSet {
                 role: Some(args.role),
                 password: None,
             };
-            let user = access::client(&args.view.server)?.user_set(&args.name, &set)?;
+            let user = access::client(&args.view.server)?.tell(USER_SET, &args.name, &set)?;
             shown(&args.view, &user)
         }
         UserCommand::Password(args) => password(args),
         UserCommand::Delete(args) => {
-            access::client(&args.server)?.user_delete(&args.name)?;
+            access::client(&args.server)?.ask(USER_DELETE, &args.name)?;
             print::text(&format!("user {} is deleted", args.name))
         }
         UserCommand::Sessions(view) => {
-            let list = access::client(&view.server)?.open_sessions()?;
+            let list = access::client(&view.server)?.ask(OPEN_SESSION_LIST, &())?;
             match view.json {
                 true => print::json(&list),
                 false => print::text(&sessions(&list.sessions)),
@@ -153,11 +156,15 @@ pub fn user(command: &UserCommand) -> Result<(), Failure> {
 fn logout(args: &UserLogoutArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
     if let Some(id) = &args.session {
-        client.session_end(id)?;
+        client.ask(SESSION_END, &SessionNumber(id.to_owned()))?;
         return print::text(&format!("session {id} has ended"));
     }
     let name = args.name.as_deref().unwrap_or_default();
-    client.sessions_end(name, args.by.as_deref())?;
+    let whose = SessionsOf {
+        user: name.to_owned(),
+        by: args.by.clone(),
+    };
+    client.ask(SESSIONS_END, &whose)?;
     let by = args.by.as_ref();
     let by = by.map_or_else(String::new, |by| format!(" with log-in by {by}"));
     print::text(&format!("all sessions of {name}{by} have ended"))
@@ -196,7 +203,8 @@ fn password(args: &UserPasswordArgs) -> Result<(), Failure> {
             password,
             new_password: new,
         }),
-        None => client.user_set(
+        None => client.tell(
+            USER_SET,
             &args.name,
             &UserSet {
                 role: None,

@@ -2,23 +2,188 @@
 
 use std::io::{BufRead, IsTerminal};
 
-use cairn_admin::api::{VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView};
+use cairn_admin::endpoint::Force;
 use cairn_admin::keys::EncryptionState;
+use cairn_admin::list_query::ListQuery;
+use cairn_admin::volumes::{
+    VOLUME_CLONE, VOLUME_CREATE, VOLUME_DELETE, VOLUME_LIST, VOLUME_SET, VOLUME_SHOW, VolumeChange,
+    VolumeCloneCreate, VolumeCreate, VolumeView,
+};
 use cairn_base::units::format_size;
 use cairn_config::{SizeLimit, VolumeName};
+use clap::{Args, Subcommand};
 
-use crate::access;
-use crate::args::{
-    ViewArgs, VolumeCloneArgs, VolumeCreateArgs, VolumeDeleteArgs, VolumeSetArgs, VolumeShowArgs,
-};
-use crate::class;
+use crate::args::ViewArgs;
 use crate::exit::Failure;
-use crate::print;
 use crate::status::volume_table;
-use crate::tier;
+use crate::{access, class, cluster, key, print, tier};
+
+#[derive(Debug, Args)]
+pub struct VolumeMoveArgs {
+    pub name: VolumeName,
+    /// The node that owns the volume from now on, whenever it can [default: the cluster chooses]
+    #[arg(long, value_name = "NODE")]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// List all volumes
+    List(ViewArgs),
+    /// Show one volume
+    Show(VolumeShowArgs),
+    /// Create a volume; nobody may mount it until `cairn export set`
+    Create(VolumeCreateArgs),
+    /// Clone a volume or one of its snapshots: `cairn volume clone main@before test`
+    ///
+    /// A clone of any size is ready at once, and shares its data with the source until either is written. It inherits the source's
+    /// settings and otherwise is a volume like any other; nobody may mount it until `cairn export set`. Source and clone can be
+    /// deleted in any order.
+    Clone(VolumeCloneArgs),
+    /// Change settings of a volume
+    Set(VolumeSetArgs),
+    /// Delete a volume and all its data
+    Delete(VolumeDeleteArgs),
+    /// Move a volume to another node of the cluster; clients see a short pause
+    Move(VolumeMoveArgs),
+    /// Erase the key of an encrypted volume, which makes the volume unreadable: `cairn volume erase-key old --yes`
+    ///
+    /// Erasure cannot be undone. Copies of the wrapped key may remain in freed blocks, on missing disks and in backups of etcd. To
+    /// be sure, run `cairn key rotate` to another master key, then destroy the old master key.
+    EraseKey(VolumeEraseKeyArgs),
+    /// The floating address of a volume, which follows the volume's owner
+    #[command(subcommand)]
+    Address(VolumeAddressCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VolumeAddressCommand {
+    /// Give a volume an address that its owner always holds
+    ///
+    /// The owner puts the address on an interface and announces it to neighbours (ARP, neighbour discovery); `cairn serve` needs
+    /// CAP_NET_ADMIN and CAP_NET_RAW for that. Instead, a program can move the address (`--address-hook`). Choose an unused address.
+    ///
+    /// Example: cairn volume address set main 10.0.0.9/24
+    Set(VolumeAddressSetArgs),
+    /// Remove the volume's address
+    Remove(VolumeAddressRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeAddressSetArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    /// The address, with the length of its prefix: 10.0.0.9/24
+    #[arg(value_name = "ADDR/PREFIX")]
+    pub address: String,
+    /// The network interface, which has the same name on each node [default: the one with an address in the same network]
+    #[arg(long, value_name = "IF")]
+    pub interface: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeAddressRemoveArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeShowArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeCreateArgs {
+    /// The name of the volume, which is also the path to mount: 1 to 63 letters, digits, '.', '_'
+    /// or '-', starting with a letter or a digit
+    pub name: VolumeName,
+    /// Encrypt file contents with AES-256-GCM; the server needs a master key (`cairn key generate`). This cannot be changed
+    /// later
+    #[arg(long)]
+    pub encrypt: bool,
+    #[command(flatten)]
+    pub settings: VolumeChange,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeCloneArgs {
+    /// The volume, or one of its snapshots: main, or main@before
+    #[arg(value_name = "SOURCE[@SNAPSHOT]")]
+    pub source: String,
+    /// The name of the new volume
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeSetArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub settings: VolumeChange,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeDeleteArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    /// Delete the volume although it is exported
+    #[arg(long)]
+    pub force: bool,
+    /// Do not ask for the name again
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeEraseKeyArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    /// Do not ask for the name again
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// Does what is asked about volumes.
+pub fn volume(command: &VolumeCommand) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::List(args) => list(args),
+        VolumeCommand::Show(args) => show(args),
+        VolumeCommand::Create(args) => create(args),
+        VolumeCommand::Clone(args) => clone(args),
+        VolumeCommand::Set(args) => set(args),
+        VolumeCommand::Delete(args) => delete(args),
+        VolumeCommand::Move(args) => cluster::volume_move(args),
+        VolumeCommand::EraseKey(args) => key::erase(args),
+        VolumeCommand::Address(VolumeAddressCommand::Set(args)) => {
+            cluster::volume_address_set(args)
+        }
+        VolumeCommand::Address(VolumeAddressCommand::Remove(args)) => {
+            cluster::volume_address_remove(args)
+        }
+    }
+}
 
 pub fn list(args: &ViewArgs) -> Result<(), Failure> {
-    let list = access::client(&args.server)?.volumes()?;
+    let list = access::client(&args.server)?.all(VOLUME_LIST, &ListQuery::default())?;
     if args.json {
         return print::json(&list);
     }
@@ -26,7 +191,7 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
 }
 
 pub fn show(args: &VolumeShowArgs) -> Result<(), Failure> {
-    let volume = access::client(&args.view.server)?.volume(&args.name)?;
+    let volume = access::client(&args.view.server)?.ask(VOLUME_SHOW, &args.name)?;
     shown(&volume, args.view.json)
 }
 
@@ -34,9 +199,9 @@ pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
     let create = VolumeCreate {
         name: args.name.clone(),
         encrypt: args.encrypt,
-        settings: args.flags.change(),
+        settings: args.settings.clone(),
     };
-    let volume = access::client(&args.view.server)?.volume_create(&create)?;
+    let volume = access::client(&args.view.server)?.tell(VOLUME_CREATE, &(), &create)?;
     if args.view.json {
         return print::json(&volume);
     }
@@ -58,7 +223,7 @@ pub fn clone(args: &VolumeCloneArgs) -> Result<(), Failure> {
         name: args.name.clone(),
         snapshot,
     };
-    let volume = access::client(&args.view.server)?.volume_clone(&source, &clone)?;
+    let volume = access::client(&args.view.server)?.tell(VOLUME_CLONE, &source, &clone)?;
     if args.view.json {
         return print::json(&volume);
     }
@@ -69,22 +234,21 @@ pub fn clone(args: &VolumeCloneArgs) -> Result<(), Failure> {
 }
 
 pub fn set(args: &VolumeSetArgs) -> Result<(), Failure> {
-    let change = args.flags.change();
-    if change == VolumeChange::default() {
+    if args.settings == VolumeChange::default() {
         return Err(Failure::usage("no setting to change is given")
             .hint("`cairn volume set --help` lists the settings"));
     }
-    let volume = access::client(&args.view.server)?.volume_set(&args.name, &change)?;
+    let volume = access::client(&args.view.server)?.tell(VOLUME_SET, &args.name, &args.settings)?;
     shown(&volume, args.view.json)
 }
 
 pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     if !args.yes {
-        let volume = client.volume(&args.name)?;
+        let volume = client.ask(VOLUME_SHOW, &args.name)?;
         ask_for_name(&volume, "This deletes")?;
     }
-    client.volume_delete(&args.name, args.force)?;
+    client.ask(VOLUME_DELETE, &(args.name.clone(), Force(args.force)))?;
     if args.view.json {
         return print::json(&serde_json::json!({ "deleted": args.name }));
     }
@@ -163,10 +327,10 @@ fn encryption(volume: &VolumeView) -> String {
 
 fn deduplication(volume: &VolumeView) -> String {
     match volume.deduplicated_bytes {
-        0 => volume.dedupe.to_string(),
+        0 => volume.settings.dedupe.to_string(),
         bytes => format!(
             "{}; {} deduplicated since the server started",
-            volume.dedupe,
+            volume.settings.dedupe,
             format_size(bytes)
         ),
     }
@@ -191,8 +355,8 @@ fn media(volume: &VolumeView) -> String {
     });
     let parts: Vec<String> = parts.collect();
     match parts.is_empty() {
-        true => volume.media.to_string(),
-        false => format!("{} ({})", volume.media, parts.join(", ")),
+        true => volume.settings.media.to_string(),
+        false => format!("{} ({})", volume.settings.media, parts.join(", ")),
     }
 }
 
@@ -202,25 +366,28 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     }
     let mut lines = vec![
         format!("name             {}", volume.name),
-        format!("protection       {} ({})", volume.protection, volume.layout),
+        format!(
+            "protection       {} ({})",
+            volume.settings.protection, volume.layout
+        ),
         format!("survives         {}", survives(volume)),
     ];
     lines.extend(directories(volume));
     lines.extend([
         format!(
             "size limit       {}{}",
-            volume.size_limit,
-            match volume.autogrow {
+            volume.settings.size_limit,
+            match volume.settings.autogrow {
                 SizeLimit::None => String::new(),
                 bound => format!(", grows automatically up to {bound}"),
             }
         ),
-        format!("access pattern   {}", volume.access_pattern),
-        format!("compression      {}", volume.compression),
+        format!("access pattern   {}", volume.settings.access_pattern),
+        format!("compression      {}", volume.settings.compression),
         format!("deduplication    {}", deduplication(volume)),
         format!("media            {}", media(volume)),
         format!("encryption       {}", encryption(volume)),
-        format!("class            {}", volume.class),
+        format!("class            {}", volume.settings.class),
         format!(
             "used             {} in {} inodes",
             format_size(volume.used_bytes),

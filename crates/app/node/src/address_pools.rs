@@ -22,11 +22,10 @@ use cairn_dns::{Lookup, Name, Names};
 use cairn_owner::{address_holder, address_homes};
 use ipnet::IpNet;
 
-use crate::addresses;
 use crate::cluster::ClusterNode;
-use crate::cluster_view;
 use crate::control::{Controller, map_seen, no_cluster};
 use crate::node::NodeCore;
+use crate::{addresses, cluster_view};
 
 /// Attempts of a change that a concurrent change overtook.
 const TRIES_MAX: usize = 5;

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use cairn_activity::Activities;
 use cairn_admin::ControlError;
-use cairn_admin::api::{
-    BalanceMove, BalanceNode, BalanceReason, BalanceShare, BalanceView, ErrorKind,
-};
+use cairn_admin::api::ErrorKind;
+use cairn_admin::balance::{BalanceMove, BalanceNode, BalanceReason, BalanceShare, BalanceView};
 use cairn_base::{NodeId, VolumeId};
 use cairn_cluster::map::{MapView, WorkRecord};
 use cairn_owner::{Loads, Meter, Move, Reason, Share, Tolerance};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use cairn_admin::api::{
+use cairn_admin::cluster::{
     AuthorityPhase, AuthorityRotation, AuthorityView, AuthorityWait, ClusterDiskView,
     ClusterEtcdMember, ClusterEtcdView, ClusterNodeView, ClusterSurvives, ClusterView,
     ClusterVolumeView, NodeDrainView, VolumeAddressView,

@@ -1,7 +1,10 @@
 //! Converts the terms of the config and of the pool into those of NFS and of the admin API, each in one place.
 
-use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubSchedule, ScrubView, SpreadView};
 use cairn_admin::classes::{LatencyView, LimitView, PartView, RatesView};
+use cairn_admin::rebuild::RebuildView;
+use cairn_admin::scrub::{ScrubDamage, ScrubSchedule, ScrubView};
+use cairn_admin::spread::SpreadView;
+use cairn_admin::{scrub, spread};
 use cairn_base::Timestamp;
 use cairn_config::{Access, ExportRule, Maintenance, Squash};
 use cairn_erasure::Code;
@@ -61,12 +64,14 @@ pub fn rebuild(status: RebuildStatus) -> RebuildView {
 
 pub fn spread(status: SpreadStatus) -> SpreadView {
     let (stage, rests_until_seconds) = match status.stage {
-        SpreadStage::Even => (api::SpreadStage::Even, None),
-        SpreadStage::Moving => (api::SpreadStage::Moving, None),
-        SpreadStage::Paused => (api::SpreadStage::Paused, None),
-        SpreadStage::Resting { until_seconds } => (api::SpreadStage::Resting, Some(until_seconds)),
-        SpreadStage::Waiting => (api::SpreadStage::Waiting, None),
-        SpreadStage::Settled => (api::SpreadStage::Settled, None),
+        SpreadStage::Even => (spread::SpreadStage::Even, None),
+        SpreadStage::Moving => (spread::SpreadStage::Moving, None),
+        SpreadStage::Paused => (spread::SpreadStage::Paused, None),
+        SpreadStage::Resting { until_seconds } => {
+            (spread::SpreadStage::Resting, Some(until_seconds))
+        }
+        SpreadStage::Waiting => (spread::SpreadStage::Waiting, None),
+        SpreadStage::Settled => (spread::SpreadStage::Settled, None),
     };
     SpreadView {
         stage,
@@ -83,10 +88,10 @@ pub fn scrub(progress: ScrubProgress) -> ScrubView {
     ScrubView {
         silent: Vec::new(),
         stage: match progress.stage {
-            ScrubStage::Never => api::ScrubStage::Never,
-            ScrubStage::Running => api::ScrubStage::Running,
-            ScrubStage::Paused => api::ScrubStage::Paused,
-            ScrubStage::Done => api::ScrubStage::Done,
+            ScrubStage::Never => scrub::ScrubStage::Never,
+            ScrubStage::Running => scrub::ScrubStage::Running,
+            ScrubStage::Paused => scrub::ScrubStage::Paused,
+            ScrubStage::Done => scrub::ScrubStage::Done,
         },
         by_schedule: progress.by_schedule,
         rests_until_seconds: progress.rests_until_seconds,
@@ -213,10 +218,10 @@ fn whole(number: f64) -> u64 {
     number.round() as u64
 }
 
-pub fn role(role: cairn_admin::api::DiskRole) -> cairn_base::DiskRole {
+pub fn role(role: cairn_admin::disks::DiskRole) -> cairn_base::DiskRole {
     match role {
-        cairn_admin::api::DiskRole::Data => cairn_base::DiskRole::Data,
-        cairn_admin::api::DiskRole::Journal => cairn_base::DiskRole::Journal,
+        cairn_admin::disks::DiskRole::Data => cairn_base::DiskRole::Data,
+        cairn_admin::disks::DiskRole::Journal => cairn_base::DiskRole::Journal,
     }
 }
 

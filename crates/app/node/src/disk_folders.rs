@@ -6,10 +6,10 @@
 
 use std::future::Future;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use cairn_admin::api::DiskPlace;
+use cairn_admin::disks::DiskPlace;
 use cairn_base::disk::{Disk, DiskDevice, DiskError};
 use cairn_base::{DiskId, DiskRole, Media};
 use cairn_config::DATA_FOLDERS_MAX;
@@ -97,10 +97,27 @@ pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Resul
     }
 }
 
+/// What goes on with folders that are disks of this server, or are to become some.
+#[derive(Default)]
+pub struct DiskFolders {
+    /// The folder with the list of the pool's disks; set at the start of a server that is in no cluster.
+    remembered_in: OnceLock<PathBuf>,
+    /// Held while a folder becomes a disk, which may have to be emptied first.
+    joining: tokio::sync::Mutex<()>,
+    work: FolderWork,
+}
+
+impl DiskFolders {
+    /// Waits until no folder becomes a disk, and lets none become one as long as this is held.
+    pub async fn join(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.joining.lock().await
+    }
+}
+
 /// Work on folders that are no disks yet. Work on an unresponsive folder is given up, and keeps a thread until the
 /// folder answers; the number of these is limited.
 #[derive(Default)]
-pub struct FolderWork(Mutex<Vec<(String, Weak<()>)>>);
+struct FolderWork(Mutex<Vec<(String, Weak<()>)>>);
 
 impl FolderWork {
     /// The guard that work holds until its end. Refused if earlier work has not ended, on this folder or on too many.
@@ -185,7 +202,7 @@ impl NodeCore {
         folder: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ChangeFailure> {
-        let under_way = self.folder_work.begin(folder)?;
+        let under_way = self.folders.work.begin(folder)?;
         let working = tokio::task::spawn_blocking(move || {
             let done = work();
             drop(under_way);
@@ -244,7 +261,7 @@ impl NodeCore {
         role: DiskRole,
         media: Option<Media>,
     ) -> Result<DiskId, ChangeFailure> {
-        let _joining = self.joining.lock().await;
+        let _joining = self.folders.join().await;
         let disk = self.make_ready(path, allowed, None).await?;
         let added = self.join(disk, Joining::New(role, media)).await;
         self.remember();
@@ -260,7 +277,7 @@ impl NodeCore {
         match state_folder::make(&self.config) {
             Ok(folder) => {
                 // Set only here.
-                let _ = self.remembered_in.set(folder);
+                let _ = self.folders.remembered_in.set(folder);
                 self.remember();
             }
             // The pool can be served without it.
@@ -273,7 +290,7 @@ impl NodeCore {
 
     /// Stores the list of the pool's disks, after a change.
     fn remember(&self) {
-        let Some(folder) = self.remembered_in.get() else {
+        let Some(folder) = self.folders.remembered_in.get() else {
             return;
         };
         let state = self.pool.state();
@@ -309,7 +326,7 @@ impl NodeCore {
         path: &str,
         allowed: Allowed,
     ) -> Result<DiskId, ChangeFailure> {
-        let _joining = self.joining.lock().await;
+        let _joining = self.folders.join().await;
         let old = self.pool.find_disk(words)?;
         let disk = self.make_ready(path, allowed, Some(old.id)).await?;
         let (label, asked) = (disk.label().to_owned(), Arc::clone(&disk));
@@ -325,7 +342,7 @@ impl NodeCore {
     /// Takes back an unused disk, if it works.
     pub async fn disk_retry(&self, words: &str) -> Result<DiskId, ChangeFailure> {
         // A replacement relies on the disk being unused.
-        let _joining = self.joining.lock().await;
+        let _joining = self.folders.join().await;
         let settings = shard_settings(&self.config, self.pool.state().disks.len());
         self.pool.retry(words, settings).await
     }

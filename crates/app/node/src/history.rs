@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cairn_admin::api::{DiskState, ErrorKind};
+use cairn_admin::api::ErrorKind;
+use cairn_admin::disks::DiskState;
 use cairn_admin::live::{
     HistoryAcross, HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistorySeriesName,
     HistoryView, LiveControl, LiveNumber, LiveView, MountView,

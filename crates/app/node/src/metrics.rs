@@ -6,20 +6,22 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
 
-use cairn_admin::api::{RebuildView, ScrubStage, ScrubView, SpreadStage, SpreadView};
+use cairn_admin::rebuild::RebuildView;
+use cairn_admin::scrub::{ScrubStage, ScrubView};
+use cairn_admin::spread::{SpreadStage, SpreadView};
 use cairn_base::DiskId;
 use cairn_config::{ClassChoice, MemoryBudget};
 use cairn_fs::{ApplyRecord, ApplyState, FsStats, GcBacklog, QuotaCounts, TieringStatus};
 use cairn_meta::MetaStats;
 use cairn_pool::watch::Counts;
+use cairn_pool::{TierStatus, VolumeTotals};
+use cairn_qos::{GoalReport, LimitReport, Report};
 use cairn_segment::{DiskState, DiskStatus, SegmentStats};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::memory::MemoryCounts;
 use crate::node::NodeCore;
-use cairn_pool::{TierStatus, VolumeTotals};
-use cairn_qos::{GoalReport, LimitReport, Report};
 
 /// One value: labels and number.
 type Sample = (Vec<(&'static str, String)>, u64);

@@ -20,12 +20,11 @@ use cairn_base::{DiskId, PoolId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolTier, PoolVolume, Stage};
-use cairn_fs::{DedupeIndex, DirtyBudget, FsSettings};
+use cairn_fs::{DedupeIndex, DirtyBudget, FsSettings, Policy};
 use cairn_iscsi::Targets;
 use cairn_keys::MasterKeys;
 use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaSettings, ReplayBudget};
-use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
 use cairn_pool::watch::Counts;
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeTotals};
@@ -41,7 +40,7 @@ pub use cairn_pool::{ChangeFailure, VolumeService};
 use crate::classes::Credits;
 use crate::cluster::ClusterNode;
 use crate::convert;
-use crate::disk_folders::FolderWork;
+use crate::disk_folders::DiskFolders;
 use crate::disks::{PoolDisks, descriptors_max, shard_settings, share_file_systems};
 use crate::entry_log::EntryLog;
 use crate::error::NodeError;
@@ -88,13 +87,9 @@ pub struct NodeCore {
     pub named: Vec<PathBuf>,
     /// The file with the admin token.
     pub token_path: PathBuf,
-    /// The folder with the list of the pool's disks; set at the start of a server that is in no cluster.
-    pub remembered_in: OnceLock<PathBuf>,
     /// Files with the server's addresses; removed at its end.
     pub announced: Mutex<Vec<PathBuf>>,
-    /// Held while a folder becomes a disk, which may have to be emptied first.
-    pub joining: tokio::sync::Mutex<()>,
-    pub folder_work: FolderWork,
+    pub folders: DiskFolders,
     pub exports: Arc<Exports>,
     /// Volumes as iSCSI targets.
     pub targets: Arc<Targets>,
@@ -105,8 +100,6 @@ pub struct NodeCore {
     /// The activity of clients on volumes that are served here.
     pub activities: Arc<Activities>,
     pub credits: Credits,
-    /// Lists of changes since a snapshot that are being read.
-    pub diffs: cairn_snapshots::Diffs,
     pub registry: Registry,
     pub meta_cache: MetaCache,
     /// Data of all volumes in memory that is not on disks yet, and the reservations on disks.
@@ -121,10 +114,7 @@ pub struct NodeCore {
     pub audit: EntryLog<AuditEntry>,
     /// The events.
     pub events: crate::events::Events,
-    /// Schedules of snapshots that are not kept.
-    pub schedules: crate::snapshots::ScheduleTroubles,
-    /// Snapshots of one instant that are being taken of volumes of several nodes.
-    pub groups: crate::snapshot_groups::Groups,
+    pub snapshots: crate::snapshots::SnapshotWork,
     pub read_caches: crate::read_cache::ReadCaches,
     pub(crate) keys: Arc<KeyHolder>,
     /// Asks NFS for the mounts of clients; empty until it serves.
@@ -248,7 +238,7 @@ impl Host for NodeHost {
 
     fn fs_settings(&self, volume: &PoolVolume, count: usize) -> FsSettings {
         let mut settings = FsSettings::new(self.env.clone(), volume.id, volume.name.as_str());
-        settings.policy = policy(&volume.settings);
+        settings.policy = Policy::from(&volume.settings);
         settings.dirty = Arc::clone(&self.dirty);
         settings.dedupe = Arc::clone(&self.dedupe);
         settings.gc.seal_idle = self.config.idle_after;
@@ -498,17 +488,14 @@ impl NodeCore {
             pool,
             named,
             token_path,
-            remembered_in: OnceLock::new(),
             announced: Mutex::default(),
-            joining: tokio::sync::Mutex::default(),
-            folder_work: FolderWork::default(),
+            folders: DiskFolders::default(),
             exports,
             targets,
             stores,
             shaper,
             activities,
             credits: Credits::default(),
-            diffs: cairn_snapshots::Diffs::default(),
             registry: Registry::new(),
             meta_cache,
             dirty,
@@ -516,8 +503,7 @@ impl NodeCore {
             history: History::default(),
             audit: EntryLog::new(&crate::audit::AUDIT),
             events: Default::default(),
-            schedules: Default::default(),
-            groups: Default::default(),
+            snapshots: Default::default(),
             read_caches: Default::default(),
             keys,
             mounts: OnceLock::new(),

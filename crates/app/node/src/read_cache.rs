@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_admin::api::{CacheAdd, CacheList, CacheReads, CacheState, CacheView};
+use cairn_admin::caches::{CacheAdd, CacheList, CacheReads, CacheState, CacheView};
 use cairn_base::DiskId;
 use cairn_formats::pool_file::PoolCache;
 use cairn_pool::warning::{CacheTrouble, Warning};
@@ -109,7 +109,7 @@ pub async fn open_all(inner: &Arc<NodeCore>) {
 impl NodeCore {
     /// Makes a cache in a folder and uses it from then on.
     pub async fn cache_add(self: &Arc<Self>, add: &CacheAdd) -> Result<CacheView, ChangeFailure> {
-        let _joining = self.joining.lock().await;
+        let _joining = self.folders.join().await;
         let folder = self.place_of_cache(&add.path).await?;
         let cache = PoolCache {
             id: DiskId(self.env.entropy.u128()),
@@ -148,7 +148,7 @@ impl NodeCore {
 
     /// Stops using a cache, and empties its folder.
     pub async fn cache_remove(&self, words: &str) -> Result<(), ChangeFailure> {
-        let _joining = self.joining.lock().await;
+        let _joining = self.folders.join().await;
         let state = self.pool.state();
         let is_meant = |cache: &&PoolCache| cache.id.to_string() == words;
         let id = state.caches.iter().find(is_meant).map(|cache| cache.id);

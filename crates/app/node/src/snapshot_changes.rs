@@ -117,7 +117,7 @@ impl Controller {
         )?;
         let max = ask.max.unwrap_or(PAGE_COUNT) as usize;
         let now = self.inner.env.clock.monotonic();
-        let diffs = &self.inner.diffs;
+        let diffs = &self.inner.snapshots.diffs;
         let page = match ask.next {
             Some(next) => diffs.next(&fs, &next, max, now).await,
             None => diffs.begin(&fs, &name, ask.to.as_deref(), max, now).await,
@@ -148,7 +148,7 @@ impl Controller {
         if let Some(kept) = &kept {
             check_name(kept)?;
         }
-        self.inner.diffs.end_of(id).await;
+        self.inner.snapshots.diffs.end_of(id).await;
         let clock = &self.inner.env.clock;
         let begun = clock.monotonic();
         let keep = kept.as_ref().map(|kept| kept.as_bytes());

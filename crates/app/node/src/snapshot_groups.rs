@@ -285,7 +285,7 @@ impl Controller {
             name,
             volumes,
         };
-        let groups = &self.inner.groups;
+        let groups = &self.inner.snapshots.groups;
         let taken = groups.step(&self.inner.env, group, heard(step), &own).await;
         Ok(GroupDone { snapshots: taken? })
     }

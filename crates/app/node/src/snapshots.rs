@@ -17,12 +17,12 @@ use cairn_base::VolumeId;
 use cairn_config::VolumeName;
 use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure, take_snapshots};
 use cairn_pool::{ChangeFailure, VolumeService};
-use cairn_snapshots::{CloneFailure, RestoreFailure, ScheduleFailure, Schedules};
+use cairn_snapshots::{CloneFailure, Diffs, RestoreFailure, ScheduleFailure, Schedules};
 use parking_lot::Mutex;
 
 use crate::control::{Controller, no_room, refusal};
 use crate::node::NodeCore;
-use crate::snapshot_groups::{self, ByOwner};
+use crate::snapshot_groups::{self, ByOwner, Groups};
 
 /// Maximum number of a snapshot's versions that one reply counts.
 const COUNTED_VERSIONS_MAX: u64 = 10_000_000;
@@ -38,6 +38,17 @@ pub(crate) fn tend(inner: &Arc<NodeCore>) {
             keep_all(&inner).await;
         },
     );
+}
+
+/// What this node does about snapshots of its volumes.
+#[derive(Default)]
+pub struct SnapshotWork {
+    /// Schedules that are not kept.
+    pub schedules: ScheduleTroubles,
+    /// Snapshots of one instant that are being taken of volumes of several nodes.
+    pub groups: Groups,
+    /// Lists of changes since a snapshot that are being read.
+    pub diffs: Diffs,
 }
 
 /// The last faults in the schedules of each volume, so that not each check logs them again.
@@ -60,8 +71,9 @@ impl ScheduleTroubles {
 }
 
 async fn keep_all(inner: &NodeCore) {
-    let told = &inner.schedules;
-    inner.diffs.end_idle(inner.env.clock.monotonic()).await;
+    let told = &inner.snapshots.schedules;
+    let diffs = &inner.snapshots.diffs;
+    diffs.end_idle(inner.env.clock.monotonic()).await;
     snapshot_groups::settle(inner).await;
     let services = inner.pool.services_with_clones();
     told.0.lock().retain(|id, _| services.contains_key(id));

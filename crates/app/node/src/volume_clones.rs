@@ -1,7 +1,8 @@
 //! Answers the admin API about clones of whole volumes.
 
 use cairn_admin::ControlError;
-use cairn_admin::api::{ErrorKind, VolumeCloneCreate};
+use cairn_admin::api::ErrorKind;
+use cairn_admin::volumes::VolumeCloneCreate;
 use cairn_config::VolumeName;
 use cairn_fs::Fs;
 use cairn_pool::CloneVolumeFailure;

@@ -1,10 +1,12 @@
-//! The JSON of what clients do now, and what the API asks of a node for it.
+//! What clients do now: JSON, routes, and what they ask of a node.
 
 use cairn_config::VolumeName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
+use crate::endpoint::{Endpoint, absent, endpoints, get};
+use crate::server::Table;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -125,4 +127,23 @@ pub trait ActivityControl: Send + Sync {
     fn activity(&self, volume: VolumeName) -> Answer<'_, ActivityView>;
     /// Of the volumes that are served here.
     fn activities(&self) -> Answer<'_, ActivityList>;
+}
+
+endpoints! {
+    /// Live metrics of each volume; in a cluster, the volumes of all nodes.
+    ACTIVITY_LIST: Endpoint<(), (), ActivityList> = get("/api/v1/activity").list("volumes", &["volume"]);
+
+    /// Live metrics of a volume: by operation, and for the busiest clients and files.
+    ACTIVITY_SHOW: Endpoint<VolumeName, (), ActivityView> = get("/api/v1/volumes/{name}/activity");
+
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn ActivityControl>(|node| {
+            node.activity()
+                .ok_or_else(|| absent("this server does not count what clients do"))
+        })
+        .on(ACTIVITY_LIST, |node, (), ()| node.activities())
+        .on(ACTIVITY_SHOW, |node, volume, ()| node.activity(volume));
 }

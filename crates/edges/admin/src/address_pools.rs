@@ -1,9 +1,13 @@
-//! The JSON of address pools, and what the API asks of a node for them.
+//! Address pools: JSON, routes, and what they ask of a node.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
+use crate::endpoint::{
+    Endpoint, absent, create, delete, endpoints, get, patch, plain_name, texts_in_path,
+};
+use crate::server::Table;
 
 /// An address pool to create: addresses of one network, which the nodes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -85,4 +89,40 @@ pub trait AddressPoolControl: Send + Sync {
         change: AddressPoolChange,
     ) -> Answer<'_, AddressPoolView>;
     fn address_pool_delete(&self, name: String) -> Answer<'_, ()>;
+}
+
+endpoints! {
+    /// Lists address pools: each address with its home and its holder.
+    ADDRESS_POOL_LIST: Endpoint<(), (), AddressPoolList> = get("/api/v1/cluster/address-pools").list("pools", &["name"]);
+
+    /// Creates an address pool. The nodes take its addresses within a second.
+    ADDRESS_POOL_CREATE: Endpoint<(), AddressPoolCreate, AddressPoolView> = create("/api/v1/cluster/address-pools");
+
+    /// Shows one address pool.
+    ADDRESS_POOL_SHOW: Endpoint<AddressPoolName, (), AddressPoolView> = get("/api/v1/cluster/address-pools/{pool}");
+
+    /// Adds and removes addresses of an address pool. The holder of a removed address drops it, which disconnects its clients.
+    ADDRESS_POOL_CHANGE: Endpoint<AddressPoolName, AddressPoolChange, AddressPoolView> = patch("/api/v1/cluster/address-pools/{pool}");
+
+    /// Deletes an address pool; its nodes drop the addresses.
+    ADDRESS_POOL_DELETE: Endpoint<AddressPoolName, (), ()> = delete("/api/v1/cluster/address-pools/{pool}");
+
+}
+
+texts_in_path! {
+    /// An address pool, by its name.
+    AddressPoolName, plain_name(), "no address pool has the name in the path";
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn AddressPoolControl>(|node| node.address_pools().ok_or_else(|| absent("this server is not in a cluster, so it has no nodes that could share addresses")))
+
+        .on(ADDRESS_POOL_LIST, |node, (), ()| {
+            Box::pin(async move { Ok(AddressPoolList { pools: node.address_pools().await? }) })
+        })
+        .on(ADDRESS_POOL_CREATE, |node, (), create| node.address_pool_create(create))
+        .on(ADDRESS_POOL_SHOW, |node, AddressPoolName(name), ()| node.address_pool(name))
+        .on(ADDRESS_POOL_CHANGE, |node, AddressPoolName(name), change| node.address_pool_change(name, change))
+        .on(ADDRESS_POOL_DELETE, |node, AddressPoolName(name), ()| node.address_pool_delete(name));
 }

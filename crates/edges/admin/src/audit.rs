@@ -13,8 +13,11 @@ use cairn_config::{Role, TOKEN_USER, UserName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::ErrorKind;
+use crate::api::{ErrorDetail, ErrorKind};
 use crate::control::{Answer, ControlError};
+use crate::endpoint::{
+    Argument, Endpoint, Parameters, Url, UrlParts, any_text, endpoints, get, number, switch,
+};
 use crate::entries::{ENTRY_LIMIT_MAX, Entry, LogRange};
 use crate::failures::{FAILURES_EVERY, Noted};
 use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
@@ -406,6 +409,39 @@ fn shown(request: &Request) -> &'static str {
         (true, _) => "token",
         (false, true) => "session",
         (false, false) => "nothing",
+    }
+}
+
+endpoints! {
+    /// The audit log, newest first: each request that changes something, and each log-in. `next_before` is the `before` of the next
+    /// page. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since 1970, or relative to now if
+    /// negative or zero; `refused=true` shows only requests that were refused or failed; `after` shows only entries with a higher id;
+    /// `limit` is 1 to 1000, by default 100. In a cluster the log has the requests to all nodes, or only those to `node`; `silent`
+    /// names nodes that did not answer. A page may have a few more entries than `limit`, with the id of the last one.
+    AUDIT_LIST: Endpoint<AuditQuery, (), AuditPage> = get("/api/v1/audit");
+
+}
+
+impl Argument for AuditQuery {
+    fn describe(to: &mut Parameters) {
+        for key in ["node", "user", "path", "method"] {
+            to.in_query(key, any_text());
+        }
+        to.in_query("from", number::<i64>());
+        to.in_query("to", number::<i64>());
+        to.in_query("refused", switch());
+        LogRange::describe_ids(to);
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        let query = from.query(Self::KEYS)?;
+        Self::of(&query, from.now_seconds())
+            .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        to.ask_text(&self.to_query());
+        Ok(())
     }
 }
 

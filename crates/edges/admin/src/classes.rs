@@ -1,10 +1,16 @@
-//! The JSON of classes of service, and what the API asks of a node for them.
+//! Classes of service, and limits of parts of volumes: JSON, routes, and what they ask of a node.
 
-use cairn_config::{ClassName, ClassSpec, PartLimit, RateSpec, VolumeName, VolumePart};
+use cairn_config::{ClassName, ClassSpec, PartLimit, RateSpec, VolumeName, VolumePart, WordError};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Answer;
+use crate::api::{ErrorDetail, ErrorKind};
+use crate::control::{Answer, ControlError};
+use crate::endpoint::{
+    Argument, Endpoint, Parameters, Url, UrlParts, absent, create, delete, endpoints, get,
+    name_in_path, plain_name, put, remove, text,
+};
+use crate::server::Table;
 
 /// A rate per second: bytes, or operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -250,4 +256,91 @@ pub trait ClassControl: Send + Sync {
     /// Puts other limits in the place of those of a part.
     fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, PartList>;
     fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, PartList>;
+}
+
+endpoints! {
+    /// Lists all classes, including built-in ones, with their volumes.
+    CLASS_LIST: Endpoint<(), (), ClassList> = get("/api/v1/classes").list("classes", &["name"]);
+
+    /// Creates a class. `PATCH /api/v1/volumes/{name}` puts volumes into it.
+    CLASS_CREATE: Endpoint<(), ClassCreate, ClassView> = create("/api/v1/classes");
+
+    /// Shows one class.
+    CLASS_SHOW: Endpoint<ClassName, (), ClassView> = get("/api/v1/classes/{class}");
+
+    /// Replaces the limits of a class. They apply to its volumes at once.
+    CLASS_SET: Endpoint<ClassName, ClassSet, ClassView> = put("/api/v1/classes/{class}");
+
+    /// Deletes a class without volumes.
+    CLASS_DELETE: Endpoint<ClassName, (), ()> = delete("/api/v1/classes/{class}");
+
+    /// Lists the parts of a volume that have limits, with their use.
+    LIMIT_LIST: Endpoint<VolumeName, (), PartList> = get("/api/v1/volumes/{volume}/limits").list("limits", &["part"]);
+
+    /// Replaces the limits of a part of a volume.
+    LIMIT_SET: Endpoint<VolumeName, PartLimit, PartList> = put("/api/v1/volumes/{volume}/limits");
+
+    /// Removes the limits of the part that `part` names.
+    LIMIT_CLEAR: Endpoint<(VolumeName, PartOf), (), PartList> = remove("/api/v1/volumes/{volume}/limits");
+
+}
+
+name_in_path!(
+    ClassName,
+    plain_name(),
+    absent("there is no class of the name in the path")
+        .hint("`cairn class list` shows all classes")
+);
+
+/// The part of a volume whose limits are removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartOf(pub VolumePart);
+
+impl Argument for PartOf {
+    fn describe(to: &mut Parameters) {
+        to.required(
+            "part",
+            text(5, 135).pattern(Some("^(lun|bucket|clients)/.+$")),
+        );
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        let query = from.query(&["part"])?;
+        let invalid = |text: String| ControlError::new(ErrorKind::Invalid, text);
+        let part = query.values("part").next();
+        let part = part.ok_or_else(|| invalid("say which: ?part=lun/NAME".to_owned()))?;
+        let part: Result<VolumePart, WordError> = part.parse();
+        part.map(Self).map_err(|error| invalid(error.to_string()))
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        to.ask("part", &self.0.to_string());
+        Ok(())
+    }
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn ClassControl>(|node| {
+            node.classes()
+                .ok_or_else(|| absent("this server has no classes"))
+        })
+        .on(CLASS_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(ClassList {
+                    classes: node.classes().await?,
+                })
+            })
+        })
+        .on(CLASS_CREATE, |node, (), create| node.class_create(create))
+        .on(CLASS_SHOW, |node, name, ()| node.class(name))
+        .on(CLASS_SET, |node, name, set| node.class_set(name, set))
+        .on(CLASS_DELETE, |node, name, ()| node.class_delete(name))
+        .on(LIMIT_LIST, |node, volume, ()| node.limits(volume))
+        .on(LIMIT_SET, |node, volume, limit| {
+            node.limit_set(volume, limit)
+        })
+        .on(LIMIT_CLEAR, |node, (volume, PartOf(part)), ()| {
+            node.limit_clear(volume, part)
+        });
 }

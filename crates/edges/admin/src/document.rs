@@ -3,7 +3,7 @@
 //! Owns: bounds that follow from the type of a number, the longest value of a query, one object for a type with flattened fields.
 //! Must not know: paths, what a field means. Bounds that a handler checks are attributes of the field or the parameter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use utoipa::Number;
 use utoipa::openapi::path::{Operation, ParameterIn};
@@ -17,14 +17,16 @@ use crate::query::QUERY_VALUE_CHARS_MAX;
 
 /// Completes a document that has all its paths.
 pub(crate) fn finish(document: &mut OpenApi) {
+    let mut flattened = BTreeSet::new();
     if let Some(components) = &mut document.components {
         let merged: Vec<(String, Object)> = components
             .schemas
             .iter()
             .filter_map(|(name, schema)| match schema {
-                RefOr::T(Schema::AllOf(parts)) => {
-                    Some((name.clone(), merged(parts, &components.schemas)?))
-                }
+                RefOr::T(Schema::AllOf(parts)) => Some((
+                    name.clone(),
+                    merged(parts, &components.schemas, &mut flattened)?,
+                )),
                 _ => None,
             })
             .collect();
@@ -35,6 +37,13 @@ pub(crate) fn finish(document: &mut OpenApi) {
         for schema in components.schemas.values_mut() {
             walk(schema, &mut bound_number);
         }
+    }
+    // What is a part of others alone is no type that a client meets.
+    let text = document.to_json().unwrap_or_default();
+    if let Some(components) = &mut document.components {
+        let is_met = |name: &str| text.contains(&format!("/schemas/{name}\""));
+        let is_kept = |name: &str| !flattened.contains(name) || is_met(name);
+        components.schemas.retain(|name, _| is_kept(name));
     }
     for item in document.paths.paths.values_mut() {
         let operations = [
@@ -67,19 +76,27 @@ fn bound_parameters(operation: &mut Operation) {
     }
 }
 
-/// One object for a type with flattened fields: of several that allow no others, none takes the fields of the rest. `None`: they
-/// take them.
-fn merged(parts: &AllOf, all: &BTreeMap<String, RefOr<Schema>>) -> Option<Object> {
+/// One object for a type with flattened fields: of several that allow no others, none takes the fields of the rest. `flattened` gets the
+/// names of the types that it has them from. `None`: a part is no object.
+fn merged(
+    parts: &AllOf,
+    all: &BTreeMap<String, RefOr<Schema>>,
+    flattened: &mut BTreeSet<String>,
+) -> Option<Object> {
     let mut whole = Object::new();
     whole.description.clone_from(&parts.description);
     let mut is_closed = false;
     for part in &parts.items {
         let part = match part {
             RefOr::T(part) => part,
-            RefOr::Ref(to) => match all.get(to.ref_location.rsplit('/').next()?)? {
-                RefOr::T(part) => part,
-                RefOr::Ref(_) => return None,
-            },
+            RefOr::Ref(to) => {
+                let name = to.ref_location.rsplit('/').next()?;
+                flattened.insert(name.to_owned());
+                match all.get(name)? {
+                    RefOr::T(part) => part,
+                    RefOr::Ref(_) => return None,
+                }
+            }
         };
         let Schema::Object(part) = part else {
             return None;
@@ -91,8 +108,12 @@ fn merged(parts: &AllOf, all: &BTreeMap<String, RefOr<Schema>>) -> Option<Object
             Some(AdditionalProperties::FreeForm(false))
         );
     }
-    whole.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
-    is_closed.then_some(whole)
+    // The parts come in an order of their own.
+    whole.required.sort();
+    if is_closed {
+        whole.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+    }
+    Some(whole)
 }
 
 /// Shows the objects of a schema, and those in it.

@@ -6,6 +6,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::endpoint::{Parameters, number};
 use crate::query::Query;
 
 /// Entries of a page.
@@ -119,6 +120,16 @@ impl LogRange {
             .chain(values)
             .filter_map(|(key, value)| Some(format!("{key}={}", value?)));
         given.collect::<Vec<_>>().join("&")
+    }
+
+    /// The parameters that say which entries of those that fit.
+    pub(crate) fn describe_ids(to: &mut Parameters) {
+        to.in_query("before", number::<u64>());
+        to.in_query("after", number::<u64>());
+        let limit = number::<u64>()
+            .minimum(Some(1))
+            .maximum(Some(ENTRY_LIMIT_MAX));
+        to.in_query("limit", limit);
     }
 
     pub fn has<E: Entry>(&self, entry: &E) -> bool {

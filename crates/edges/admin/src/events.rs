@@ -5,7 +5,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Answer;
+use crate::api::{ErrorDetail, ErrorKind};
+use crate::control::{Answer, ControlError};
+use crate::endpoint::{
+    Argument, Endpoint, Parameters, Url, UrlParts, any_text, endpoints, get, number,
+};
 use crate::entries::{Entry, LogRange};
 use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
@@ -291,6 +295,38 @@ impl EventQuery {
 /// What a node does about events.
 pub trait EventControl: Send + Sync {
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage>;
+}
+
+endpoints! {
+    /// Lists events, newest first: in a cluster those of all nodes, or only those of `node`. `next_before` is the `before` of the next
+    /// page. `severity` is the lowest severity to show; `subject` is a part of the subject; `text` is a part of the message or of the
+    /// action; `from` and `to` are seconds since 1970, or relative to now if negative or zero; `after` shows only events with a higher
+    /// id; `limit` is 1 to 1000, by default 100.
+    EVENT_LIST: Endpoint<EventQuery, (), EventPage> = get("/api/v1/events");
+
+}
+
+impl Argument for EventQuery {
+    fn describe(to: &mut Parameters) {
+        to.in_query("node", any_text());
+        to.referred::<Severity>("severity");
+        to.in_query("subject", any_text());
+        to.in_query("text", any_text());
+        to.in_query("from", number::<i64>());
+        to.in_query("to", number::<i64>());
+        LogRange::describe_ids(to);
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        let query = from.query(Self::KEYS)?;
+        Self::of(&query, from.now_seconds())
+            .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        to.ask_text(&self.to_query());
+        Ok(())
+    }
 }
 
 #[cfg(test)]

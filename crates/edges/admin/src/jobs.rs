@@ -1,4 +1,4 @@
-//! The background jobs of a node.
+//! The background jobs of a node: JSON, the route, and what it asks of a node.
 //!
 //! Owns: what is shown of a job. Must not know: what jobs do.
 
@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
+use crate::endpoint::{Endpoint, absent, endpoints, get};
+use crate::server::Table;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -73,7 +75,21 @@ pub struct JobList {
     pub jobs: Vec<JobView>,
 }
 
+endpoints! {
+    /// The background jobs of this node, by name: what each of them does now, when its next step is due, and its last error.
+    JOB_LIST: Endpoint<(), (), JobList> = get("/api/v1/jobs");
+}
+
 /// What a node knows of its background jobs.
 pub trait JobControl: Send + Sync {
     fn jobs(&self) -> Answer<'_, JobList>;
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn JobControl>(|node| {
+            node.jobs()
+                .ok_or_else(|| absent("this server has no background jobs"))
+        })
+        .on(JOB_LIST, |node, (), ()| node.jobs());
 }

@@ -1,10 +1,12 @@
-//! The JSON of master keys, and what the API asks of a node for them.
+//! Master keys: JSON, routes, and what they ask of a node.
 
 use cairn_config::VolumeName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
+use crate::endpoint::{Endpoint, absent, act, delete, endpoints, get};
+use crate::server::Table;
 
 /// The master keys of a server. Only their ids are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -109,4 +111,26 @@ pub trait KeyControl: Send + Sync {
     fn rotate_keys(&self) -> Answer<'_, KeyRotationView>;
     /// Erases the key of a volume, so that nobody can read that any more.
     fn erase_key(&self, volume: VolumeName) -> Answer<'_, ()>;
+}
+
+endpoints! {
+    /// Rereads the server's master keys from their source, and lists their ids; never the keys themselves.
+    MASTER_KEY_LIST: Endpoint<(), (), MasterKeysView> = get("/api/v1/master-keys");
+
+    /// Wraps the keys of all encrypted volumes with the first master key, without reading or writing data.
+    MASTER_KEY_ROTATE: Endpoint<(), (), KeyRotationView> = act("/api/v1/master-keys/rotate");
+
+    /// Erases the key of a volume. The volume is unreadable for ever once this answers; it still has to be deleted.
+    VOLUME_KEY_ERASE: Endpoint<VolumeName, (), ()> = delete("/api/v1/volumes/{name}/key");
+
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn KeyControl>(|node| {
+            node.keys().ok_or_else(|| absent("this server has no keys"))
+        })
+        .on(MASTER_KEY_LIST, |node, (), ()| node.master_keys())
+        .on(MASTER_KEY_ROTATE, |node, (), ()| node.rotate_keys())
+        .on(VOLUME_KEY_ERASE, |node, volume, ()| node.erase_key(volume));
 }

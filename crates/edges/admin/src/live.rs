@@ -3,9 +3,12 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
+use crate::api::{Health, MemoryView, PoolView};
 use crate::control::Answer;
+use crate::endpoint::{Endpoint, endpoints, get};
 use crate::joined::SilentNode;
+use crate::rebuild::RebuildView;
+use crate::scrub::ScrubView;
 use crate::warnings::WarningView;
 
 /// Live metrics of the server.
@@ -162,6 +165,11 @@ pub struct MountView {
 pub struct MountList {
     /// Oldest first.
     pub mounts: Vec<MountView>,
+}
+
+endpoints! {
+    /// Lists mounts, as reported by clients.
+    MOUNT_LIST: Endpoint<(), (), MountList> = get("/api/v1/nfs/mounts").list("mounts", &["client", "path"]);
 }
 
 /// A question to the history.

@@ -23,13 +23,14 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::caller::{Caller, Leave};
-use super::{Api, ServerCore};
+use super::{Api, ServerCore, Table};
 use crate::across;
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::joined::SilentNode;
 use crate::live::{
-    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveEvent, LiveNumber, LiveView, MountList,
+    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveEvent, LiveNumber, LiveView,
+    MOUNT_LIST, MountList,
 };
 use crate::pass::{OfANode, Whose, ask_numbers};
 use crate::query::Query;
@@ -270,12 +271,13 @@ pub(super) fn streams() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(STREAMS_MAX))
 }
 
-/// Lists mounts, as reported by clients.
-#[utoipa::path(get, path = "/api/v1/nfs/mounts", responses(
-    (status = 200, body = MountList), (status = 404, body = ErrorBody)))]
-pub(super) async fn mount_list(State(shared): Api) -> Result<Json<MountList>, ControlError> {
+async fn mount_list(State(shared): Api) -> Result<Json<MountList>, ControlError> {
     let mounts = live_control(&shared)?.mounts().await?;
     Ok(Json(MountList { mounts }))
+}
+
+pub(super) fn routes(table: &mut Table) {
+    table.handle(MOUNT_LIST, mount_list);
 }
 
 /// Describes the stored history. In a cluster, with the series of all nodes that answer, or with `node` those of one node.

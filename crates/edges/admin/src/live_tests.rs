@@ -7,12 +7,14 @@ use tower::ServiceExt;
 
 use super::tests::{Pretend, TOKEN, answer};
 use super::*;
-use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
+use crate::api::{Health, MemoryView, PoolView};
 use crate::control::Answer;
 use crate::live::{
     HistoryAcross, HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistoryView, LiveControl,
     LiveNumber, LiveView, MountView,
 };
+use crate::rebuild::RebuildView;
+use crate::scrub::ScrubView;
 
 impl LiveControl for Pretend {
     fn live(&self) -> Answer<'_, LiveView> {

@@ -5,6 +5,8 @@
 //! A list is cut after it was put together, of all nodes where several have a part of it. Volumes are cut before, by the nodes
 //! that have them: there are most of them, and each costs more than its name.
 
+use std::sync::LazyLock;
+
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode, Uri, header};
@@ -18,8 +20,10 @@ use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::api::ErrorKind;
 use crate::control::ControlError;
+use crate::endpoint::ListOf;
 use crate::list_query::{ENTRIES_OF_A_PAGE_MAX, ListQuery};
 use crate::query::Query;
+use crate::server::declared;
 
 /// Of a list that is cut.
 const LIST_LEN_BYTES_MAX: usize = 64 << 20;
@@ -29,110 +33,28 @@ struct Listed {
     /// As the document has it: `{}` is any one part.
     path: &'static str,
     /// What the answer is called there.
-    schema: &'static str,
-    /// The field that has the entries.
-    entries: &'static str,
-    /// What an entry is called by: together they are of one entry alone.
-    key: &'static [&'static str],
-    /// A number that entries are ordered by before what they are called, if one is.
-    order: Option<&'static str>,
+    schema: String,
+    list: ListOf,
     /// What else may be asked of it.
-    own: &'static [&'static str],
+    own: Vec<String>,
 }
 
-const fn listed(
-    path: &'static str,
-    schema: &'static str,
-    entries: &'static str,
-    key: &'static [&'static str],
-) -> Listed {
-    Listed {
-        path,
-        schema,
-        entries,
-        key,
-        order: None,
-        own: &[],
-    }
-}
-
-const LISTS: &[Listed] = &[
-    listed("/api/v1/activity", "ActivityList", "volumes", &["volume"]),
-    listed("/api/v1/users", "UserList", "users", &["name"]),
-    listed(
-        "/api/v1/sessions",
-        "OpenSessionList",
-        "sessions",
-        &["user", "id"],
-    ),
-    listed("/api/v1/disks", "DiskList", "disks", &["label", "id"]),
-    listed("/api/v1/cluster", "ClusterView", "nodes", &["name"]),
-    listed(
-        "/api/v1/cluster/address-pools",
-        "AddressPoolList",
-        "pools",
-        &["name"],
-    ),
-    listed("/api/v1/classes", "ClassList", "classes", &["name"]),
-    listed("/api/v1/tiers", "TierList", "tiers", &["name"]),
-    listed("/api/v1/exports", "ExportList", "exports", &["volume"]),
-    listed("/api/v1/luns", "LunList", "luns", &["volume", "name"]),
-    listed(
-        "/api/v1/igroups",
-        "IgroupList",
-        "igroups",
-        &["volume", "name"],
-    ),
-    listed(
-        "/api/v1/initiators",
-        "InitiatorList",
-        "initiators",
-        &["volume", "name"],
-    ),
-    listed(
-        "/api/v1/iscsi/sessions",
-        "SessionList",
-        "sessions",
-        &["initiator", "target", "address"],
-    ),
-    listed("/api/v1/buckets", "BucketList", "buckets", &["name"]),
-    listed("/api/v1/s3/keys", "AccessKeyList", "keys", &["id"]),
-    listed(
-        "/api/v1/nfs/mounts",
-        "MountList",
-        "mounts",
-        &["client", "path"],
-    ),
-    Listed {
-        // Oldest first, as they are without pages.
-        order: Some("taken_seconds"),
-        own: &["space"],
-        ..listed(
-            "/api/v1/volumes/{name}/snapshots",
-            "SnapshotList",
-            "snapshots",
-            &["name"],
-        )
-    },
-    listed(
-        "/api/v1/volumes/{name}/quotas",
-        "QuotaList",
-        "quotas",
-        &["path", "of", "id"],
-    ),
-    listed(
-        "/api/v1/volumes/{name}/policies",
-        "PolicyList",
-        "policies",
-        &["path"],
-    ),
-    listed(
-        "/api/v1/volumes/{volume}/limits",
-        "PartList",
-        "limits",
-        &["part"],
-    ),
-];
+/// Those that say so of themselves, where they are declared.
+static LISTS: LazyLock<Vec<Listed>> = LazyLock::new(|| {
+    let declared = declared();
+    let lists = declared.routes().iter().filter_map(|route| {
+        let list = route.list.filter(|list| !list.key.is_empty())?;
+        let own = route.parameters().into_iter();
+        let own = own.filter(|it| it.parameter_in == ParameterIn::Query);
+        Some(Listed {
+            path: route.path,
+            schema: route.schema_name()?,
+            list,
+            own: own.map(|it| it.name).collect(),
+        })
+    });
+    lists.collect()
+});
 
 impl Listed {
     fn of(path: &str) -> Option<&'static Self> {
@@ -150,7 +72,7 @@ impl Listed {
 
     /// What an entry is called: the parts of its key, with a slash between them.
     fn name(&self, entry: &Value) -> String {
-        let parts = self.key.iter().map(|key| match entry.get(key) {
+        let parts = self.list.key.iter().map(|key| match entry.get(key) {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Number(number)) => format!("{:>10}", number.to_string()),
             _ => String::new(),
@@ -160,7 +82,7 @@ impl Listed {
 
     /// Where an entry is in the list.
     fn place(&self, entry: &Value) -> String {
-        let number = self.order.and_then(|field| entry.get(field)?.as_i64());
+        let number = self.list.order.and_then(|field| entry.get(field)?.as_i64());
         let number = number.map_or_else(String::new, |number| format!("{number:>10} "));
         number + &self.name(entry)
     }
@@ -177,8 +99,9 @@ fn split(query: &str) -> (String, String) {
 }
 
 /// The page of a list that a query asks for.
-fn asked(list: &Listed, query: &str) -> Result<ListQuery, ControlError> {
-    let known = [ListQuery::KEYS, list.own].concat();
+fn asked(list: &'static Listed, query: &str) -> Result<ListQuery, ControlError> {
+    let own = list.own.iter().map(String::as_str);
+    let known: Vec<&str> = ListQuery::KEYS.iter().copied().chain(own).collect();
     let query = Query::parse(Some(query), &known)?;
     ListQuery::of(&query).map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))
 }
@@ -231,8 +154,8 @@ async fn cut(list: &Listed, asked: &ListQuery, response: Response) -> Response {
         Ok(answer) => answer,
         Err(error) => return unreadable(error.to_string()),
     };
-    let Some(Value::Array(entries)) = answer.get_mut(list.entries).map(Value::take) else {
-        return unreadable(format!("it has no {}", list.entries));
+    let Some(Value::Array(entries)) = answer.get_mut(list.list.entries).map(Value::take) else {
+        return unreadable(format!("it has no {}", list.list.entries));
     };
     let named = entries
         .into_iter()
@@ -244,7 +167,7 @@ async fn cut(list: &Listed, asked: &ListQuery, response: Response) -> Response {
     let cut = of_named.cut(named.map(|entry| (list.place(&entry), entry)));
     let entries = cut.items.into_iter().map(|(_, entry)| entry).collect();
     if let Value::Object(answer) = &mut answer {
-        answer.insert(list.entries.to_owned(), Value::Array(entries));
+        answer.insert(list.list.entries.to_owned(), Value::Array(entries));
         answer.insert("total".to_owned(), cut.total.into());
         if let Some(after) = cut.next_after {
             answer.insert("next_after".to_owned(), after.into());
@@ -256,7 +179,7 @@ async fn cut(list: &Listed, asked: &ListQuery, response: Response) -> Response {
 
 /// Adds to the document what all lists take and give.
 pub(crate) fn describe(document: &mut OpenApi) {
-    for list in LISTS {
+    for list in LISTS.iter() {
         let item = document.paths.paths.get_mut(list.path);
         if let Some(operation) = item.and_then(|item| item.get.as_mut()) {
             let about = "In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many \
@@ -278,7 +201,7 @@ pub(crate) fn describe(document: &mut OpenApi) {
             }
         }
         let schemas = document.components.as_mut().map(|it| &mut it.schemas);
-        let schema = schemas.and_then(|schemas| schemas.get_mut(list.schema));
+        let schema = schemas.and_then(|schemas| schemas.get_mut(&list.schema));
         if let Some(RefOr::T(Schema::Object(object))) = schema {
             let whole = ObjectBuilder::new()
                 .schema_type(Type::Integer)
@@ -315,7 +238,11 @@ mod tests {
             ("/metrics", None),
         ];
         for (path, want) in cases {
-            assert_eq!(Listed::of(path).map(|list| list.entries), want, "{path}");
+            assert_eq!(
+                Listed::of(path).map(|list| list.list.entries),
+                want,
+                "{path}"
+            );
         }
     }
 
@@ -355,7 +282,7 @@ mod tests {
     #[test]
     fn all_lists_are_in_the_document_with_their_entries() {
         let document: Value = serde_json::from_str(&crate::server::openapi_json()).unwrap();
-        for list in LISTS {
+        for list in LISTS.iter() {
             let parameters = document["paths"][list.path]["get"]["parameters"].as_array();
             let parameters = parameters.unwrap_or_else(|| panic!("{}", list.path));
             for key in ListQuery::KEYS {
@@ -365,11 +292,11 @@ mod tests {
                     list.path
                 );
             }
-            let schema = &document["components"]["schemas"][list.schema]["properties"];
-            for field in [list.entries, "total", "next_after"] {
+            let schema = &document["components"]["schemas"][&list.schema]["properties"];
+            for field in [list.list.entries, "total", "next_after"] {
                 assert!(schema.get(field).is_some(), "{} {field}", list.schema);
             }
-            let entries = schema[list.entries]["items"]["$ref"].as_str().unwrap();
+            let entries = schema[list.list.entries]["items"]["$ref"].as_str().unwrap();
             let entry = entries.rsplit('/').next().unwrap();
             let schemas = &document["components"]["schemas"];
             let mut text = schemas[entry].to_string();
@@ -382,10 +309,11 @@ mod tests {
                         .unwrap_or_default(),
                 );
             }
-            for key in list.key {
+            for key in list.list.key {
                 assert!(text.contains(&format!("\"{key}\"")), "{entry} has no {key}");
             }
             let has_order = list
+                .list
                 .order
                 .is_none_or(|order| text.contains(&format!("\"{order}\"")));
             assert!(has_order, "{entry}");

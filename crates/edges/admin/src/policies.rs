@@ -1,10 +1,16 @@
-//! The JSON of policies of directories, and what the API asks of a node for them.
+//! Policies of directories: JSON, routes, and what they ask of a node.
 
 use cairn_config::{AccessPattern, Compression, Dedupe, MediaChoice, Protection, VolumeName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Answer;
+use crate::api::ErrorDetail;
+use crate::control::{Answer, ControlError};
+use crate::endpoint::{
+    Argument, DIRECTORY, DIRECTORY_CHARS_MAX, Endpoint, Parameters, Url, UrlParts, absent,
+    any_text, delete, endpoints, get, post, put,
+};
+use crate::server::Table;
 
 /// The policy of a directory for data of files below it. A setting that is left out is inherited from the nearest parent
 /// directory that has it, or from the volume.
@@ -146,4 +152,71 @@ pub trait PolicyControl: Send + Sync {
     fn apply(&self, volume: VolumeName) -> Answer<'_, ApplyView>;
     fn apply_start(&self, volume: VolumeName, start: ApplyStart) -> Answer<'_, ApplyView>;
     fn apply_cancel(&self, volume: VolumeName) -> Answer<'_, ()>;
+}
+
+endpoints! {
+    /// Lists the directories of a volume that have a policy.
+    POLICY_LIST: Endpoint<VolumeName, (), PolicyList> = get("/api/v1/volumes/{name}/policies").list("policies", &["path"]);
+
+    /// Sets or replaces the policy of a directory. It applies to data written from then on.
+    POLICY_SET: Endpoint<VolumeName, PolicySet, PolicyView> = put("/api/v1/volumes/{name}/policies");
+
+    /// Shows a directory's own settings and the effective ones.
+    POLICY_SHOW: Endpoint<(VolumeName, DirectoryPath), (), PolicyView> = get("/api/v1/volumes/{name}/policy");
+
+    /// Removes the policy of a directory. Existing data stays as it is stored.
+    POLICY_CLEAR: Endpoint<(VolumeName, DirectoryPath), (), ()> = delete("/api/v1/volumes/{name}/policy");
+
+    /// Shows the progress of the conversion of existing data, or the result of the last one.
+    APPLY_SHOW: Endpoint<VolumeName, (), ApplyView> = get("/api/v1/volumes/{name}/policy/apply");
+
+    /// Starts to convert existing data to its policies, in the background. The conversion continues after a restart.
+    APPLY_START: Endpoint<VolumeName, ApplyStart, ApplyView> = post("/api/v1/volumes/{name}/policy/apply");
+
+    /// Cancels the running conversion. Converted data stays converted.
+    APPLY_CANCEL: Endpoint<VolumeName, (), ()> = delete("/api/v1/volumes/{name}/policy/apply");
+
+}
+
+/// A directory of a volume, by its path; without one the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryPath(pub String);
+
+impl Argument for DirectoryPath {
+    fn describe(to: &mut Parameters) {
+        let path = any_text().max_length(Some(DIRECTORY_CHARS_MAX));
+        to.in_query("path", path.pattern(Some(DIRECTORY)));
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        let query = from.query(&["path"])?;
+        let path = query.values("path").last().map(str::to_owned);
+        Ok(Self(path.unwrap_or_else(|| "/".to_owned())))
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        to.ask("path", &self.0);
+        Ok(())
+    }
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn PolicyControl>(|node| {
+            node.policies()
+                .ok_or_else(|| absent("this server has no policies"))
+        })
+        .on(POLICY_LIST, |node, volume, ()| node.policies(volume))
+        .on(POLICY_SET, |node, volume, set| node.policy_set(volume, set))
+        .on(POLICY_SHOW, |node, (volume, DirectoryPath(path)), ()| {
+            node.policy(volume, path)
+        })
+        .on(POLICY_CLEAR, |node, (volume, DirectoryPath(path)), ()| {
+            node.policy_clear(volume, path)
+        })
+        .on(APPLY_SHOW, |node, volume, ()| node.apply(volume))
+        .on(APPLY_START, |node, volume, start| {
+            node.apply_start(volume, start)
+        })
+        .on(APPLY_CANCEL, |node, volume, ()| node.apply_cancel(volume));
 }

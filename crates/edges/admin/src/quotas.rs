@@ -1,10 +1,16 @@
-//! The JSON of quotas, and what the API asks of a node for them.
+//! Quotas: JSON, routes, and what they ask of a node.
 
 use cairn_config::VolumeName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Answer;
+use crate::api::{ErrorDetail, ErrorKind};
+use crate::control::{Answer, ControlError};
+use crate::endpoint::{
+    Argument, DIRECTORY, DIRECTORY_CHARS_MAX, Endpoint, Parameters, Url, UrlParts, absent,
+    any_text, delete, endpoints, get, number, put,
+};
+use crate::server::Table;
 
 /// Users, or groups, that one answer lists.
 pub const QUOTA_USAGES_MAX: usize = 100_000;
@@ -146,4 +152,100 @@ pub trait QuotaControl: Send + Sync {
     fn quota(&self, volume: VolumeName, at: QuotaAt) -> Answer<'_, QuotaView>;
     fn quota_set(&self, volume: VolumeName, set: QuotaSet) -> Answer<'_, QuotaView>;
     fn quota_remove(&self, volume: VolumeName, at: QuotaAt) -> Answer<'_, ()>;
+}
+
+endpoints! {
+    /// Lists all quotas of a volume.
+    QUOTA_LIST: Endpoint<VolumeName, (), QuotaList> = get("/api/v1/volumes/{name}/quotas").list("quotas", &["path", "of", "id"]);
+
+    /// Sets or replaces a quota. The quota applies once this answers. The existing usage of a directory is counted in the background,
+    /// and the quota says so meanwhile.
+    QUOTA_SET: Endpoint<VolumeName, QuotaSet, QuotaView> = put("/api/v1/volumes/{name}/quotas");
+
+    /// Shows one quota, or the usage if there is no quota.
+    QUOTA_SHOW: Endpoint<(VolumeName, QuotaAt), (), QuotaView> = get("/api/v1/volumes/{name}/quota");
+
+    /// Removes a quota.
+    QUOTA_REMOVE: Endpoint<(VolumeName, QuotaAt), (), ()> = delete("/api/v1/volumes/{name}/quota");
+
+    /// Lists the usage of each user, or group (`of=group`), in a directory with a quota, or in the volume.
+    QUOTA_USAGES: Endpoint<(VolumeName, UsagesAt), (), QuotaList> = get("/api/v1/volumes/{name}/quota/usages");
+
+}
+
+impl Argument for QuotaAt {
+    fn describe(to: &mut Parameters) {
+        let path = any_text().max_length(Some(DIRECTORY_CHARS_MAX));
+        to.in_query("path", path.pattern(Some(DIRECTORY)));
+        let of = any_text().pattern(Some("^(all|user|group|default-user|default-group)$"));
+        to.in_query("of", of);
+        to.in_query("id", number::<u32>());
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        let invalid = |message: String| ControlError::new(ErrorKind::Invalid, message);
+        let query = from.query(&["path", "of", "id"])?;
+        let one = |key: &str| query.values(key).last().map(str::to_owned);
+        let of = one("of").unwrap_or_else(|| "all".to_owned());
+        let of = QuotaOf::from_name(&of).ok_or_else(|| {
+            invalid(format!(
+                "{of:?} is not one of all, user, group, default-user or default-group"
+            ))
+        })?;
+        let id = one("id")
+            .map(|id| id.parse::<u32>())
+            .transpose()
+            .map_err(|_| invalid("the id of a user or group is a number".to_owned()))?;
+        Ok(Self {
+            path: one("path").unwrap_or_else(|| "/".to_owned()),
+            of,
+            id,
+        })
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        to.ask("path", &self.path);
+        to.ask("of", self.of.name());
+        if let Some(id) = self.id {
+            to.ask("id", &id.to_string());
+        }
+        Ok(())
+    }
+}
+
+/// Whose usages are listed, users' or groups', and of which directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsagesAt(pub QuotaAt);
+
+impl Argument for UsagesAt {
+    fn describe(to: &mut Parameters) {
+        let path = any_text().max_length(Some(DIRECTORY_CHARS_MAX));
+        to.in_query("path", path.pattern(Some(DIRECTORY)));
+        to.required("of", any_text().pattern(Some("^(user|group)$")));
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        QuotaAt::read(from).map(Self)
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        self.0.write(to)
+    }
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn QuotaControl>(|node| {
+            node.quotas()
+                .ok_or_else(|| absent("this server has no quotas"))
+        })
+        .on(QUOTA_LIST, |node, volume, ()| node.quotas(volume))
+        .on(QUOTA_SET, |node, volume, set| node.quota_set(volume, set))
+        .on(QUOTA_SHOW, |node, (volume, at), ()| node.quota(volume, at))
+        .on(QUOTA_REMOVE, |node, (volume, at), ()| {
+            node.quota_remove(volume, at)
+        })
+        .on(QUOTA_USAGES, |node, (volume, UsagesAt(at)), ()| {
+            node.quota_usages(volume, at)
+        });
 }

@@ -1,6 +1,6 @@
 //! The parts of requests that are read, and how errors are answered.
 //!
-//! Owns: bounds of bodies, names in paths, switches in queries, statuses of errors. Must not know: any path.
+//! Owns: bounds of bodies, statuses of errors. Must not know: any path.
 
 use std::future::Future;
 
@@ -10,7 +10,6 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use cairn_config::VolumeName;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde::Serialize;
@@ -21,7 +20,7 @@ use super::{BODY_LEN_BYTES_MAX, CLIENT_TIMEOUT};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::pass::{self, Elsewhere};
-use crate::query::{Query, QueryError};
+use crate::query::QueryError;
 
 fn status_code(kind: ErrorKind) -> StatusCode {
     match kind {
@@ -59,17 +58,22 @@ impl<T: DeserializeOwned + Serialize, S: Sync> FromRequest<S> for Given<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Self::Rejection> {
         let body = read_body(request.into_body()).await?;
-        let unfit = |why: String| {
+        let given = body_of(&body).map_err(|why| {
             let message = format!("the body is not valid: {why}");
             refuse(StatusCode::BAD_REQUEST, message)
-        };
-        let given: T = serde_json::from_slice(&body).map_err(|error| unfit(error.to_string()))?;
-        // Only then can there be a list.
-        if body.contains(&b'[') && has_list_for_object(&body, &given) {
-            return Err(unfit("it has a list instead of an object".to_owned()));
-        }
+        })?;
         Ok(Self(given))
     }
+}
+
+/// Reads a body; fails with why it is not one.
+pub(crate) fn body_of<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, String> {
+    let given: T = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    // Only then can there be a list.
+    if body.contains(&b'[') && has_list_for_object(body, &given) {
+        return Err("it has a list instead of an object".to_owned());
+    }
+    Ok(given)
 }
 
 /// Whether a list stands for an object: serde takes one for a struct, in the order of its fields, which the document does not know.
@@ -143,70 +147,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
     }
 }
 
-/// The volume that the path names. A text that cannot be a name is one that no volume has.
-pub(super) struct VolumeInPath(pub(super) VolumeName);
-
-impl<S: Send + Sync> FromRequestParts<S> for VolumeInPath {
-    type Rejection = ControlError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
-        let absent =
-            || ControlError::new(ErrorKind::NotFound, "no volume has the name in the path");
-        let Path(text) = Path::<String>::from_request_parts(parts, state)
-            .await
-            .map_err(|_| absent())?;
-        text.parse().map(Self).map_err(|_| absent())
-    }
-}
-
-/// The disk that the path names.
-pub(super) struct DiskNamed(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for DiskNamed {
-    type Rejection = ControlError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
-        Path::<String>::from_request_parts(parts, state)
-            .await
-            .map(|Path(disk)| Self(disk))
-            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no disk with that name"))
-    }
-}
-
-/// The node that the path names.
-pub(super) struct NodeNamed(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for NodeNamed {
-    type Rejection = ControlError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
-        Path::<String>::from_request_parts(parts, state)
-            .await
-            .map(|Path(node)| Self(node))
-            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no node with that name"))
-    }
-}
-
 impl From<QueryError> for ControlError {
     fn from(error: QueryError) -> Self {
         Self::new(ErrorKind::Invalid, error.to_string())
-    }
-}
-
-pub(super) fn force_of(query: Option<&str>) -> Result<bool, ControlError> {
-    switch_of(query, "force")
-}
-
-/// The only key that some queries have: true or false, and false if it is left out.
-pub(super) fn switch_of(query: Option<&str>, key: &'static str) -> Result<bool, ControlError> {
-    let query = Query::parse(query, &[key])?;
-    match query.values(key).last() {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(_) => {
-            let message = format!("{key} is true or false");
-            Err(ControlError::new(ErrorKind::Invalid, message))
-        }
     }
 }
 

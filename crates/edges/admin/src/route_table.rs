@@ -1,26 +1,26 @@
 //! Which paths there are, and the OpenAPI document of them.
 //!
-//! Owns: the one list of all paths, by what they take (a token, one unless the settings say otherwise, none), and what the document says
-//! of each that need not be said there. Must not know: what a path answers.
+//! Owns: the one list of all features and paths, by what they take (a token, one unless the settings say otherwise, none), and what the
+//! document says of each that need not be said there. Must not know: what a path answers.
 
 use std::sync::Arc;
 
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApiBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{
-    ServerCore, activity_routes, address_pool_routes, benchmark_routes, caller, class_routes,
-    cluster_routes, disk_routes, event_routes, job_routes, key_routes, live_routes, oidc_routes,
-    plan_routes, policy_routes, quota_routes, s3_routes, san_routes, session_routes,
-    snapshot_routes, status_routes, tier_routes, user_routes, volume_routes, work_routes,
+    ServerCore, Table, benchmark_routes, caller, event_routes, live_routes, oidc_routes,
+    plan_routes, session_routes, status_routes, user_routes,
 };
 use crate::api::ErrorBody;
-use crate::document;
-use crate::pages;
+use crate::{
+    activity, address_pools, balance, caches, classes, cluster, disks, document, exports, jobs,
+    keys, pages, policies, quotas, rebuild, s3, san, scrub, snapshots, spread, tiers, volumes,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -39,169 +39,50 @@ use crate::pages;
 )]
 struct Document;
 
+/// Routes whose declarations say all about them, each feature's in its module. They take the token.
+pub(crate) fn declared() -> Table {
+    let mut table = Table::default();
+    for routes in [
+        volumes::routes,
+        exports::routes,
+        disks::routes,
+        caches::routes,
+        rebuild::routes,
+        spread::routes,
+        scrub::routes,
+        cluster::routes,
+        balance::routes,
+        address_pools::routes,
+        classes::routes,
+        tiers::routes,
+        activity::routes,
+        san::routes,
+        s3::routes,
+        jobs::routes,
+        keys::routes,
+        snapshots::routes,
+        policies::routes,
+        quotas::routes,
+        user_routes::routes,
+        session_routes::routes,
+        event_routes::routes,
+        live_routes::routes,
+    ] {
+        routes(&mut table);
+    }
+    table
+}
+
 /// What takes the token.
 pub(super) fn secured() -> OpenApiRouter<Arc<ServerCore>> {
-    OpenApiRouter::new()
+    let declared = declared();
+    let mut document = OpenApiBuilder::new().build();
+    declared.describe(&mut document);
+    OpenApiRouter::with_openapi(document)
+        .merge(declared.router().into())
         .routes(routes!(status_routes::status))
-        .routes(routes!(disk_routes::disk_list, disk_routes::disk_add))
-        .routes(routes!(disk_routes::disk_place))
-        .routes(routes!(disk_routes::cache_list, disk_routes::cache_add))
-        .routes(routes!(disk_routes::cache_remove))
-        .routes(routes!(disk_routes::disk_set, disk_routes::disk_remove))
-        .routes(routes!(disk_routes::disk_replace))
-        .routes(routes!(disk_routes::disk_retry))
-        .routes(routes!(work_routes::rebuild, work_routes::rebuild_set))
-        .routes(routes!(work_routes::spread, work_routes::spread_set))
-        .routes(routes!(work_routes::scrub))
-        .routes(routes!(work_routes::scrub_start))
-        .routes(routes!(work_routes::scrub_pause))
-        .routes(routes!(work_routes::scrub_report))
-        .routes(routes!(
-            work_routes::scrub_schedule,
-            work_routes::scrub_schedule_set,
-            work_routes::scrub_schedule_clear
-        ))
-        .routes(routes!(
-            volume_routes::volume_list,
-            volume_routes::volume_create
-        ))
-        .routes(routes!(volume_routes::volume_clone))
-        .routes(routes!(
-            volume_routes::volume_show,
-            volume_routes::volume_set,
-            volume_routes::volume_delete
-        ))
-        .routes(routes!(cluster_routes::cluster))
-        .routes(routes!(cluster_routes::cluster_ticket))
-        .routes(routes!(cluster_routes::cluster_backup))
-        .routes(routes!(cluster_routes::cluster_authority))
-        .routes(routes!(cluster_routes::cluster_authority_rotate))
-        .routes(routes!(
-            cluster_routes::node_set,
-            cluster_routes::node_remove
-        ))
-        .routes(routes!(cluster_routes::node_replace))
-        .routes(routes!(cluster_routes::node_maintenance))
-        .routes(routes!(cluster_routes::node_weight))
-        .routes(routes!(
-            cluster_routes::balance,
-            cluster_routes::balance_step
-        ))
-        .routes(routes!(volume_routes::volume_move))
-        .routes(routes!(
-            volume_routes::volume_address_set,
-            volume_routes::volume_address_remove
-        ))
-        .routes(routes!(
-            address_pool_routes::address_pool_list,
-            address_pool_routes::address_pool_create
-        ))
-        .routes(routes!(
-            address_pool_routes::address_pool_show,
-            address_pool_routes::address_pool_change,
-            address_pool_routes::address_pool_delete
-        ))
-        .routes(routes!(
-            class_routes::class_list,
-            class_routes::class_create
-        ))
-        .routes(routes!(
-            class_routes::class_show,
-            class_routes::class_set,
-            class_routes::class_delete
-        ))
-        .routes(routes!(tier_routes::tier_list, tier_routes::tier_add))
-        .routes(routes!(tier_routes::tier_show, tier_routes::tier_remove))
-        .routes(routes!(tier_routes::tier_check))
-        .routes(routes!(
-            class_routes::limit_list,
-            class_routes::limit_set,
-            class_routes::limit_clear
-        ))
-        .routes(routes!(activity_routes::activity_list))
-        .routes(routes!(activity_routes::activity_show))
-        .routes(routes!(job_routes::job_list))
-        .routes(routes!(volume_routes::export_list))
-        .routes(routes!(
-            volume_routes::export_set,
-            volume_routes::export_remove
-        ))
-        .routes(routes!(san_routes::lun_list, san_routes::lun_create))
-        .routes(routes!(
-            san_routes::lun_show,
-            san_routes::lun_set,
-            san_routes::lun_delete
-        ))
-        .routes(routes!(san_routes::lun_clone))
-        .routes(routes!(san_routes::lun_restore))
-        .routes(routes!(san_routes::lun_map, san_routes::lun_unmap))
-        .routes(routes!(san_routes::igroup_list))
-        .routes(routes!(san_routes::igroup_set, san_routes::igroup_remove))
-        .routes(routes!(san_routes::initiator_list))
-        .routes(routes!(
-            san_routes::initiator_set,
-            san_routes::initiator_remove
-        ))
-        .routes(routes!(san_routes::session_list))
-        .routes(routes!(s3_routes::bucket_list, s3_routes::bucket_create))
-        .routes(routes!(s3_routes::bucket_set, s3_routes::bucket_delete))
-        .routes(routes!(s3_routes::key_list, s3_routes::key_create))
-        .routes(routes!(s3_routes::key_revoke))
-        .routes(routes!(snapshot_routes::snapshot_create_group))
-        .routes(routes!(key_routes::master_key_list))
-        .routes(routes!(key_routes::master_key_rotate))
-        .routes(routes!(key_routes::volume_key_erase))
-        .routes(routes!(
-            snapshot_routes::snapshot_list,
-            snapshot_routes::snapshot_create
-        ))
-        .routes(routes!(
-            snapshot_routes::snapshot_show,
-            snapshot_routes::snapshot_set,
-            snapshot_routes::snapshot_delete
-        ))
-        .routes(routes!(snapshot_routes::snapshot_restore))
-        .routes(routes!(snapshot_routes::volume_restore))
-        .routes(routes!(snapshot_routes::snapshot_diff))
-        .routes(routes!(snapshot_routes::clone_create))
-        .routes(routes!(
-            snapshot_routes::schedules,
-            snapshot_routes::schedules_set
-        ))
-        .routes(routes!(
-            policy_routes::policy_list,
-            policy_routes::policy_set
-        ))
-        .routes(routes!(
-            policy_routes::policy_show,
-            policy_routes::policy_clear
-        ))
-        .routes(routes!(
-            policy_routes::apply_show,
-            policy_routes::apply_start,
-            policy_routes::apply_cancel
-        ))
-        .routes(routes!(quota_routes::quota_list, quota_routes::quota_set))
-        .routes(routes!(
-            quota_routes::quota_show,
-            quota_routes::quota_remove
-        ))
-        .routes(routes!(quota_routes::quota_usages))
         .routes(routes!(caller::session_show, caller::session_delete))
         .routes(routes!(caller::password_change))
-        .routes(routes!(
-            session_routes::open_session_list,
-            session_routes::sessions_end
-        ))
-        .routes(routes!(session_routes::session_end))
-        .routes(routes!(user_routes::user_list, user_routes::user_create))
-        .routes(routes!(
-            user_routes::user_show,
-            user_routes::user_set,
-            user_routes::user_delete
-        ))
-        .routes(routes!(user_routes::audit_list))
-        .routes(routes!(event_routes::event_list))
         .routes(routes!(
             benchmark_routes::benchmark_list,
             benchmark_routes::benchmark_start
@@ -215,7 +96,6 @@ pub(super) fn secured() -> OpenApiRouter<Arc<ServerCore>> {
         .routes(routes!(plan_routes::plan_template))
         .routes(routes!(live_routes::live))
         .routes(routes!(live_routes::live_events))
-        .routes(routes!(live_routes::mount_list))
         .routes(routes!(live_routes::history))
         .routes(routes!(live_routes::history_list))
 }

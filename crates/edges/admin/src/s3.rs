@@ -1,10 +1,14 @@
-//! The JSON of buckets and access keys, and what the API asks of a node for them.
+//! Buckets and access keys: JSON, routes, and what they ask of a node.
 
 use cairn_config::VolumeName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
+use crate::endpoint::{
+    Endpoint, absent, create, delete, endpoints, get, patch, switches, text, texts_in_path,
+};
+use crate::server::Table;
 
 /// Longest note of an access key, and longest prefix that one is for, in characters.
 pub const NOTE_CHARS_MAX: usize = 4096;
@@ -135,4 +139,76 @@ pub trait S3Control: Send + Sync {
     fn access_keys(&self) -> Answer<'_, Vec<AccessKeyView>>;
     fn access_key_create(&self, create: AccessKeyCreate) -> Answer<'_, AccessKeyView>;
     fn access_key_revoke(&self, id: String) -> Answer<'_, ()>;
+}
+
+endpoints! {
+    /// Lists all buckets of all volumes.
+    BUCKET_LIST: Endpoint<(), (), BucketList> = get("/api/v1/buckets").list("buckets", &["name"]);
+
+    /// Creates a bucket on a new or existing directory.
+    BUCKET_CREATE: Endpoint<(), BucketCreate, BucketView> = create("/api/v1/buckets");
+
+    /// Changes a bucket, except settings that belong to S3 clients.
+    BUCKET_SET: Endpoint<BucketName, BucketSet, BucketView> = patch("/api/v1/buckets/{bucket}");
+
+    /// Deletes an empty bucket and its directory; with `keep=true` deletes only the bucket and keeps the directory.
+    BUCKET_DELETE: Endpoint<(BucketName, Keep), (), ()> = delete("/api/v1/buckets/{bucket}");
+
+    /// Lists all access keys of all volumes, without their secrets.
+    KEY_LIST: Endpoint<(), (), AccessKeyList> = get("/api/v1/s3/keys").list("keys", &["id"]);
+
+    /// Creates an access key. Only this answer has its secret.
+    KEY_CREATE: Endpoint<(), AccessKeyCreate, AccessKeyView> = create("/api/v1/s3/keys");
+
+    /// Revokes an access key, at once. 409 with the kind `conflict`: the volume has no room to store that. The key is refused until the server
+    /// restarts or another node takes over the volume; repeat the request once the volume has room.
+    KEY_REVOKE: Endpoint<AccessKeyId, (), ()> = delete("/api/v1/s3/keys/{id}");
+
+}
+
+texts_in_path! {
+    /// A bucket, by its name.
+    BucketName, text(3, 63).pattern(Some("^[a-z0-9][a-z0-9.-]*[a-z0-9]$")), "no bucket has the name in the path";
+    /// An access key, by its id.
+    AccessKeyId, text(1, 128), "no access key has the id in the path";
+}
+
+switches! {
+    /// Keep the directory of the bucket.
+    Keep = "keep";
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn S3Control>(|node| {
+            node.s3()
+                .ok_or_else(|| absent("this server has no buckets"))
+        })
+        .on(BUCKET_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(BucketList {
+                    buckets: node.buckets().await?,
+                })
+            })
+        })
+        .on(BUCKET_CREATE, |node, (), create| node.bucket_create(create))
+        .on(BUCKET_SET, |node, BucketName(name), set| {
+            node.bucket_set(name, set)
+        })
+        .on(BUCKET_DELETE, |node, (BucketName(name), Keep(keep)), ()| {
+            node.bucket_delete(name, keep)
+        })
+        .on(KEY_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(AccessKeyList {
+                    keys: node.access_keys().await?,
+                })
+            })
+        })
+        .on(KEY_CREATE, |node, (), create| {
+            node.access_key_create(create)
+        })
+        .on(KEY_REVOKE, |node, AccessKeyId(id), ()| {
+            node.access_key_revoke(id)
+        });
 }

@@ -1,4 +1,4 @@
-//! The JSON of LUNs, groups, initiators and sessions, and what the API asks of a node for them.
+//! LUNs, groups, initiators and their sessions: JSON, routes, and what they ask of a node.
 
 use cairn_config::{OsType, VolumeName};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,13 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
-use crate::control::Answer;
+use crate::api::ErrorDetail;
+use crate::control::{Answer, ControlError};
+use crate::endpoint::{
+    Argument, Endpoint, Force, Parameters, Url, UrlParts, absent, create, delete, endpoints, get,
+    patch, plain_name, post, put, remove, text, texts_in_path,
+};
+use crate::server::Table;
 
 /// Space reservation of a LUN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -286,4 +292,143 @@ pub trait SanControl: Send + Sync {
     ) -> Answer<'_, InitiatorView>;
     fn initiator_remove(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
     fn sessions(&self) -> Answer<'_, Vec<SessionView>>;
+}
+
+endpoints! {
+    /// Lists all LUNs of all volumes.
+    LUN_LIST: Endpoint<(), (), LunList> = get("/api/v1/luns").list("luns", &["volume", "name"]);
+
+    /// Creates a LUN. No host sees it until it is mapped.
+    LUN_CREATE: Endpoint<(), LunCreate, LunView> = create("/api/v1/luns");
+
+    /// Shows one LUN.
+    LUN_SHOW: Endpoint<LunAt, (), LunView> = get("/api/v1/luns/{volume}/{lun}");
+
+    /// Changes a LUN: size, online, read-only, writeback.
+    LUN_SET: Endpoint<LunAt, LunSet, LunView> = patch("/api/v1/luns/{volume}/{lun}");
+
+    /// Clones a LUN at once, without copying its blocks. No host sees the clone until it is mapped.
+    LUN_CLONE: Endpoint<LunAt, LunClone, LunView> = create("/api/v1/luns/{volume}/{lun}/clone");
+
+    /// Rolls an offline LUN back to a snapshot of its volume at once, with its size, without copying blocks.
+    LUN_RESTORE: Endpoint<LunAt, LunRestore, LunView> = post("/api/v1/luns/{volume}/{lun}/restore");
+
+    /// Deletes a LUN and all its data. A mapped LUN is deleted only with `force=true`.
+    LUN_DELETE: Endpoint<(LunAt, Force), (), ()> = delete("/api/v1/luns/{volume}/{lun}");
+
+    /// Maps a LUN to an initiator group.
+    LUN_MAP: Endpoint<(LunAt, IgroupName), LunMapSet, LunView> = put("/api/v1/luns/{volume}/{lun}/maps/{igroup}");
+
+    /// Unmaps a LUN from an initiator group.
+    LUN_UNMAP: Endpoint<(LunAt, IgroupName), (), LunView> = remove("/api/v1/luns/{volume}/{lun}/maps/{igroup}");
+
+    /// Lists all initiator groups.
+    IGROUP_LIST: Endpoint<(), (), IgroupList> = get("/api/v1/igroups").list("igroups", &["volume", "name"]);
+
+    /// Creates a group, or replaces its initiators.
+    IGROUP_SET: Endpoint<(VolumeName, IgroupName), IgroupSet, IgroupView> = put("/api/v1/igroups/{volume}/{igroup}");
+
+    /// Removes a group without mapped LUNs.
+    IGROUP_REMOVE: Endpoint<(VolumeName, IgroupName), (), ()> = delete("/api/v1/igroups/{volume}/{igroup}");
+
+    /// Lists the initiators with a CHAP secret.
+    INITIATOR_LIST: Endpoint<(), (), InitiatorList> = get("/api/v1/initiators").list("initiators", &["volume", "name"]);
+
+    /// Sets the CHAP user and secret of an initiator, and those of the target for mutual CHAP.
+    INITIATOR_SET: Endpoint<(VolumeName, InitiatorName), InitiatorSet, InitiatorView> = put("/api/v1/initiators/{volume}/{initiator}");
+
+    /// Removes the CHAP user and secret of an initiator: its name alone then admits it.
+    INITIATOR_REMOVE: Endpoint<(VolumeName, InitiatorName), (), ()> = delete("/api/v1/initiators/{volume}/{initiator}");
+
+    /// Lists the connected initiators.
+    SESSION_LIST: Endpoint<(), (), SessionList> = get("/api/v1/iscsi/sessions").list("sessions", &["initiator", "target", "address"]);
+
+}
+
+texts_in_path! {
+    /// An initiator group of a volume, by its name.
+    IgroupName, plain_name(), "no group has the name in the path";
+    /// An initiator with a secret in a volume, by its name.
+    InitiatorName, text(5, 223).pattern(Some(r"^(iqn|eui|naa)\.[a-z0-9.:-]+$")), "no initiator has the name in the path";
+}
+
+impl Argument for LunAt {
+    fn describe(to: &mut Parameters) {
+        to.in_path(plain_name());
+        to.in_path(plain_name());
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        let volume = VolumeName::read(from)?;
+        let name = from.in_path(|| absent("no LUN has the name in the path"))?;
+        Ok(Self { volume, name })
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        self.volume.write(to)?;
+        to.fill(&self.name);
+        Ok(())
+    }
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn SanControl>(|node| node.san().ok_or_else(|| absent("this server has no LUNs")))
+        .on(LUN_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(LunList {
+                    luns: node.luns().await?,
+                })
+            })
+        })
+        .on(LUN_CREATE, |node, (), create| node.lun_create(create))
+        .on(LUN_SHOW, |node, at, ()| node.lun(at))
+        .on(LUN_SET, |node, at, set| node.lun_set(at, set))
+        .on(LUN_CLONE, |node, at, clone| node.lun_clone(at, clone))
+        .on(LUN_RESTORE, |node, at, restore| {
+            node.lun_restore(at, restore)
+        })
+        .on(LUN_DELETE, |node, (at, Force(force)), ()| {
+            node.lun_delete(at, force)
+        })
+        .on(LUN_MAP, |node, (at, IgroupName(igroup)), map| {
+            node.lun_map(at, igroup, map)
+        })
+        .on(LUN_UNMAP, |node, (at, IgroupName(igroup)), ()| {
+            node.lun_unmap(at, igroup)
+        })
+        .on(IGROUP_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(IgroupList {
+                    igroups: node.igroups().await?,
+                })
+            })
+        })
+        .on(IGROUP_SET, |node, (volume, IgroupName(name)), set| {
+            node.igroup_set(volume, name, set)
+        })
+        .on(IGROUP_REMOVE, |node, (volume, IgroupName(name)), ()| {
+            node.igroup_remove(volume, name)
+        })
+        .on(INITIATOR_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(InitiatorList {
+                    initiators: node.initiators().await?,
+                })
+            })
+        })
+        .on(INITIATOR_SET, |node, (volume, InitiatorName(name)), set| {
+            node.initiator_set(volume, name, set)
+        })
+        .on(
+            INITIATOR_REMOVE,
+            |node, (volume, InitiatorName(name)), ()| node.initiator_remove(volume, name),
+        )
+        .on(SESSION_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(SessionList {
+                    sessions: node.sessions().await?,
+                })
+            })
+        });
 }

@@ -26,10 +26,13 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use self::caller::{Caller, Encrypted, Peer};
-pub(crate) use self::requests::read_body;
-use self::requests::{Given, InPath, VolumeInPath, force_of, refuse, switch_of, to_the_end};
+pub(crate) use self::requests::{body_of, read_body};
+use self::requests::{Given, InPath, refuse, to_the_end};
+pub(crate) use self::route_table::declared;
 pub use self::route_table::openapi_json;
 use self::route_table::{observed, open, secured};
+use self::serving::Said;
+pub(crate) use self::serving::Table;
 use crate::api::{ErrorBody, ErrorKind};
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -249,7 +252,7 @@ impl AdminServer {
     /// What serves the requests that other nodes pass on.
     pub fn passed(&self) -> PeerServer {
         let (secured, _) = secured().split_for_parts();
-        let all = secured.merge(snapshot_routes::for_nodes());
+        let all = secured.merge(group_routes::for_nodes());
         let shared = Arc::clone(&self.shared);
         let guard = middleware::from_fn_with_state(shared, pass::admit_guarded);
         let all = all.layer(guard);
@@ -448,58 +451,32 @@ async fn bounded(request: Request, next: middleware::Next) -> Response {
     response
 }
 
-#[path = "activity_routes.rs"]
-mod activity_routes;
-#[path = "address_pool_routes.rs"]
-mod address_pool_routes;
 #[path = "benchmark_routes.rs"]
 mod benchmark_routes;
 #[path = "caller.rs"]
 pub(crate) mod caller;
-#[path = "class_routes.rs"]
-mod class_routes;
-#[path = "cluster_routes.rs"]
-mod cluster_routes;
-#[path = "disk_routes.rs"]
-mod disk_routes;
 #[path = "event_routes.rs"]
 mod event_routes;
-#[path = "job_routes.rs"]
-mod job_routes;
-#[path = "key_routes.rs"]
-mod key_routes;
+#[path = "group_routes.rs"]
+mod group_routes;
 #[path = "live_routes.rs"]
 mod live_routes;
 #[path = "oidc_routes.rs"]
 mod oidc_routes;
 #[path = "plan_routes.rs"]
 mod plan_routes;
-#[path = "policy_routes.rs"]
-mod policy_routes;
-#[path = "quota_routes.rs"]
-mod quota_routes;
 #[path = "requests.rs"]
 mod requests;
 #[path = "route_table.rs"]
 mod route_table;
-#[path = "s3_routes.rs"]
-mod s3_routes;
-#[path = "san_routes.rs"]
-mod san_routes;
+#[path = "serving.rs"]
+mod serving;
 #[path = "session_routes.rs"]
 mod session_routes;
-#[path = "snapshot_routes.rs"]
-mod snapshot_routes;
 #[path = "status_routes.rs"]
 mod status_routes;
-#[path = "tier_routes.rs"]
-mod tier_routes;
 #[path = "user_routes.rs"]
 mod user_routes;
-#[path = "volume_routes.rs"]
-mod volume_routes;
-#[path = "work_routes.rs"]
-mod work_routes;
 
 #[cfg(test)]
 #[path = "live_tests.rs"]

@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use axum::body::Body;
 use axum::http::Method;
+use cairn_base::NodeId;
 use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,19 +10,39 @@ use tower::ServiceExt;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::*;
-use crate::api::{
-    AuthorityView, BalanceView, CacheAdd, CacheList, CacheReads, CacheState, CacheView,
-    ClusterView, DiskAdd, DiskChange, DiskPlace, DiskReplace, DiskRole, DiskView, ErrorDetail,
-    ExportSet, ExportView, RebuildRate, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet,
-    ScrubStage, ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate, TicketView,
-    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin,
-    VolumeView,
+use crate::api::{ErrorDetail, Status};
+use crate::balance::{BalanceControl, BalanceView};
+use crate::caches::{
+    CACHE_ADD, CACHE_LIST, CACHE_REMOVE, CacheAdd, CacheControl, CacheList, CacheName, CacheReads,
+    CacheState, CacheView,
 };
 use crate::client::{Client, ClientError, Identity};
+use crate::cluster::{
+    AuthorityView, ClusterBackup, ClusterControl, ClusterView, NodeName, TicketCreate, TicketView,
+};
 use crate::control::Answer;
+use crate::disks::{
+    DISK_ADD, DISK_PLACE, DISK_REMOVE, DISK_REPLACE, DISK_RETRY, DISK_SET, DiskAdd, DiskChange,
+    DiskControl, DiskList, DiskName, DiskPlace, DiskReplace, DiskRole, DiskView, PlacePath,
+};
+use crate::endpoint::Force;
+use crate::exports::{
+    Clients, EXPORT_REMOVE, EXPORT_SET, ExportControl, ExportList, ExportSet, ExportView,
+};
 use crate::list_query::ListQuery;
+use crate::rebuild::{REBUILD, REBUILD_SET, RebuildControl, RebuildRate, RebuildView};
 use crate::s3::{AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, S3Control};
-use cairn_base::NodeId;
+use crate::scrub::{
+    SCRUB, SCRUB_PAUSE, SCRUB_REPORT, SCRUB_SCHEDULE, SCRUB_SCHEDULE_CLEAR, SCRUB_SCHEDULE_SET,
+    SCRUB_START, ScrubControl, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStage,
+    ScrubStart, ScrubView,
+};
+use crate::spread::{SPREAD, SPREAD_SET, SpreadControl, SpreadSet, SpreadView};
+use crate::volumes::{
+    VOLUME_CREATE, VOLUME_DELETE, VOLUME_LIST, VOLUME_SET, VOLUME_SHOW, VolumeAddressSet,
+    VolumeChange, VolumeCloneCreate, VolumeControl, VolumeCreate, VolumeList, VolumeOrigin,
+    VolumeSettingsView, VolumeView,
+};
 
 pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -82,19 +103,21 @@ fn view(name: &VolumeName) -> VolumeView {
     VolumeView {
         id: 1,
         name: name.clone(),
-        protection: cairn_config::Protection::Plus(2),
+        settings: VolumeSettingsView {
+            protection: cairn_config::Protection::Plus(2),
+            size_limit: cairn_config::SizeLimit::None,
+            autogrow: cairn_config::SizeLimit::None,
+            access_pattern: cairn_config::AccessPattern::Random,
+            compression: cairn_config::Compression::Zstd(3),
+            dedupe: cairn_config::Dedupe::On,
+            media: MediaChoice::Ssd,
+            class: Default::default(),
+        },
         layout: "4+2".to_owned(),
         disk_failures_tolerated: 2,
         node_failures_tolerated: None,
-        size_limit: cairn_config::SizeLimit::None,
-        autogrow: cairn_config::SizeLimit::None,
-        access_pattern: cairn_config::AccessPattern::Random,
-        compression: cairn_config::Compression::Zstd(3),
-        dedupe: cairn_config::Dedupe::On,
-        media: MediaChoice::Ssd,
         media_bytes: Vec::new(),
         directory_protections: Vec::new(),
-        class: Default::default(),
         tiering: None,
         rates: None,
         created_seconds: 0,
@@ -152,7 +175,7 @@ fn disk(id: &str) -> DiskView {
         states: 0,
         id: id.to_owned(),
         label: "/disk".to_owned(),
-        state: crate::api::DiskState::Ok,
+        state: crate::disks::DiskState::Ok,
         total_bytes: 2,
         free_bytes: 1,
         read_errors: 0,
@@ -236,120 +259,8 @@ impl S3Control for Pretend {
     }
 }
 
-impl Control for Pretend {
-    fn status(&self) -> Answer<'_, Status> {
-        answer(Err(ControlError::new(ErrorKind::Unavailable, "starting")))
-    }
-
-    fn disks(&self) -> Answer<'_, Vec<DiskView>> {
-        answer(Ok(Vec::new()))
-    }
-
-    fn disk_place(&self, path: String) -> Answer<'_, DiskPlace> {
-        answer(Ok(place(&path)))
-    }
-
-    fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
-        self.tell(format!("add {add:?}"));
-        answer(Ok(disk("ab")))
-    }
-
-    fn disk_drain(&self, id: String, draining: bool) -> Answer<'_, DiskView> {
-        self.tell(format!("drain {id} {draining}"));
-        answer(Ok(disk(&id)))
-    }
-
-    fn disk_media(&self, id: String, media: MediaChoice) -> Answer<'_, DiskView> {
-        Box::pin(async move { Ok(DiskView { media, ..disk(&id) }) })
-    }
-
-    fn disk_remove(&self, id: String, force: bool) -> Answer<'_, ()> {
-        self.tell(format!("remove {id} {force}"));
-        answer(Ok(()))
-    }
-
-    fn disk_replace(&self, id: String, by: DiskReplace) -> Answer<'_, DiskView> {
-        self.tell(format!("replace {id} {by:?}"));
-        answer(Ok(disk("cd")))
-    }
-
-    fn disk_retry(&self, id: String) -> Answer<'_, DiskView> {
-        self.tell(format!("retry {id}"));
-        answer(Ok(disk(&id)))
-    }
-
-    fn caches(&self) -> Answer<'_, CacheList> {
-        answer(Ok(CacheList {
-            caches: vec![cache()],
-            reads: CacheReads::default(),
-        }))
-    }
-
-    fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView> {
-        self.tell(format!("cache {add:?}"));
-        answer(Ok(cache()))
-    }
-
-    fn cache_remove(&self, id: String) -> Answer<'_, ()> {
-        self.tell(format!("uncache {id}"));
-        answer(Ok(()))
-    }
-
-    fn rebuild(&self) -> Answer<'_, RebuildView> {
-        answer(Ok(RebuildView::default()))
-    }
-
-    fn rebuild_rate(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView> {
-        answer(Ok(RebuildView {
-            rate_bytes_per_second,
-            ..RebuildView::default()
-        }))
-    }
-
-    fn spread(&self) -> Answer<'_, SpreadView> {
-        answer(Ok(SpreadView::default()))
-    }
-
-    fn spread_set(&self, set: SpreadSet) -> Answer<'_, SpreadView> {
-        answer(Ok(SpreadView {
-            paused: set.paused,
-            ..SpreadView::default()
-        }))
-    }
-
-    fn scrub(&self) -> Answer<'_, ScrubView> {
-        answer(Ok(ScrubView::default()))
-    }
-
-    fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView> {
-        answer(Ok(ScrubView {
-            stage: ScrubStage::Running,
-            rate_bytes_per_second: start.rate_bytes_per_second.unwrap_or(7),
-            ..ScrubView::default()
-        }))
-    }
-
-    fn scrub_pause(&self) -> Answer<'_, ScrubView> {
-        answer(Err(ControlError::new(ErrorKind::Conflict, "no scrub runs")))
-    }
-
-    fn scrub_report(&self) -> Answer<'_, ScrubReport> {
-        answer(Ok(ScrubReport::default()))
-    }
-
-    fn scrub_schedule(&self) -> Answer<'_, ScrubSchedule> {
-        answer(Ok(ScrubSchedule::default()))
-    }
-
-    fn scrub_schedule_set(&self, set: ScrubScheduleSet) -> Answer<'_, ScrubSchedule> {
-        answer(Ok(ScrubSchedule {
-            every: set.every,
-            window: set.window,
-            ..ScrubSchedule::default()
-        }))
-    }
-
-    fn volumes(&self, query: ListQuery) -> Answer<'_, VolumeList> {
+impl VolumeControl for Pretend {
+    fn volume_list(&self, query: ListQuery) -> Answer<'_, VolumeList> {
         let others = (0..self.other_volumes).map(|number| format!("v{number}"));
         let names = std::iter::once("main".to_owned()).chain(others);
         let cut = query.cut(names.map(|name| (name, ())));
@@ -364,7 +275,7 @@ impl Control for Pretend {
         }))
     }
 
-    fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView> {
+    fn volume_show(&self, name: VolumeName) -> Answer<'_, VolumeView> {
         match (name.as_str(), self.away) {
             ("away", Some(node)) => {
                 let error = ControlError::new(ErrorKind::Unavailable, "another node has it");
@@ -403,64 +314,6 @@ impl Control for Pretend {
         }
     }
 
-    fn exports(&self) -> Answer<'_, Vec<ExportView>> {
-        answer(Ok(Vec::new()))
-    }
-
-    fn export_set(&self, volume: VolumeName, rules: Vec<ExportRule>) -> Answer<'_, ExportView> {
-        answer(only_main(&volume).map(|()| ExportView { volume, rules }))
-    }
-
-    fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView> {
-        self.tell(format!("remove {clients:?}"));
-        let rules = Vec::new();
-        answer(only_main(&volume).map(|()| ExportView { volume, rules }))
-    }
-
-    fn cluster(&self) -> Answer<'_, ClusterView> {
-        answer(Err(ControlError::new(ErrorKind::NotFound, "no cluster")))
-    }
-
-    fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView> {
-        self.tell(format!("drain node {node} {draining}"));
-        answer(Ok(ClusterView::default()))
-    }
-
-    fn node_maintenance(&self, node: String, seconds: u64) -> Answer<'_, ClusterView> {
-        self.tell(format!("maintenance of node {node} for {seconds} s"));
-        answer(Ok(ClusterView::default()))
-    }
-
-    fn node_weight(&self, node: String, weight: u32) -> Answer<'_, ClusterView> {
-        self.tell(format!("weight of node {node} is {weight}"));
-        answer(Ok(ClusterView::default()))
-    }
-
-    fn balance(&self) -> Answer<'_, BalanceView> {
-        answer(Ok(BalanceView::default()))
-    }
-
-    fn balance_step(&self) -> Answer<'_, BalanceView> {
-        self.tell("balance".to_owned());
-        answer(Ok(BalanceView::default()))
-    }
-
-    fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView> {
-        self.tell(format!("replace node {node} by {by}"));
-        answer(Ok(ClusterView::default()))
-    }
-
-    fn node_remove(&self, node: String) -> Answer<'_, ()> {
-        self.tell(format!("remove node {node}"));
-        match (node.as_str(), self.away) {
-            ("away", Some(at)) => {
-                let error = ControlError::new(ErrorKind::Unavailable, "another node does this");
-                answer(Err(error.at(at)))
-            }
-            _ => answer(Ok(())),
-        }
-    }
-
     fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView> {
         self.tell(format!("move {name} {to:?}"));
         answer(only_main(&name).map(|()| view(&name)))
@@ -474,10 +327,154 @@ impl Control for Pretend {
         self.tell(format!("address of {name} {address:?}"));
         answer(only_main(&name).map(|()| ClusterView::default()))
     }
+}
 
-    fn cluster_backup(&self) -> Answer<'_, String> {
+impl ExportControl for Pretend {
+    fn export_list(&self) -> Answer<'_, ExportList> {
+        answer(Ok(ExportList {
+            exports: Vec::new(),
+        }))
+    }
+
+    fn export_set(&self, volume: VolumeName, rules: Vec<ExportRule>) -> Answer<'_, ExportView> {
+        answer(only_main(&volume).map(|()| ExportView { volume, rules }))
+    }
+
+    fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView> {
+        self.tell(format!("remove {clients:?}"));
+        let rules = Vec::new();
+        answer(only_main(&volume).map(|()| ExportView { volume, rules }))
+    }
+}
+
+impl DiskControl for Pretend {
+    fn disk_list(&self) -> Answer<'_, DiskList> {
+        answer(Ok(DiskList { disks: Vec::new() }))
+    }
+
+    fn disk_place(&self, path: String) -> Answer<'_, DiskPlace> {
+        answer(Ok(place(&path)))
+    }
+
+    fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
+        self.tell(format!("add {add:?}"));
+        answer(Ok(disk("ab")))
+    }
+
+    fn disk_drain(&self, DiskName(id): DiskName, draining: bool) -> Answer<'_, DiskView> {
+        self.tell(format!("drain {id} {draining}"));
+        answer(Ok(disk(&id)))
+    }
+
+    fn disk_media(&self, DiskName(id): DiskName, media: MediaChoice) -> Answer<'_, DiskView> {
+        Box::pin(async move { Ok(DiskView { media, ..disk(&id) }) })
+    }
+
+    fn disk_remove(&self, DiskName(id): DiskName, force: bool) -> Answer<'_, ()> {
+        self.tell(format!("remove {id} {force}"));
+        answer(Ok(()))
+    }
+
+    fn disk_replace(&self, DiskName(id): DiskName, by: DiskReplace) -> Answer<'_, DiskView> {
+        self.tell(format!("replace {id} {by:?}"));
+        answer(Ok(disk("cd")))
+    }
+
+    fn disk_retry(&self, DiskName(id): DiskName) -> Answer<'_, DiskView> {
+        self.tell(format!("retry {id}"));
+        answer(Ok(disk(&id)))
+    }
+}
+
+impl CacheControl for Pretend {
+    fn cache_list(&self) -> Answer<'_, CacheList> {
+        answer(Ok(CacheList {
+            caches: vec![cache()],
+            reads: CacheReads::default(),
+        }))
+    }
+
+    fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView> {
+        self.tell(format!("cache {add:?}"));
+        answer(Ok(cache()))
+    }
+
+    fn cache_remove(&self, CacheName(id): CacheName) -> Answer<'_, ()> {
+        self.tell(format!("uncache {id}"));
+        answer(Ok(()))
+    }
+}
+
+impl RebuildControl for Pretend {
+    fn rebuild(&self) -> Answer<'_, RebuildView> {
+        answer(Ok(RebuildView::default()))
+    }
+
+    fn rebuild_set(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView> {
+        answer(Ok(RebuildView {
+            rate_bytes_per_second,
+            ..RebuildView::default()
+        }))
+    }
+}
+
+impl SpreadControl for Pretend {
+    fn spread(&self) -> Answer<'_, SpreadView> {
+        answer(Ok(SpreadView::default()))
+    }
+
+    fn spread_set(&self, set: SpreadSet) -> Answer<'_, SpreadView> {
+        answer(Ok(SpreadView {
+            paused: set.paused,
+            ..SpreadView::default()
+        }))
+    }
+}
+
+impl ScrubControl for Pretend {
+    fn scrub(&self) -> Answer<'_, ScrubView> {
+        answer(Ok(ScrubView::default()))
+    }
+
+    fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView> {
+        answer(Ok(ScrubView {
+            stage: ScrubStage::Running,
+            rate_bytes_per_second: start.rate_bytes_per_second.unwrap_or(7),
+            ..ScrubView::default()
+        }))
+    }
+
+    fn scrub_pause(&self) -> Answer<'_, ScrubView> {
+        answer(Err(ControlError::new(ErrorKind::Conflict, "no scrub runs")))
+    }
+
+    fn scrub_report(&self) -> Answer<'_, ScrubReport> {
+        answer(Ok(ScrubReport::default()))
+    }
+
+    fn scrub_schedule(&self) -> Answer<'_, ScrubSchedule> {
+        answer(Ok(ScrubSchedule::default()))
+    }
+
+    fn scrub_schedule_set(&self, set: ScrubScheduleSet) -> Answer<'_, ScrubSchedule> {
+        answer(Ok(ScrubSchedule {
+            every: set.every,
+            window: set.window,
+            ..ScrubSchedule::default()
+        }))
+    }
+}
+
+impl ClusterControl for Pretend {
+    fn cluster(&self) -> Answer<'_, ClusterView> {
+        answer(Err(ControlError::new(ErrorKind::NotFound, "no cluster")))
+    }
+
+    fn cluster_backup(&self) -> Answer<'_, ClusterBackup> {
         self.tell("backup".to_owned());
-        answer(Ok("{}".to_owned()))
+        answer(Ok(ClusterBackup {
+            copy: "{}".to_owned(),
+        }))
     }
 
     fn cluster_authority(&self) -> Answer<'_, AuthorityView> {
@@ -495,24 +492,108 @@ impl Control for Pretend {
         answer(Ok(TicketView { ticket }))
     }
 
-    fn s3(&self) -> Option<&dyn S3Control> {
-        Some(self)
+    fn node_set(&self, NodeName(node): NodeName, draining: bool) -> Answer<'_, ClusterView> {
+        self.tell(format!("drain node {node} {draining}"));
+        answer(Ok(ClusterView::default()))
     }
 
-    fn users(&self) -> Option<&dyn crate::users::UserControl> {
-        Some(&self.users)
+    fn node_maintenance(&self, NodeName(node): NodeName, seconds: u64) -> Answer<'_, ClusterView> {
+        self.tell(format!("maintenance of node {node} for {seconds} s"));
+        answer(Ok(ClusterView::default()))
     }
 
-    fn audit(&self) -> Option<&dyn crate::audit::AuditControl> {
-        Some(&self.users)
+    fn node_weight(&self, NodeName(node): NodeName, weight: u32) -> Answer<'_, ClusterView> {
+        self.tell(format!("weight of node {node} is {weight}"));
+        answer(Ok(ClusterView::default()))
     }
 
-    fn live(&self) -> Option<&dyn crate::live::LiveControl> {
-        self.has_live.then_some(self)
+    fn node_replace(&self, NodeName(node): NodeName, by: String) -> Answer<'_, ClusterView> {
+        self.tell(format!("replace node {node} by {by}"));
+        answer(Ok(ClusterView::default()))
+    }
+
+    fn node_remove(&self, NodeName(node): NodeName) -> Answer<'_, ()> {
+        self.tell(format!("remove node {node}"));
+        match (node.as_str(), self.away) {
+            ("away", Some(at)) => {
+                let error = ControlError::new(ErrorKind::Unavailable, "another node does this");
+                answer(Err(error.at(at)))
+            }
+            _ => answer(Ok(())),
+        }
+    }
+}
+
+impl BalanceControl for Pretend {
+    fn balance(&self) -> Answer<'_, BalanceView> {
+        answer(Ok(BalanceView::default()))
+    }
+
+    fn balance_step(&self) -> Answer<'_, BalanceView> {
+        self.tell("balance".to_owned());
+        answer(Ok(BalanceView::default()))
+    }
+}
+
+impl Control for Pretend {
+    fn status(&self) -> Answer<'_, Status> {
+        answer(Err(ControlError::new(ErrorKind::Unavailable, "starting")))
     }
 
     fn metrics(&self) -> Answer<'_, String> {
         answer(Ok("cairn_up 1\n".to_owned()))
+    }
+
+    fn volumes(&self) -> &(dyn VolumeControl + 'static) {
+        self
+    }
+
+    fn exports(&self) -> &(dyn ExportControl + 'static) {
+        self
+    }
+
+    fn disks(&self) -> &(dyn DiskControl + 'static) {
+        self
+    }
+
+    fn caches(&self) -> &(dyn CacheControl + 'static) {
+        self
+    }
+
+    fn rebuilds(&self) -> &(dyn RebuildControl + 'static) {
+        self
+    }
+
+    fn spreads(&self) -> &(dyn SpreadControl + 'static) {
+        self
+    }
+
+    fn scrubs(&self) -> &(dyn ScrubControl + 'static) {
+        self
+    }
+
+    fn cluster(&self) -> &(dyn ClusterControl + 'static) {
+        self
+    }
+
+    fn balances(&self) -> &(dyn BalanceControl + 'static) {
+        self
+    }
+
+    fn s3(&self) -> Option<&(dyn S3Control + 'static)> {
+        Some(self)
+    }
+
+    fn users(&self) -> Option<&(dyn crate::users::UserControl + 'static)> {
+        Some(&self.users)
+    }
+
+    fn audit(&self) -> Option<&(dyn crate::audit::AuditControl + 'static)> {
+        Some(&self.users)
+    }
+
+    fn live(&self) -> Option<&(dyn crate::live::LiveControl + 'static)> {
+        self.has_live.then_some(self)
     }
 }
 
@@ -634,7 +715,7 @@ async fn requests_are_answered_or_refused() {
         ("DELETE", "/api/v1/buckets/photos?kept=true", yes, "", 400, "this path knows keep"),
         ("GET", "/api/v1/volumes/main/snapshots?space=1", yes, "", 400, "true or false"),
         // In the API's own words.
-        ("GET", "/api/v1/volumes/no%20name/snapshots", yes, "", 404, "no object has the name"),
+        ("GET", "/api/v1/volumes/no%20name/snapshots", yes, "", 404, "no volume has the name"),
         ("GET", "/api/v1/volumes/main/snapshots/%ff", yes, "", 404, "no object has the name"),
         // Parts that a server may be built without.
         ("GET", "/api/v1/plan?capacity=1TiB", yes, "", 501, "not_supported"),
@@ -931,14 +1012,20 @@ fn the_client_speaks_to_the_server() {
     let token = Identity::Token(Token::parse(TOKEN).unwrap());
     let client = Client::new(&url, Some(&token), None).unwrap();
     let main: VolumeName = "main".parse().unwrap();
-    assert_eq!(client.volumes().unwrap().volumes, [view(&main)]);
-    assert_eq!(client.volume(&main).unwrap().name, main);
+    assert_eq!(
+        client
+            .all(VOLUME_LIST, &ListQuery::default())
+            .unwrap()
+            .volumes,
+        [view(&main)]
+    );
+    assert_eq!(client.ask(VOLUME_SHOW, &main).unwrap().name, main);
     let create = VolumeCreate {
         name: main.clone(),
         encrypt: false,
         settings: VolumeChange::default(),
     };
-    match client.volume_create(&create) {
+    match client.tell(VOLUME_CREATE, &(), &create) {
         Err(ClientError::Refused(ErrorDetail { kind, hint, .. })) => {
             assert_eq!(kind, ErrorKind::Conflict);
             assert_eq!(hint.as_deref(), Some("choose another name"));
@@ -947,7 +1034,12 @@ fn the_client_speaks_to_the_server() {
     }
     // Whatever is in the name of the folder.
     let folder = "/srv/new disk&path=/x%20";
-    assert_eq!(client.disk_place(folder).unwrap(), place(folder));
+    assert_eq!(
+        client
+            .ask(DISK_PLACE, &PlacePath(folder.to_owned()))
+            .unwrap(),
+        place(folder)
+    );
     let add = DiskAdd {
         path: "/new".to_owned(),
         media: MediaChoice::Any,
@@ -955,87 +1047,136 @@ fn the_client_speaks_to_the_server() {
         wipe: false,
         create: true,
     };
-    assert_eq!(client.disk_add(&add).unwrap().id, "ab");
+    assert_eq!(client.tell(DISK_ADD, &(), &add).unwrap().id, "ab");
     let change = DiskChange {
         draining: Some(true),
         media: None,
     };
-    assert_eq!(client.disk_set("ab", &change).unwrap().id, "ab");
+    assert_eq!(
+        client
+            .tell(DISK_SET, &DiskName("ab".to_owned()), &change)
+            .unwrap()
+            .id,
+        "ab"
+    );
     let change = DiskChange {
         draining: None,
         media: Some(MediaChoice::Nvme),
     };
-    let changed = client.disk_set("ab", &change).unwrap();
+    let changed = client
+        .tell(DISK_SET, &DiskName("ab".to_owned()), &change)
+        .unwrap();
     assert_eq!(changed.media, MediaChoice::Nvme);
     let nothing = DiskChange {
         draining: None,
         media: None,
     };
-    let refused = client.disk_set("ab", &nothing).unwrap_err();
+    let refused = client
+        .tell(DISK_SET, &DiskName("ab".to_owned()), &nothing)
+        .unwrap_err();
     assert_eq!(refused.kind(), Some(ErrorKind::Invalid));
-    client.disk_remove("ab", true).unwrap();
+    client
+        .ask(DISK_REMOVE, &(DiskName("ab".to_owned()), Force(true)))
+        .unwrap();
     let by = DiskReplace {
         path: "/new".to_owned(),
         wipe: true,
         create: false,
     };
-    assert_eq!(client.disk_replace("ab", &by).unwrap().id, "cd");
-    assert_eq!(client.disk_retry("ab").unwrap().id, "ab");
-    assert_eq!(client.caches().unwrap().caches, [cache()]);
+    assert_eq!(
+        client
+            .tell(DISK_REPLACE, &DiskName("ab".to_owned()), &by)
+            .unwrap()
+            .id,
+        "cd"
+    );
+    assert_eq!(
+        client
+            .ask(DISK_RETRY, &DiskName("ab".to_owned()))
+            .unwrap()
+            .id,
+        "ab"
+    );
+    assert_eq!(client.ask(CACHE_LIST, &()).unwrap().caches, [cache()]);
     let add = CacheAdd {
         path: "/fast".to_owned(),
         size_bytes: 1 << 30,
         create: false,
     };
-    assert_eq!(client.cache_add(&add).unwrap(), cache());
-    client.cache_remove("ef").unwrap();
-    assert_eq!(client.rebuild().unwrap(), RebuildView::default());
+    assert_eq!(client.tell(CACHE_ADD, &(), &add).unwrap(), cache());
+    client
+        .ask(CACHE_REMOVE, &CacheName("ef".to_owned()))
+        .unwrap();
+    assert_eq!(client.ask(REBUILD, &()).unwrap(), RebuildView::default());
     let rate = RebuildRate {
         rate_bytes_per_second: 9,
     };
-    assert_eq!(client.rebuild_rate(&rate).unwrap().rate_bytes_per_second, 9);
-    assert_eq!(client.spread().unwrap(), SpreadView::default());
-    let paused = client.spread_set(&SpreadSet { paused: true }).unwrap();
-    assert!(paused.paused);
-    let started = client.scrub_start(&ScrubStart::default()).unwrap();
-    assert_eq!(started.stage, ScrubStage::Running);
-    assert_eq!(client.scrub().unwrap().stage, ScrubStage::Never);
     assert_eq!(
-        client.scrub_pause().unwrap_err().kind(),
+        client
+            .tell(REBUILD_SET, &(), &rate)
+            .unwrap()
+            .rate_bytes_per_second,
+        9
+    );
+    assert_eq!(client.ask(SPREAD, &()).unwrap(), SpreadView::default());
+    let paused = client
+        .tell(SPREAD_SET, &(), &SpreadSet { paused: true })
+        .unwrap();
+    assert!(paused.paused);
+    let started = client
+        .tell(SCRUB_START, &(), &ScrubStart::default())
+        .unwrap();
+    assert_eq!(started.stage, ScrubStage::Running);
+    assert_eq!(client.ask(SCRUB, &()).unwrap().stage, ScrubStage::Never);
+    assert_eq!(
+        client.ask(SCRUB_PAUSE, &()).unwrap_err().kind(),
         Some(ErrorKind::Conflict)
     );
-    assert!(client.scrub_report().unwrap().damaged.is_empty());
-    assert_eq!(client.scrub_schedule().unwrap(), ScrubSchedule::default());
+    assert!(client.ask(SCRUB_REPORT, &()).unwrap().damaged.is_empty());
+    assert_eq!(
+        client.ask(SCRUB_SCHEDULE, &()).unwrap(),
+        ScrubSchedule::default()
+    );
     let weekly = ScrubScheduleSet {
         every: Some("7d".parse().unwrap()),
         window: Some("sat:22:00-06:00".parse().unwrap()),
     };
-    let set = client.scrub_schedule_set(&weekly).unwrap();
+    let set = client.tell(SCRUB_SCHEDULE_SET, &(), &weekly).unwrap();
     assert_eq!((set.every, set.window), (weekly.every, weekly.window));
-    client.scrub_schedule_clear().unwrap();
-    client.volume_set(&main, &VolumeChange::default()).unwrap();
-    client.volume_delete(&main, true).unwrap();
+    client.ask(SCRUB_SCHEDULE_CLEAR, &()).unwrap();
+    client
+        .tell(VOLUME_SET, &main, &VolumeChange::default())
+        .unwrap();
+    client
+        .ask(VOLUME_DELETE, &(main.clone(), Force(true)))
+        .unwrap();
     let rules = vec![ExportRule::new("10.0.0.0/8".parse().unwrap())];
     let set = ExportSet { rules };
-    assert_eq!(client.export_set(&main, &set).unwrap().rules, set.rules);
-    let clients = ["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()];
+    assert_eq!(
+        client.tell(EXPORT_SET, &main, &set).unwrap().rules,
+        set.rules
+    );
+    let clients = vec!["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()];
     assert!(
         client
-            .export_remove(&main, &clients)
+            .ask(EXPORT_REMOVE, &(main.clone(), Clients(clients)))
             .unwrap()
             .rules
             .is_empty()
     );
     let stranger = Client::new(&url, None, None).unwrap();
     assert_eq!(
-        stranger.volumes().unwrap_err().kind(),
+        stranger
+            .all(VOLUME_LIST, &ListQuery::default())
+            .unwrap_err()
+            .kind(),
         Some(ErrorKind::Unauthorized)
     );
 
     stop.send(()).unwrap();
     runtime.block_on(serving).unwrap();
     assert!(matches!(
-        client.volumes(),
+        client.all(VOLUME_LIST, &ListQuery::default()),
         Err(ClientError::Unreachable { .. })
     ));
 }
@@ -1068,7 +1209,7 @@ fn the_client_has_all_pages_of_a_list() {
     let token = Identity::Token(Token::parse(TOKEN).unwrap());
     let list = Client::new(&url, Some(&token), None)
         .unwrap()
-        .volumes()
+        .all(VOLUME_LIST, &ListQuery::default())
         .unwrap();
     let mut names: Vec<&str> = list.volumes.iter().map(|it| it.name.as_str()).collect();
     assert!(names.is_sorted());

@@ -6,18 +6,20 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use cairn_config::{Logout, TOKEN_USER, UserName};
 use cairn_oidc::PersonName;
 
 use super::caller::{Via, role_of, session_of};
-use super::{Api, InPath, ServerCore, to_the_end};
-use crate::api::{ErrorBody, ErrorKind};
+use super::{Api, Said, ServerCore, Table, to_the_end};
+use crate::api::ErrorKind;
 use crate::control::ControlError;
-use crate::query::Query;
 use crate::session::{SESSION_SECONDS, Used, Whose};
-use crate::users::{OpenSession, OpenSessionList};
+use crate::users::{
+    OPEN_SESSION_LIST, OpenSession, OpenSessionList, SESSION_END, SESSIONS_END, SessionNumber,
+    SessionsOf,
+};
 
 fn absent() -> ControlError {
     ControlError::new(ErrorKind::NotFound, "there is no session with this number")
@@ -63,9 +65,6 @@ fn shown(shared: &ServerCore, used: &Used, own: Option<u64>) -> Option<OpenSessi
     })
 }
 
-/// Lists valid browser sessions that were used since this node started: of users, of users of the OpenID provider, and of the
-/// admin token. In a cluster each node lists the sessions that were used at that node.
-#[utoipa::path(get, path = "/api/v1/sessions", responses((status = 200, body = OpenSessionList)))]
 pub(super) async fn open_session_list(
     State(shared): Api,
     headers: HeaderMap,
@@ -80,12 +79,9 @@ pub(super) async fn open_session_list(
     Json(OpenSessionList { sessions })
 }
 
-/// Ends one session by its number: at once, on all nodes of a cluster, and for good.
-#[utoipa::path(delete, path = "/api/v1/sessions/{id}", params(("id" = String, Path, min_length = 1, max_length = 128)),
-    responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn session_end(
     State(shared): Api,
-    InPath(id): InPath<String>,
+    Said(SessionNumber(id)): Said<SessionNumber>,
 ) -> Result<StatusCode, ControlError> {
     let number = number_of(&id).ok_or_else(absent)?;
     let known = open(&shared).into_iter();
@@ -105,19 +101,11 @@ pub(super) async fn session_end(
     log_out(shared, vec![logout]).await
 }
 
-/// Ends all sessions of a user, even those unknown to this node: at once, on all nodes of a cluster, and for good. With `by` only
-/// sessions with that log-in: `password` or `oidc`. `user=token` ends the sessions of the admin token.
-#[utoipa::path(delete, path = "/api/v1/sessions", params(("user" = String, Query, min_length = 1, max_length = 255), ("by" = Option<String>, Query, pattern = "^(password|oidc)$")),
-    responses((status = 204), (status = 400, body = ErrorBody)))]
 pub(super) async fn sessions_end(
     State(shared): Api,
-    RawQuery(query): RawQuery,
+    Said(SessionsOf { user, by }): Said<SessionsOf>,
 ) -> Result<StatusCode, ControlError> {
-    let query = Query::parse(query.as_deref(), &["user", "by"])?;
     let invalid = |message: &str| ControlError::new(ErrorKind::Invalid, message);
-    let user = query.values("user").last();
-    let user = user.filter(|user| !user.is_empty());
-    let user = user.ok_or_else(|| invalid("user is missing: give the user whose sessions end"))?;
     let of_user = || {
         let name: Result<UserName, _> = user.parse();
         name.map(|name| Whose::key_of_user(&name))
@@ -127,7 +115,7 @@ pub(super) async fn sessions_end(
         name.map(|name| Whose::key_of_person(name.as_str()))
     };
     let of_token = (user == TOKEN_USER).then(|| Whose::Token.key());
-    let keys: Vec<String> = match query.values("by").last() {
+    let keys: Vec<String> = match by.as_deref() {
         None => of_user()
             .into_iter()
             .chain(of_person())
@@ -165,4 +153,10 @@ async fn log_out(
     };
     to_the_end(all).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) fn routes(table: &mut Table) {
+    table.handle(OPEN_SESSION_LIST, open_session_list);
+    table.handle(SESSION_END, session_end);
+    table.handle(SESSIONS_END, sessions_end);
 }

@@ -1,11 +1,17 @@
-//! The JSON of snapshots, and what the API asks of a node for them.
+//! Snapshots, schedules and clones of files: JSON, routes, and what they ask of a node.
 
 use cairn_config::VolumeName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Answer;
+use crate::api::{ErrorDetail, ErrorKind};
+use crate::control::{Answer, Control, ControlError};
+use crate::endpoint::{
+    Argument, Endpoint, Parameters, Url, UrlParts, absent, create, delete, endpoints, get, patch,
+    post, put, switches, text,
+};
 use crate::groups::{GroupAsk, GroupDone};
+use crate::server::Table;
 
 /// Maximum number of volumes in a consistency group.
 pub const GROUP_VOLUMES_MAX: usize = 256;
@@ -331,6 +337,135 @@ pub trait SnapshotControl: Send + Sync {
     fn clone_path(&self, volume: VolumeName, create: CloneCreate) -> Answer<'_, RestoredView>;
     fn schedules(&self, volume: VolumeName) -> Answer<'_, SchedulesView>;
     fn schedules_set(&self, volume: VolumeName, set: SchedulesSet) -> Answer<'_, SchedulesView>;
+}
+
+endpoints! {
+    /// Lists the snapshots of a volume, oldest first; with `space=true`, with the space that deleting each one alone would free.
+    SNAPSHOT_LIST: Endpoint<(VolumeName, Space), (), SnapshotList> = get("/api/v1/volumes/{name}/snapshots").list("snapshots", &["name"]).ordered("taken_seconds");
+
+    /// Takes a snapshot of a volume. The snapshot is visible and durable once this answers.
+    SNAPSHOT_CREATE: Endpoint<VolumeName, SnapshotCreate, SnapshotView> = create("/api/v1/volumes/{name}/snapshots");
+
+    /// Takes snapshots of a consistency group of volumes at one instant: all or none. They are visible and durable once this answers.
+    SNAPSHOT_CREATE_GROUP: Endpoint<(), GroupSnapshotCreate, GroupSnapshotView> = create("/api/v1/snapshots");
+
+    /// Shows a snapshot, with the space that deleting only it would free.
+    SNAPSHOT_SHOW: Endpoint<(VolumeName, SnapshotName), (), SnapshotView> = get("/api/v1/volumes/{name}/snapshots/{snapshot}");
+
+    /// Renames a snapshot, locks it, or unlocks it.
+    SNAPSHOT_SET: Endpoint<(VolumeName, SnapshotName), SnapshotSet, SnapshotView> = patch("/api/v1/volumes/{name}/snapshots/{snapshot}");
+
+    /// Deletes a snapshot. It is invisible once this answers; its space is freed in the background.
+    SNAPSHOT_DELETE: Endpoint<(VolumeName, SnapshotName), (), ()> = delete("/api/v1/volumes/{name}/snapshots/{snapshot}");
+
+    /// Shows the snapshot schedules of a volume.
+    SCHEDULES: Endpoint<VolumeName, (), SchedulesView> = get("/api/v1/volumes/{name}/schedules");
+
+    /// Sets all snapshot schedules of a volume. Snapshots of earlier schedules stay.
+    SCHEDULES_SET: Endpoint<VolumeName, SchedulesSet, SchedulesView> = put("/api/v1/volumes/{name}/schedules");
+
+    /// Restores a file or directory from a snapshot. A file is complete and durable once this answers; a directory is restored entry
+    /// by entry.
+    SNAPSHOT_RESTORE: Endpoint<(VolumeName, SnapshotName), SnapshotRestore, RestoredView> = post("/api/v1/volumes/{name}/snapshots/{snapshot}/restore");
+
+    /// Rolls a whole volume back to a snapshot. Clients wait until all later changes are undone. Another snapshot keeps the earlier
+    /// content of the volume, unless `discard` is set.
+    VOLUME_RESTORE: Endpoint<(VolumeName, SnapshotName), VolumeRestore, VolumeRestoredView> = post("/api/v1/volumes/{name}/snapshots/{snapshot}/restore-volume");
+
+    /// Lists changes from a snapshot to a later one, or to now: created, deleted and renamed names, and modified files. The cost grows
+    /// with the number of changes. Each page has the parameter for the next page.
+    SNAPSHOT_DIFF: Endpoint<(VolumeName, SnapshotName), SnapshotDiffAsk, SnapshotDiffPage> = post("/api/v1/volumes/{name}/snapshots/{snapshot}/diff");
+
+    /// Clones a file or directory at one instant; source and clone share their data. A file is complete and durable once this answers;
+    /// a directory is cloned entry by entry.
+    CLONE_CREATE: Endpoint<VolumeName, CloneCreate, RestoredView> = create("/api/v1/volumes/{name}/clones");
+
+}
+
+/// A snapshot of a volume, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotName(pub String);
+
+impl Argument for SnapshotName {
+    fn describe(to: &mut Parameters) {
+        to.in_path(text(1, 100).pattern(Some("^[A-Za-z0-9_:+@-][A-Za-z0-9._:+@-]*$")));
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        from.in_path(|| absent("no snapshot has the name in the path"))
+            .map(Self)
+    }
+
+    /// A name that none can have is not put into a path.
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        if !is_snapshot_name(&self.0) {
+            return Err(ErrorDetail {
+                kind: ErrorKind::NotFound,
+                message: format!("there is no snapshot {:?}", self.0),
+                hint: None,
+            });
+        }
+        to.fill(&self.0);
+        Ok(())
+    }
+}
+
+switches! {
+    /// Also say how much space each snapshot alone holds.
+    Space = "space";
+}
+
+pub(crate) fn control(
+    node: &dyn Control,
+) -> Result<&(dyn SnapshotControl + 'static), ControlError> {
+    node.snapshots()
+        .ok_or_else(|| absent("this server has no snapshots"))
+}
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn SnapshotControl>(control)
+        .on(SNAPSHOT_LIST, |node, (volume, Space(space)), ()| {
+            node.snapshots(volume, space)
+        })
+        .on(SNAPSHOT_CREATE, |node, volume, create| {
+            node.snapshot_create(volume, create)
+        })
+        .on(SNAPSHOT_CREATE_GROUP, |node, (), create| {
+            node.snapshot_create_group(create)
+        })
+        .on(SNAPSHOT_SHOW, |node, (volume, SnapshotName(name)), ()| {
+            node.snapshot(volume, name)
+        })
+        .on(SNAPSHOT_SET, |node, (volume, SnapshotName(name)), set| {
+            node.snapshot_set(volume, name, set)
+        })
+        .on(SNAPSHOT_DELETE, |node, (volume, SnapshotName(name)), ()| {
+            node.snapshot_delete(volume, name)
+        })
+        .on(
+            SNAPSHOT_RESTORE,
+            |node, (volume, SnapshotName(name)), restore| {
+                node.snapshot_restore(volume, name, restore)
+            },
+        )
+        .on(
+            VOLUME_RESTORE,
+            |node, (volume, SnapshotName(name)), restore| {
+                node.volume_restore(volume, name, restore)
+            },
+        )
+        // To its end also if nobody waits for it any more: the page is asked for again then.
+        .on(SNAPSHOT_DIFF, |node, (volume, SnapshotName(name)), ask| {
+            node.snapshot_diff(volume, name, ask)
+        })
+        .on(CLONE_CREATE, |node, volume, create| {
+            node.clone_path(volume, create)
+        })
+        .on(SCHEDULES, |node, volume, ()| node.schedules(volume))
+        .on(SCHEDULES_SET, |node, volume, set| {
+            node.schedules_set(volume, set)
+        });
 }
 
 #[cfg(test)]

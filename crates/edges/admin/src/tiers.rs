@@ -1,10 +1,14 @@
-//! The JSON of tiers, and what the API asks of a node for them.
+//! Tiers: JSON, routes, and what they ask of a node.
 
 use cairn_config::{CoolingDays, FilePatterns, MinAge, SizeLimit, TierName, Tiering, VolumeName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
+use crate::endpoint::{
+    Endpoint, absent, create, delete, endpoints, get, name_in_path, plain_name, post,
+};
+use crate::server::Table;
 
 /// A tier to add.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -149,4 +153,49 @@ pub trait TierControl: Send + Sync {
     fn tier_remove(&self, name: TierName) -> Answer<'_, ()>;
     /// Reads an object that is in it, and compares it with its checksums.
     fn tier_check(&self, name: TierName, from: TierCheck) -> Answer<'_, TierChecked>;
+}
+
+endpoints! {
+    /// Lists the tiers, with the data in them.
+    TIER_LIST: Endpoint<(), (), TierList> = get("/api/v1/tiers").list("tiers", &["name"]);
+
+    /// Adds a tier. No other pool may use the bucket and prefix, or the directory. `PATCH /api/v1/volumes/{name}` sets which data is
+    /// offloaded to it.
+    TIER_ADD: Endpoint<(), TierAdd, TierView> = create("/api/v1/tiers");
+
+    /// Shows one tier.
+    TIER_SHOW: Endpoint<TierName, (), TierView> = get("/api/v1/tiers/{tier}");
+
+    /// Removes an empty tier.
+    TIER_REMOVE: Endpoint<TierName, (), ()> = delete("/api/v1/tiers/{tier}");
+
+    /// Reads an object of a tier and verifies its checksums. To check all objects, repeat the request with `next` until there is
+    /// none.
+    TIER_CHECK: Endpoint<TierName, TierCheck, TierChecked> = post("/api/v1/tiers/{tier}/check");
+
+}
+
+name_in_path!(
+    TierName,
+    plain_name(),
+    absent("there is no tier of the name in the path").hint("`cairn tier list` shows all tiers")
+);
+
+pub(crate) fn routes(table: &mut Table) {
+    table
+        .slice::<dyn TierControl>(|node| {
+            node.tiers()
+                .ok_or_else(|| absent("this server has no tiers"))
+        })
+        .on(TIER_LIST, |node, (), ()| {
+            Box::pin(async move {
+                Ok(TierList {
+                    tiers: node.tiers().await?,
+                })
+            })
+        })
+        .on(TIER_ADD, |node, (), add| node.tier_add(add))
+        .on(TIER_SHOW, |node, name, ()| node.tier(name))
+        .on(TIER_REMOVE, |node, name, ()| node.tier_remove(name))
+        .on(TIER_CHECK, |node, name, from| node.tier_check(name, from));
 }

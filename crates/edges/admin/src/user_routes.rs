@@ -1,30 +1,20 @@
-//! The paths of users and of the audit log.
+//! Answers what is asked of users and of the audit log.
 
 use axum::Json;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use cairn_config::UserName;
 
 use super::caller::user_control;
-use super::{Api, Given, InPath, ServerCore, to_the_end};
-use crate::api::{ErrorBody, ErrorKind};
-use crate::audit::{AuditControl, AuditPage, AuditQuery};
+use super::{Api, Given, Said, ServerCore, Table, to_the_end};
+use crate::api::ErrorKind;
+use crate::audit::{AUDIT_LIST, AuditControl, AuditPage, AuditQuery};
 use crate::control::ControlError;
-use crate::query::Query;
-use crate::users::{UserCreate, UserList, UserSet, UserView};
+use crate::users::{
+    USER_CREATE, USER_DELETE, USER_LIST, USER_SET, USER_SHOW, UserCreate, UserList, UserSet,
+    UserView, no_user,
+};
 
-fn absent() -> ControlError {
-    ControlError::new(ErrorKind::NotFound, "no user has the name in the path")
-        .hint("`cairn user list` shows all users")
-}
-
-/// A text that cannot be a name is one that no user has.
-fn named(text: &str) -> Result<UserName, ControlError> {
-    text.parse().map_err(|_| absent())
-}
-
-/// Lists all users, without their password hashes.
-#[utoipa::path(get, path = "/api/v1/users", responses((status = 200, body = UserList)))]
 pub(super) async fn user_list(State(shared): Api) -> Result<Json<UserList>, ControlError> {
     let users = user_control(&shared)?.users().into_iter();
     let users = users.map(|(name, record)| UserView::new(name, &record));
@@ -33,9 +23,6 @@ pub(super) async fn user_list(State(shared): Api) -> Result<Json<UserList>, Cont
     }))
 }
 
-/// Creates a user.
-#[utoipa::path(post, path = "/api/v1/users", request_body = UserCreate, responses(
-    (status = 201, body = UserView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn user_create(
     State(shared): Api,
     Given(create): Given<UserCreate>,
@@ -50,28 +37,19 @@ pub(super) async fn user_create(
     Ok((StatusCode::CREATED, Json(to_the_end(make).await?)))
 }
 
-/// Shows one user.
-#[utoipa::path(get, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
-    responses((status = 200, body = UserView), (status = 404, body = ErrorBody)))]
 pub(super) async fn user_show(
     State(shared): Api,
-    InPath(name): InPath<String>,
+    Said(name): Said<UserName>,
 ) -> Result<Json<UserView>, ControlError> {
-    let name = named(&name)?;
-    let record = user_control(&shared)?.user(&name).ok_or_else(absent)?;
+    let record = user_control(&shared)?.user(&name).ok_or_else(no_user)?;
     Ok(Json(UserView::new(name, &record)))
 }
 
-/// Changes the role or password of a user. All sessions of the user end.
-#[utoipa::path(patch, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")), request_body = UserSet,
-    responses((status = 200, body = UserView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-    (status = 409, body = ErrorBody)))]
 pub(super) async fn user_set(
     State(shared): Api,
-    InPath(name): InPath<String>,
+    Said(name): Said<UserName>,
     Given(set): Given<UserSet>,
 ) -> Result<Json<UserView>, ControlError> {
-    let name = named(&name)?;
     if set.role.is_none() && set.password.is_none() {
         let error = ControlError::new(ErrorKind::Invalid, "the request changes nothing");
         return Err(error.hint("give a role, a password, or both"));
@@ -79,7 +57,7 @@ pub(super) async fn user_set(
     let set = async move {
         let users = user_control(&shared)?;
         // Before the work that a hash is.
-        users.user(&name).ok_or_else(absent)?;
+        users.user(&name).ok_or_else(no_user)?;
         let hash = match set.password {
             Some(password) => {
                 let entropy = &*shared.env.entropy;
@@ -93,14 +71,10 @@ pub(super) async fn user_set(
     Ok(Json(to_the_end(set).await?))
 }
 
-/// Deletes a user. All sessions of the user end.
-#[utoipa::path(delete, path = "/api/v1/users/{user}", params(("user" = String, Path, min_length = 1, max_length = 63, pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")),
-    responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(super) async fn user_delete(
     State(shared): Api,
-    InPath(name): InPath<String>,
+    Said(name): Said<UserName>,
 ) -> Result<StatusCode, ControlError> {
-    let name = named(&name)?;
     to_the_end(async move { user_control(&shared)?.user_delete(name).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -110,23 +84,19 @@ fn audit_control(shared: &ServerCore) -> Result<&dyn AuditControl, ControlError>
     shared.control.audit().ok_or_else(absent)
 }
 
-/// The audit log, newest first: each request that changes something, and each log-in. `next_before` is the `before` of the next
-/// page. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since 1970, or relative to now if
-/// negative or zero; `refused=true` shows only requests that were refused or failed; `after` shows only entries with a higher id;
-/// `limit` is 1 to 1000, by default 100. In a cluster the log has the requests to all nodes, or only those to `node`; `silent`
-/// names nodes that did not answer. A page may have a few more entries than `limit`, with the id of the last one.
-#[utoipa::path(get, path = "/api/v1/audit", params(("node" = Option<String>, Query), ("user" = Option<String>, Query), ("path" = Option<String>, Query),
-    ("method" = Option<String>, Query), ("from" = Option<i64>, Query), ("to" = Option<i64>, Query),
-    ("refused" = Option<bool>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),
-    ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000)),
-    responses((status = 200, body = AuditPage), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn audit_list(
     State(shared): Api,
-    RawQuery(query): RawQuery,
+    Said(query): Said<AuditQuery>,
 ) -> Result<Json<AuditPage>, ControlError> {
-    let query = Query::parse(query.as_deref(), AuditQuery::KEYS)?;
-    let query = AuditQuery::of(&query, shared.env.clock.now().seconds)
-        .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
     shared.check_node(&query.part)?;
     audit_control(&shared)?.audit(query).await.map(Json)
+}
+
+pub(super) fn routes(table: &mut Table) {
+    table.handle(USER_LIST, user_list);
+    table.handle(USER_CREATE, user_create);
+    table.handle(USER_SHOW, user_show);
+    table.handle(USER_SET, user_set);
+    table.handle(USER_DELETE, user_delete);
+    table.handle(AUDIT_LIST, audit_list);
 }

@@ -1,4 +1,4 @@
-//! The JSON of users and of their log-ins, and what the API asks of a node for them.
+//! Users and their log-ins: JSON, routes, and what they ask of a node.
 
 use std::fmt;
 
@@ -7,7 +7,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 use zeroize::Zeroizing;
 
-use crate::control::Answer;
+use crate::api::{ErrorDetail, ErrorKind};
+use crate::control::{Answer, ControlError};
+use crate::endpoint::{
+    Argument, Endpoint, Parameters, Url, UrlParts, absent, any_text, create, delete, endpoints,
+    get, name_in_path, patch, plain_name, text, texts_in_path,
+};
 
 /// Shortest password, in characters.
 pub const PASSWORD_CHARS_MIN: usize = 10;
@@ -276,6 +281,82 @@ pub trait UserControl: Send + Sync {
     fn is_logged_out(&self, number: u64, whose: &str, ends_seconds: i64) -> bool;
     /// Ends sessions for good: over restarts, and for all nodes of a cluster.
     fn log_out(&self, logout: Logout) -> Answer<'_, ()>;
+}
+
+endpoints! {
+    /// Lists all users, without their password hashes.
+    USER_LIST: Endpoint<(), (), UserList> = get("/api/v1/users").list("users", &["name"]);
+
+    /// Creates a user.
+    USER_CREATE: Endpoint<(), UserCreate, UserView> = create("/api/v1/users");
+
+    /// Shows one user.
+    USER_SHOW: Endpoint<UserName, (), UserView> = get("/api/v1/users/{user}");
+
+    /// Changes the role or password of a user. All sessions of the user end.
+    USER_SET: Endpoint<UserName, UserSet, UserView> = patch("/api/v1/users/{user}");
+
+    /// Deletes a user. All sessions of the user end.
+    USER_DELETE: Endpoint<UserName, (), ()> = delete("/api/v1/users/{user}");
+
+}
+endpoints! {
+    /// Lists valid browser sessions that were used since this node started: of users, of users of the OpenID provider, and of the
+    /// admin token. In a cluster each node lists the sessions that were used at that node.
+    OPEN_SESSION_LIST: Endpoint<(), (), OpenSessionList> = get("/api/v1/sessions").list("sessions", &["user", "id"]);
+
+    /// Ends one session by its number: at once, on all nodes of a cluster, and for good.
+    SESSION_END: Endpoint<SessionNumber, (), ()> = delete("/api/v1/sessions/{id}");
+
+    /// Ends all sessions of a user, even those unknown to this node: at once, on all nodes of a cluster, and for good. With `by` only
+    /// sessions with that log-in: `password` or `oidc`. `user=token` ends the sessions of the admin token.
+    SESSIONS_END: Endpoint<SessionsOf, (), ()> = delete("/api/v1/sessions");
+
+}
+
+pub(crate) fn no_user() -> ControlError {
+    absent("no user has the name in the path").hint("`cairn user list` shows all users")
+}
+
+name_in_path!(UserName, plain_name(), no_user());
+
+texts_in_path! {
+    /// A session, by its number.
+    SessionNumber, text(1, 128), "no session has the number in the path";
+}
+
+/// Whose sessions end; with `by` only those that began so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionsOf {
+    pub user: String,
+    pub by: Option<String>,
+}
+
+impl Argument for SessionsOf {
+    fn describe(to: &mut Parameters) {
+        to.required("user", text(1, 255));
+        to.in_query("by", any_text().pattern(Some("^(password|oidc)$")));
+    }
+
+    fn read(from: &mut UrlParts<'_>) -> Result<Self, ControlError> {
+        let query = from.query(&["user", "by"])?;
+        let one = |key: &str| query.values(key).last().map(str::to_owned);
+        let user = one("user").filter(|user| !user.is_empty());
+        let message = "user is missing: give the user whose sessions end";
+        let user = user.ok_or_else(|| ControlError::new(ErrorKind::Invalid, message))?;
+        Ok(Self {
+            user,
+            by: one("by"),
+        })
+    }
+
+    fn write(&self, to: &mut Url) -> Result<(), ErrorDetail> {
+        to.ask("user", &self.user);
+        if let Some(by) = &self.by {
+            to.ask("by", by);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

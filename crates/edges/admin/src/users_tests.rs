@@ -14,7 +14,9 @@ use super::tests::{Pretend, TOKEN, answer};
 use super::*;
 use crate::audit::{AuditEntry, AuditPage, AuditQuery};
 use crate::control::Answer;
+use crate::list_query::ListQuery;
 use crate::users::{UserControl, UserView};
+use crate::volumes::VOLUME_LIST;
 
 /// Users in memory, and what was noted.
 #[derive(Default)]
@@ -810,7 +812,14 @@ fn https_is_served_to_who_knows_the_certificate() {
     let by = |url: &str, trusted: Option<&str>| Client::new(url, Some(&token), trusted).unwrap();
     let https = format!("https://{address}");
     let knows = by(&https, Some(&own.certificate_pem));
-    assert_eq!(knows.volumes().unwrap().volumes.len(), 1);
+    assert_eq!(
+        knows
+            .all(VOLUME_LIST, &ListQuery::default())
+            .unwrap()
+            .volumes
+            .len(),
+        1
+    );
     for client in [
         by(&https, Some(&other.certificate_pem)),
         by(&https, None),
@@ -821,7 +830,7 @@ fn https_is_served_to_who_knows_the_certificate() {
         ),
     ] {
         assert!(matches!(
-            client.volumes(),
+            client.all(VOLUME_LIST, &ListQuery::default()),
             Err(ClientError::Unreachable { .. })
         ));
     }

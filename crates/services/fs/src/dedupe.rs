@@ -17,6 +17,7 @@ use bytes::Bytes;
 use cairn_base::env::{Entropy, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, SegmentId, VolumeId};
+pub use cairn_meta::volume_settings::Dedupe;
 use cairn_meta::{ExtentPlace, ExtentRecord, Key};
 use cairn_segment::{Location, RecordPointer};
 use parking_lot::Mutex;
@@ -37,17 +38,6 @@ const WAYS: usize = 8;
 const PARTS: usize = 64;
 /// The default size of an index.
 pub(crate) const INDEX_BYTES_DEFAULT: u64 = 16 << 20;
-
-/// Whether bytes that a record already holds are written again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dedupe {
-    #[default]
-    Off,
-    /// They are not, if hash and length are equal.
-    On,
-    /// They are not, if the record was read and has equal bytes.
-    Verify,
-}
 
 /// The hash of the bytes of a record, keyed with a secret of the open volume.
 pub(crate) type Hash = [u8; 32];

@@ -821,7 +821,7 @@ fn cut(runs: &BTreeMap<u64, Run>, policy: &Policy) -> Vec<Cut> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::AccessPattern;
+    use crate::volume::{AccessPattern, record_bytes};
 
     fn runs(list: &[(u64, usize)]) -> BTreeMap<u64, Run> {
         list.iter()
@@ -885,7 +885,7 @@ mod tests {
                 dedupe: Dedupe::On,
                 ..policy
             };
-            let record_bytes = access_pattern.record_bytes(0);
+            let record_bytes = record_bytes(*access_pattern, 0);
             for cut in super::cut(&runs(list), &shared) {
                 let next = (cut.start / record_bytes + 1) * record_bytes;
                 assert!(cut.start + cut.len_bytes <= next, "{name}: one size");

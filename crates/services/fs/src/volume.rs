@@ -9,6 +9,8 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Ino, Media, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_keys::{NoSecrets, Secrets, VolumeKey};
+pub use cairn_meta::volume_settings::AccessPattern;
+use cairn_meta::volume_settings::VolumeSettings;
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaStore, SpaceDelta, UsageDelta,
 };
@@ -27,7 +29,7 @@ use crate::kernel::{
     Bare, DirtyBudget, Kernel, MemoryLimits, Metadata, Run, meta_error, owner_of, segment_error,
 };
 use crate::orphans::OrphanWork;
-use crate::policy::Policies;
+use crate::policy::{Policies, compression_of};
 use crate::quota::Quotas;
 use crate::reserve::Reservations;
 use crate::revert;
@@ -42,27 +44,14 @@ use crate::xattr::XattrValues;
 const TAKE_OVER_MAX: usize = 1 << 10;
 /// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
 const INODES_MAX: u64 = 1 << 40;
-/// The usual access to files of a volume; decides the size of records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AccessPattern {
-    /// Many clients, all kinds of access: 128 KiB, 1 MiB for sequentially written files.
-    #[default]
-    Concurrent,
-    /// Sequential access to large files: 1 MiB.
-    Streaming,
-    /// Small accesses in large files: 16 KiB.
-    Random,
-}
-
-impl AccessPattern {
-    /// Maximum number of bytes in one record; and the number of contiguous bytes from which on records of 1 MiB are cut.
-    pub(crate) fn record_bytes(self, contiguous_bytes: u64) -> u64 {
-        match self {
-            Self::Concurrent if contiguous_bytes >= 1 << 20 => 1 << 20,
-            Self::Concurrent => 128 << 10,
-            Self::Streaming => 1 << 20,
-            Self::Random => 16 << 10,
-        }
+/// Maximum number of bytes in one record of so many contiguous ones. From 1 MiB on, sequentially written files get records of
+/// that size.
+pub(crate) fn record_bytes(pattern: AccessPattern, contiguous_bytes: u64) -> u64 {
+    match pattern {
+        AccessPattern::Concurrent if contiguous_bytes >= 1 << 20 => 1 << 20,
+        AccessPattern::Concurrent => 128 << 10,
+        AccessPattern::Streaming => 1 << 20,
+        AccessPattern::Random => 16 << 10,
     }
 }
 
@@ -96,10 +85,27 @@ impl Policy {
     /// are found again, however many were written with them, and a record is shared as a whole, so that a collection
     /// copies it once.
     pub(crate) fn record_bytes(&self, contiguous_bytes: u64) -> u64 {
-        self.access_pattern.record_bytes(match self.dedupe {
+        let contiguous_bytes = match self.dedupe {
             Dedupe::Off => contiguous_bytes,
             Dedupe::On | Dedupe::Verify => 0,
-        })
+        };
+        record_bytes(self.access_pattern, contiguous_bytes)
+    }
+}
+
+/// What the settings of a volume ask of it.
+impl From<&VolumeSettings> for Policy {
+    fn from(settings: &VolumeSettings) -> Self {
+        Self {
+            protection: settings.protection,
+            own_protection: None,
+            access_pattern: settings.access_pattern,
+            compression: compression_of(settings.compression),
+            dedupe: settings.dedupe,
+            media: settings.media.kind(),
+            size_limit_bytes: settings.size_limit.bytes(),
+            relatime: true,
+        }
     }
 }
 

@@ -28,7 +28,6 @@ mod metadata;
 mod nodes;
 pub mod open;
 pub mod planner;
-pub mod policy;
 mod pool;
 mod restore;
 pub mod scrub;

@@ -10,21 +10,20 @@ use cairn_base::disk::{Disk, DiskError};
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
 use cairn_formats::encryption::VolumeEncryption;
+use cairn_formats::pool_file::{ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_formats::settings::{
     ClassName, ExportRule, Protection, SizeLimit, VolumeName, VolumeSettings,
 };
-use cairn_fs::{Fs, FsError, FsSettings};
+use cairn_fs::{Fs, FsError, FsSettings, Policy};
 use cairn_keys::VolumeKey;
 use cairn_meta::{MetaError, MetaErrorKind, MetaStore};
 use tokio::sync::MutexGuard;
 
 use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
-use crate::policy::policy;
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
 use crate::state_places::{self, Kind, MetadataDisk};
 use crate::tiers::tier_policy;
-use cairn_formats::pool_file::{ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage};
 
 /// Why a volume was not made.
 struct MakeError {
@@ -440,7 +439,7 @@ impl Pool {
         {
             // First: data must not be safer than the metadata that it is found by.
             self.set_copies(&fs, &settings).await;
-            fs.set_policy(policy(&settings))
+            fs.set_policy(Policy::from(&settings))
                 .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
             fs.set_tiering(tier_policy(tiering.as_ref()));
         }
@@ -502,7 +501,7 @@ impl Pool {
             }
             if followed.settings != volume.settings {
                 self.set_copies(&fs, &volume.settings).await;
-                if let Err(error) = fs.set_policy(policy(&volume.settings)) {
+                if let Err(error) = fs.set_policy(Policy::from(&volume.settings)) {
                     tracing::warn!(volume = %volume.name, %error, "the volume's new settings are not applied yet");
                 }
             }

@@ -4,9 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use cairn_admin::ControlError;
-use cairn_admin::api::{DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind};
+use cairn_admin::api::ErrorKind;
+use cairn_admin::disks::{
+    DiskAdd, DiskControl, DiskList, DiskName, DiskPlace, DiskReplace, DiskRole, DiskState, DiskView,
+};
+use cairn_admin::{Answer, ControlError};
 use cairn_base::DiskId;
+use cairn_config::MediaChoice;
 use cairn_formats::pool_file::PoolState;
 use cairn_pool::joining::Allowed;
 use cairn_segment::DiskStatus;
@@ -188,5 +192,56 @@ impl Controller {
             states: 0,
             problem,
         }
+    }
+}
+
+impl DiskControl for Controller {
+    fn disk_list(&self) -> Answer<'_, DiskList> {
+        Box::pin(async {
+            Ok(DiskList {
+                disks: self.disk_views(),
+            })
+        })
+    }
+
+    fn disk_place(&self, path: String) -> Answer<'_, DiskPlace> {
+        Box::pin(async move { self.inner.disk_place(&path).await.map_err(refusal) })
+    }
+
+    fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
+        Box::pin(self.add_disk(add))
+    }
+
+    fn disk_drain(&self, disk: DiskName, draining: bool) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let changed = self.inner.pool.drain(&disk.0, draining).await;
+            self.disk_now(changed.map_err(refusal)?)
+        })
+    }
+
+    fn disk_media(&self, disk: DiskName, media: MediaChoice) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let changed = self.inner.pool.set_media(&disk.0, media.kind()).await;
+            self.disk_now(changed.map_err(refusal)?)
+        })
+    }
+
+    fn disk_remove(&self, disk: DiskName, force: bool) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let removed = self.inner.disk_remove(&disk.0, force).await;
+            removed.map_err(refusal)
+        })
+    }
+
+    fn disk_replace(&self, disk: DiskName, by: DiskReplace) -> Answer<'_, DiskView> {
+        Box::pin(self.replace_disk(disk.0, by))
+    }
+
+    fn disk_retry(&self, disk: DiskName) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            self.require_own_disk(&disk.0)?;
+            let retried = self.inner.disk_retry(&disk.0).await;
+            self.disk_now(retried.map_err(refusal)?)
+        })
     }
 }

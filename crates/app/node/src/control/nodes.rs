@@ -4,8 +4,12 @@
 
 use std::time::Duration;
 
-use cairn_admin::ControlError;
-use cairn_admin::api::{AuthorityView, ClusterView, ErrorKind, TicketCreate, TicketView};
+use cairn_admin::api::ErrorKind;
+use cairn_admin::balance::{BalanceControl, BalanceView};
+use cairn_admin::cluster::{
+    AuthorityView, ClusterBackup, ClusterControl, ClusterView, NodeName, TicketCreate, TicketView,
+};
+use cairn_admin::{Answer, ControlError};
 use cairn_base::{NodeId, Timestamp};
 use cairn_cluster::map::{NodeRecord, TOKEN_SECONDS_MAX, WEIGHT_MAX, WEIGHT_NORMAL};
 
@@ -13,7 +17,7 @@ use super::refusals::not_found;
 use super::{Controller, refusal};
 use crate::cluster::ClusterNode;
 use crate::cluster::rotation::BeginError;
-use crate::cluster_view;
+use crate::{balance, cluster_view};
 
 /// The node that made a change of the map sees it within milliseconds.
 pub(crate) const MAP_SEEN_MAX: Duration = Duration::from_secs(3);
@@ -259,4 +263,71 @@ pub(super) async fn authority_now(cluster: &ClusterNode) -> Result<AuthorityView
 pub(crate) fn no_cluster() -> ControlError {
     ControlError::new(ErrorKind::NotFound, "this server is not in a cluster")
         .hint("create a cluster with `cairn cluster init`, or join one with `cairn cluster join`")
+}
+
+impl ClusterControl for Controller {
+    fn cluster(&self) -> Answer<'_, ClusterView> {
+        Box::pin(async {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            Ok(self.cluster_now(cluster).await)
+        })
+    }
+
+    fn cluster_backup(&self) -> Answer<'_, ClusterBackup> {
+        Box::pin(async move {
+            let copy = self.back_cluster_up().await?;
+            Ok(ClusterBackup { copy })
+        })
+    }
+
+    fn cluster_authority(&self) -> Answer<'_, AuthorityView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            authority_now(cluster).await
+        })
+    }
+
+    fn cluster_authority_rotate(&self) -> Answer<'_, AuthorityView> {
+        Box::pin(self.rotate_authority())
+    }
+
+    fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {
+        Box::pin(self.make_ticket(create))
+    }
+
+    fn node_set(&self, node: NodeName, draining: bool) -> Answer<'_, ClusterView> {
+        Box::pin(self.drain_node(node.0, draining))
+    }
+
+    fn node_maintenance(&self, node: NodeName, seconds: u64) -> Answer<'_, ClusterView> {
+        Box::pin(self.maintain_node(node.0, seconds))
+    }
+
+    fn node_weight(&self, node: NodeName, weight: u32) -> Answer<'_, ClusterView> {
+        Box::pin(self.weigh_node(node.0, weight))
+    }
+
+    fn node_replace(&self, node: NodeName, by: String) -> Answer<'_, ClusterView> {
+        Box::pin(self.replace_node(node.0, by))
+    }
+
+    fn node_remove(&self, node: NodeName) -> Answer<'_, ()> {
+        Box::pin(self.remove_node(node.0))
+    }
+}
+
+impl BalanceControl for Controller {
+    fn balance(&self) -> Answer<'_, BalanceView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            Ok(balance::of(&self.inner, cluster))
+        })
+    }
+
+    fn balance_step(&self) -> Answer<'_, BalanceView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            balance::step(&self.inner, cluster).await
+        })
+    }
 }

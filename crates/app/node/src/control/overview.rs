@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cairn_admin::api::{DiskState, DiskView, MemoryView, PoolView, Status};
+use cairn_admin::api::{MemoryView, PoolView, Status};
+use cairn_admin::disks::{DiskState, DiskView};
 use cairn_admin::list_query::ListQuery;
 use cairn_base::VolumeId;
 use cairn_base::domain::Losses;
@@ -17,9 +18,8 @@ use cairn_pool::health::{FREE_PERCENT_LOW, Judgement, judge};
 use cairn_pool::warning::DiskLoss;
 
 use super::Controller;
-use crate::cluster_view;
-use crate::convert;
 use crate::node::VolumeService;
+use crate::{cluster_view, convert};
 
 /// The state of a volume, without its contents.
 pub struct VolumeState {

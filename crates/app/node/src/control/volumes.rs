@@ -4,29 +4,26 @@
 
 use std::collections::BTreeMap;
 
-use cairn_admin::ControlError;
-use cairn_admin::api::{
-    ClusterView, DirectoryProtection, ErrorKind, ExportView, MediaBytes, VolumeAddressSet,
-    VolumeChange, VolumeCreate, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
-};
+use cairn_admin::api::ErrorKind;
+use cairn_admin::cluster::ClusterView;
 use cairn_admin::list_query::ListQuery;
+use cairn_admin::volumes::{
+    DirectoryProtection, MediaBytes, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    VolumeControl, VolumeCreate, VolumeList, VolumeOrigin, VolumeSettingsView, VolumeTieringView,
+    VolumeView,
+};
+use cairn_admin::{Answer, ControlError};
 use cairn_base::{Media, VolumeId};
 use cairn_cluster::MapError;
-use cairn_config::{
-    ClassChoice, CoolingDays, MediaChoice, TierFilter, Tiering, VolumeName, VolumeSettings,
-};
+use cairn_config::{CoolingDays, MediaChoice, TierFilter, Tiering, VolumeName, VolumeSettings};
 use cairn_formats::pool_file::{PoolVolume, VolumeTiering};
 
 use super::overview::counted;
 use super::refusals::not_found;
 use super::{Controller, no_cluster, refusal};
-use crate::address_pools;
-use crate::addresses;
-use crate::classes;
-use crate::cluster_view;
-use crate::convert;
 use crate::keys::encryption_view;
 use crate::node::VolumeService;
+use crate::{address_pools, addresses, classes, cluster_view, convert};
 
 impl Controller {
     pub(super) async fn move_volume(
@@ -109,7 +106,7 @@ impl Controller {
         &self,
         create: VolumeCreate,
     ) -> Result<VolumeView, ControlError> {
-        if says_of_tiers(&create.settings) {
+        if create.settings.has_tiering() {
             let message = "what of a volume goes to a tier is set when the volume is there";
             return Err(ControlError::new(ErrorKind::Invalid, message).hint(
                 "make it without, then `cairn volume set VOLUME --tier TIER --tiering auto`",
@@ -117,7 +114,7 @@ impl Controller {
         }
         self.require_media(create.settings.media)?;
         let mut settings = VolumeSettings::default();
-        apply(&create.settings, &mut settings);
+        create.settings.apply(&mut settings);
         if create.encrypt {
             // Reads the newest key that a file or a command has by now.
             self.inner.keys.look().await;
@@ -145,7 +142,7 @@ impl Controller {
             .pool
             .volume_set(&name, |volume| {
                 volume.tiering = tiering.or_else(|| volume.tiering.take());
-                apply(&change, &mut volume.settings);
+                change.apply(&mut volume.settings);
                 if let Some(class) = &change.class {
                     volume.class = class.name().cloned();
                 }
@@ -228,20 +225,13 @@ impl Controller {
         }
     }
 
-    pub(super) fn export_now(&self, name: &VolumeName) -> Result<ExportView, ControlError> {
-        let pool = self.inner.pool.state();
-        pool.volume(name)
-            .map(export_view)
-            .map_err(|error| refusal(error.into()))
-    }
-
     /// The change of the tier settings of a volume; `None`: no change.
     pub(super) fn tiering_change(
         &self,
         name: &VolumeName,
         change: &VolumeChange,
     ) -> Result<Option<VolumeTiering>, ControlError> {
-        if !says_of_tiers(change) {
+        if !change.has_tiering() {
             return Ok(None);
         }
         let state = self.inner.pool.state();
@@ -311,25 +301,19 @@ impl Controller {
         let mut view = VolumeView {
             id: volume.id.0,
             name: volume.name.clone(),
-            protection: store.settings.protection,
+            settings: VolumeSettingsView::of(
+                &volume.settings,
+                &store.settings,
+                volume.class.as_ref(),
+            ),
             layout: match &code {
                 Ok(code) => convert::layout(*code),
                 Err(error) => error.to_string(),
             },
             disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
             node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
-            size_limit: volume.settings.size_limit,
-            autogrow: volume.settings.autogrow,
-            access_pattern: store.settings.access_pattern,
-            compression: store.settings.compression,
-            dedupe: store.settings.dedupe,
-            media: store.settings.media,
             media_bytes: Vec::new(),
             directory_protections: self.directory_protections(&store.settings),
-            class: match &volume.class {
-                Some(class) => ClassChoice::Class(class.clone()),
-                None => ClassChoice::None,
-            },
             tiering: store.tiering.as_ref().filter(|_| is_head).map(|tiering| {
                 let tier = pool.tier_of(tiering.tier);
                 VolumeTieringView {
@@ -395,47 +379,49 @@ impl Controller {
     }
 }
 
-pub(super) fn export_view(volume: &PoolVolume) -> ExportView {
-    ExportView {
-        volume: volume.name.clone(),
-        rules: volume.exports.clone(),
+impl VolumeControl for Controller {
+    fn volume_list(&self, query: ListQuery) -> Answer<'_, VolumeList> {
+        Box::pin(async move { Ok(self.volume_page(&query).await) })
     }
-}
 
-/// Whether a change includes tier settings.
-fn says_of_tiers(change: &VolumeChange) -> bool {
-    change.tier.is_some()
-        || change.tiering.is_some()
-        || change.cooling_days.is_some()
-        || change.tier_files.is_some()
-        || change.tier_min_size.is_some()
-        || change.tier_min_age.is_some()
-}
+    fn volume_show(&self, name: VolumeName) -> Answer<'_, VolumeView> {
+        Box::pin(async move { self.volume_now(&name).await })
+    }
 
-fn apply(change: &VolumeChange, settings: &mut VolumeSettings) {
-    if let Some(protection) = change.protection {
-        settings.protection = protection;
+    fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
+        Box::pin(self.make_volume(create))
     }
-    if let Some(size_limit) = change.size_limit {
-        settings.size_limit = size_limit;
-        if size_limit.is_none() {
-            settings.autogrow = size_limit;
-        }
+
+    fn volume_clone(&self, source: VolumeName, clone: VolumeCloneCreate) -> Answer<'_, VolumeView> {
+        Box::pin(async move {
+            self.clone_volume(&source, &clone).await?;
+            classes::read_all(&self.inner).await;
+            self.volume_now(&clone.name).await
+        })
     }
-    if let Some(autogrow) = change.autogrow {
-        settings.autogrow = autogrow;
+
+    fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {
+        Box::pin(self.change_volume(name, change))
     }
-    if let Some(access_pattern) = change.access_pattern {
-        settings.access_pattern = access_pattern;
+
+    fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.require_store_here(&name)?;
+            let pool = &self.inner.pool;
+            pool.volume_delete(&name, force).await.map_err(refusal)
+        })
     }
-    if let Some(compression) = change.compression {
-        settings.compression = compression;
+
+    fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView> {
+        Box::pin(self.move_volume(name, to))
     }
-    if let Some(dedupe) = change.dedupe {
-        settings.dedupe = dedupe;
-    }
-    if let Some(media) = change.media {
-        settings.media = media;
+
+    fn volume_address(
+        &self,
+        name: VolumeName,
+        address: Option<VolumeAddressSet>,
+    ) -> Answer<'_, ClusterView> {
+        Box::pin(self.set_volume_address(name, address))
     }
 }
 

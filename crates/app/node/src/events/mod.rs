@@ -14,7 +14,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use cairn_admin::Answer;
-use cairn_admin::api::{DiskState, DiskView};
+use cairn_admin::disks::{DiskState, DiskView};
 use cairn_admin::events::{
     EventControl, EventEntry, EventKind, EventPage, EventQuery, EventStage, Severity,
 };
@@ -210,7 +210,7 @@ impl Controller {
                 .cluster
                 .as_ref()
                 .map(|cluster| cluster.member.lease_is_valid()),
-            schedules: inner.schedules.troubles(inner),
+            schedules: inner.snapshots.schedules.troubles(inner),
             tiers: crate::tiers::troubles(inner),
             goals: self.goals_seen(),
             warnings: status.warnings,

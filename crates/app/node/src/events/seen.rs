@@ -3,10 +3,12 @@
 //! Owns: the list of conditions, the text of each, the changes between two observations. Pure: no clock, no I/O. Must
 //! not know: where the observed facts come from, which conditions were reported already ([`super::tracker`]).
 
-use cairn_admin::api::{DiskState, RebuildView, ScrubStage, ScrubView};
 use std::borrow::Cow;
 
+use cairn_admin::disks::DiskState;
 use cairn_admin::events::{EventKind, EventStage, Severity};
+use cairn_admin::rebuild::RebuildView;
+use cairn_admin::scrub::{ScrubStage, ScrubView};
 use cairn_admin::warnings::{WarningKind, WarningView};
 use cairn_base::units::format_size;
 

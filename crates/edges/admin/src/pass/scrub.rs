@@ -16,9 +16,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{ForwardedRequest, LIST_MAX, page_in};
-use crate::api::{ErrorKind, ScrubReport, ScrubStage, ScrubView};
+use crate::api::ErrorKind;
 use crate::control::ControlError;
 use crate::joined::SilentNode;
+use crate::scrub::{ScrubReport, ScrubStage, ScrubView};
 
 /// Places in files that a report of all nodes names.
 const DAMAGED_MAX: usize = 10_000;

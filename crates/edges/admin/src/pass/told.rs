@@ -21,9 +21,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{ForwardedRequest, page_in};
-use crate::api::{ErrorKind, Status, VolumeList, VolumeView};
+use crate::api::{ErrorKind, Status};
 use crate::classes::PartList;
 use crate::control::ControlError;
+use crate::volumes::{VolumeList, VolumeView};
 
 /// Until an owner answers: without it the rest is shown.
 const TOLD_MAX: Duration = Duration::from_secs(3);

@@ -29,10 +29,9 @@ use tokio::sync::Notify;
 pub use apply::{ApplyFailure, ApplyView};
 pub use manage::{POLICY_COUNT_MAX, PolicyFailure, PolicyView};
 
-use crate::dedupe::Dedupe;
 use crate::kernel::{CachedPolicy, Inode, Metadata};
 use crate::types::FsError;
-use crate::volume::{AccessPattern, Policy, ROOT, VolumeCore};
+use crate::volume::{Policy, ROOT, VolumeCore};
 
 /// No directory has a policy.
 const NOBODY: u64 = 0;
@@ -228,10 +227,8 @@ impl VolumeCore {
         let volume = self.policy.read().clone();
         Policy {
             compression: said.compression.map_or(volume.compression, compression_of),
-            dedupe: said.dedupe.map_or(volume.dedupe, dedupe_of),
-            access_pattern: said
-                .access_pattern
-                .map_or(volume.access_pattern, access_pattern_of),
+            dedupe: said.dedupe.unwrap_or(volume.dedupe),
+            access_pattern: said.access_pattern.unwrap_or(volume.access_pattern),
             media: said.media.map_or(volume.media, |choice| choice.kind()),
             own_protection: said.protection,
             ..volume
@@ -239,27 +236,11 @@ impl VolumeCore {
     }
 }
 
-fn compression_of(word: settings::Compression) -> Compression {
+pub(crate) fn compression_of(word: settings::Compression) -> Compression {
     match word {
         settings::Compression::None => Compression::None,
         settings::Compression::Lz4 => Compression::Lz4,
         settings::Compression::Zstd(level) => Compression::Zstd(i32::from(level)),
         settings::Compression::Auto => Compression::Auto,
-    }
-}
-
-fn dedupe_of(word: settings::Dedupe) -> Dedupe {
-    match word {
-        settings::Dedupe::Off => Dedupe::Off,
-        settings::Dedupe::On => Dedupe::On,
-        settings::Dedupe::Verify => Dedupe::Verify,
-    }
-}
-
-fn access_pattern_of(word: settings::AccessPattern) -> AccessPattern {
-    match word {
-        settings::AccessPattern::Concurrent => AccessPattern::Concurrent,
-        settings::AccessPattern::Streaming => AccessPattern::Streaming,
-        settings::AccessPattern::Random => AccessPattern::Random,
     }
 }

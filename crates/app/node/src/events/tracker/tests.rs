@@ -1,4 +1,5 @@
-use cairn_admin::api::{DiskState, ScrubStage};
+use cairn_admin::disks::DiskState;
+use cairn_admin::scrub::ScrubStage;
 use cairn_admin::warnings::WarningView;
 
 use super::*;
