@@ -131,7 +131,7 @@ pub trait ActivityControl: Send + Sync {
 
 endpoints! {
     /// Live metrics of each volume; in a cluster, the volumes of all nodes.
-    ACTIVITY_LIST: Endpoint<(), (), ActivityList> = get("/api/v1/activity").list("volumes", &["volume"]);
+    ACTIVITY_LIST: Endpoint<(), (), ActivityList> = get("/api/v1/activity").list("volumes", &["volume"]).of_all_nodes();
 
     /// Live metrics of a volume: by operation, and for the busiest clients and files.
     ACTIVITY_SHOW: Endpoint<VolumeName, (), ActivityView> = get("/api/v1/volumes/{name}/activity");

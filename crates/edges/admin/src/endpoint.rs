@@ -82,6 +82,8 @@ pub(crate) struct ListOf {
     pub key: &'static [&'static str],
     /// A number that entries are ordered by before what they are called, if one is.
     pub order: Option<&'static str>,
+    /// Each node has what is of its own volumes, and users want that of all.
+    pub is_of_all_nodes: bool,
 }
 
 /// A route whose URL has arguments `A`, whose body is a `B` (`()`: none), and that answers a `V` (`()`: nothing).
@@ -256,7 +258,19 @@ impl<A, B, V> Endpoint<A, B, V> {
             entries,
             key,
             order: None,
+            is_of_all_nodes: false,
         });
+        self
+    }
+
+    /// Each node has the entries that are of its own volumes: the answer has those of all nodes.
+    pub(crate) const fn of_all_nodes(mut self) -> Self {
+        if let Some(list) = self.route.list {
+            self.route.list = Some(ListOf {
+                is_of_all_nodes: true,
+                ..list
+            });
+        }
         self
     }
 

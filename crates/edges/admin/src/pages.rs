@@ -88,6 +88,11 @@ impl Listed {
     }
 }
 
+/// Whether a path is that of a list of which each node has a part.
+pub(crate) fn is_of_all_nodes(path: &str) -> bool {
+    Listed::of(path).is_some_and(|list| list.list.is_of_all_nodes)
+}
+
 /// The part of a query about the page, and the rest.
 fn split(query: &str) -> (String, String) {
     let is_of_page = |pair: &&str| {
@@ -243,6 +248,22 @@ mod tests {
                 want,
                 "{path}"
             );
+        }
+    }
+
+    #[test]
+    fn lists_that_nodes_have_parts_of_are_known() {
+        let cases = [
+            ("/api/v1/luns", true),
+            ("/api/v1/luns/", false),
+            ("/api/v1/luns/main/a", false),
+            ("/api/v1/activity", true),
+            // All nodes know the same disks.
+            ("/api/v1/disks", false),
+            ("/api/v1/volumes/main/snapshots", false),
+        ];
+        for (path, want) in cases {
+            assert_eq!(is_of_all_nodes(path), want, "{path}");
         }
     }
 

@@ -42,6 +42,7 @@ use crate::entries::LogRange;
 use crate::events::{EventPage, EventQuery};
 use crate::groups::{self, GroupAsk, GroupDone};
 use crate::joined::{LogPage, SilentNode, joined};
+use crate::pages::is_of_all_nodes;
 use crate::query::Query;
 use crate::server::caller::{self, CONSOLE_HEADER, Caller};
 use crate::server::{Api, HEAD_LEN_BYTES_MAX, read_body};
@@ -67,16 +68,6 @@ const AUDIT: &str = "/api/v1/audit";
 const EVENTS: &str = "/api/v1/events";
 /// Of another node's list.
 const LIST_LEN_BYTES_MAX: usize = 64 << 20;
-/// What each node has of its own volumes, and users want of all.
-const LISTS: [&str; 7] = [
-    "/api/v1/activity",
-    "/api/v1/luns",
-    "/api/v1/igroups",
-    "/api/v1/initiators",
-    "/api/v1/iscsi/sessions",
-    "/api/v1/buckets",
-    "/api/v1/s3/keys",
-];
 /// Each node scrubs the volumes that it owns: for users that is one scrub.
 const SCRUBS: [&str; 4] = [
     "/api/v1/scrub",
@@ -630,7 +621,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         break response;
     };
     let path = asked.uri.path();
-    if asked.method == Method::GET && response.status() == StatusCode::OK && LISTS.contains(&path) {
+    if asked.method == Method::GET && response.status() == StatusCode::OK && is_of_all_nodes(path) {
         return all_of(forward, &asked, response).await;
     }
     if asked.method == Method::GET && response.status() == StatusCode::OK {

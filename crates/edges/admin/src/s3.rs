@@ -143,7 +143,7 @@ pub trait S3Control: Send + Sync {
 
 endpoints! {
     /// Lists all buckets of all volumes.
-    BUCKET_LIST: Endpoint<(), (), BucketList> = get("/api/v1/buckets").list("buckets", &["name"]);
+    BUCKET_LIST: Endpoint<(), (), BucketList> = get("/api/v1/buckets").list("buckets", &["name"]).of_all_nodes();
 
     /// Creates a bucket on a new or existing directory.
     BUCKET_CREATE: Endpoint<(), BucketCreate, BucketView> = create("/api/v1/buckets");
@@ -155,7 +155,7 @@ endpoints! {
     BUCKET_DELETE: Endpoint<(BucketName, Keep), (), ()> = delete("/api/v1/buckets/{bucket}");
 
     /// Lists all access keys of all volumes, without their secrets.
-    KEY_LIST: Endpoint<(), (), AccessKeyList> = get("/api/v1/s3/keys").list("keys", &["id"]);
+    KEY_LIST: Endpoint<(), (), AccessKeyList> = get("/api/v1/s3/keys").list("keys", &["id"]).of_all_nodes();
 
     /// Creates an access key. Only this answer has its secret.
     KEY_CREATE: Endpoint<(), AccessKeyCreate, AccessKeyView> = create("/api/v1/s3/keys");

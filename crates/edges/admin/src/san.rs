@@ -296,7 +296,7 @@ pub trait SanControl: Send + Sync {
 
 endpoints! {
     /// Lists all LUNs of all volumes.
-    LUN_LIST: Endpoint<(), (), LunList> = get("/api/v1/luns").list("luns", &["volume", "name"]);
+    LUN_LIST: Endpoint<(), (), LunList> = get("/api/v1/luns").list("luns", &["volume", "name"]).of_all_nodes();
 
     /// Creates a LUN. No host sees it until it is mapped.
     LUN_CREATE: Endpoint<(), LunCreate, LunView> = create("/api/v1/luns");
@@ -323,7 +323,7 @@ endpoints! {
     LUN_UNMAP: Endpoint<(LunAt, IgroupName), (), LunView> = remove("/api/v1/luns/{volume}/{lun}/maps/{igroup}");
 
     /// Lists all initiator groups.
-    IGROUP_LIST: Endpoint<(), (), IgroupList> = get("/api/v1/igroups").list("igroups", &["volume", "name"]);
+    IGROUP_LIST: Endpoint<(), (), IgroupList> = get("/api/v1/igroups").list("igroups", &["volume", "name"]).of_all_nodes();
 
     /// Creates a group, or replaces its initiators.
     IGROUP_SET: Endpoint<(VolumeName, IgroupName), IgroupSet, IgroupView> = put("/api/v1/igroups/{volume}/{igroup}");
@@ -332,7 +332,7 @@ endpoints! {
     IGROUP_REMOVE: Endpoint<(VolumeName, IgroupName), (), ()> = delete("/api/v1/igroups/{volume}/{igroup}");
 
     /// Lists the initiators with a CHAP secret.
-    INITIATOR_LIST: Endpoint<(), (), InitiatorList> = get("/api/v1/initiators").list("initiators", &["volume", "name"]);
+    INITIATOR_LIST: Endpoint<(), (), InitiatorList> = get("/api/v1/initiators").list("initiators", &["volume", "name"]).of_all_nodes();
 
     /// Sets the CHAP user and secret of an initiator, and those of the target for mutual CHAP.
     INITIATOR_SET: Endpoint<(VolumeName, InitiatorName), InitiatorSet, InitiatorView> = put("/api/v1/initiators/{volume}/{initiator}");
@@ -341,7 +341,7 @@ endpoints! {
     INITIATOR_REMOVE: Endpoint<(VolumeName, InitiatorName), (), ()> = delete("/api/v1/initiators/{volume}/{initiator}");
 
     /// Lists the connected initiators.
-    SESSION_LIST: Endpoint<(), (), SessionList> = get("/api/v1/iscsi/sessions").list("sessions", &["initiator", "target", "address"]);
+    SESSION_LIST: Endpoint<(), (), SessionList> = get("/api/v1/iscsi/sessions").list("sessions", &["initiator", "target", "address"]).of_all_nodes();
 
 }
 

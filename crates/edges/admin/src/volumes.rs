@@ -508,3 +508,59 @@ pub(crate) fn routes(table: &mut Table) {
             Box::pin(async move { node.volume_address(name, None).await.map(drop) })
         });
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn shown(settings: &VolumeSettings) -> Value {
+        serde_json::to_value(VolumeSettingsView::of(settings, settings, None)).unwrap()
+    }
+
+    /// Each setting by itself: what is asked for is what is shown then, and nothing else changes.
+    #[test]
+    fn a_change_of_a_setting_is_shown_and_changes_no_other() {
+        let asked = json!({
+            "protection": "3x",
+            "size_limit": "1 GiB",
+            "autogrow": "2 GiB",
+            "access_pattern": "random",
+            "compression": "zstd:7",
+            "dedupe": "verify",
+            "media": "ssd",
+        });
+        let before = shown(&VolumeSettings::default());
+        for (setting, value) in asked.as_object().unwrap() {
+            let change: VolumeChange =
+                serde_json::from_value(json!({ (setting.as_str()): value })).unwrap();
+            let mut settings = VolumeSettings::default();
+            change.apply(&mut settings);
+            let mut want = before.clone();
+            want[setting] = value.clone();
+            assert_eq!(shown(&settings), want, "{setting}");
+        }
+        // The class is no part of what the pool keeps as settings.
+        for setting in before.as_object().unwrap().keys() {
+            assert!(
+                asked.get(setting).is_some() || setting == "class",
+                "{setting}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_a_size_limit_nothing_grows() {
+        let mut settings = VolumeSettings {
+            size_limit: SizeLimit::Bytes(1 << 30),
+            autogrow: SizeLimit::Bytes(2 << 30),
+            ..VolumeSettings::default()
+        };
+        let change = |json| serde_json::from_value::<VolumeChange>(json).unwrap();
+        change(json!({"compression": "none"})).apply(&mut settings);
+        assert_eq!(settings.autogrow, SizeLimit::Bytes(2 << 30));
+        change(json!({"size_limit": "none"})).apply(&mut settings);
+        assert_eq!(settings.autogrow, SizeLimit::None);
+    }
+}
