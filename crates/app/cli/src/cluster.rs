@@ -7,9 +7,6 @@ use cairn_admin::cluster::{
     CLUSTER, CLUSTER_TICKET, ClusterNodeView, ClusterView, NODE_REMOVE, NODE_REPLACE, NODE_SET,
     NodeChange, NodeDrainView, NodeName, NodeReplace, TicketCreate,
 };
-use cairn_admin::volumes::{
-    VOLUME_ADDRESS_REMOVE, VOLUME_ADDRESS_SET, VOLUME_MOVE, VolumeAddressSet, VolumeMove,
-};
 use cairn_base::units::format_size;
 use cairn_node::cluster::offline::{self, GivenEtcd, NodeAddresses};
 use clap::{Args, Subcommand};
@@ -23,7 +20,6 @@ use crate::recover::{ClusterAcceptArgs, ClusterBackupArgs, ClusterRecoverArgs};
 use crate::rotate::ClusterRotateArgs;
 use crate::status::{duration, warning_lines};
 use crate::upgrade::NodeUpgradeArgs;
-use crate::volume::{VolumeAddressRemoveArgs, VolumeAddressSetArgs, VolumeMoveArgs};
 use crate::{access, balance, maintenance, recover, rotate, upgrade};
 
 #[derive(Debug, Subcommand)]
@@ -367,46 +363,6 @@ pub fn node_replace(args: &NodeReplaceArgs) -> Result<(), Failure> {
 pub fn node_remove(args: &NodeArgs) -> Result<(), Failure> {
     access::client(&args.view.server)?.ask(NODE_REMOVE, &NodeName(args.node.clone()))?;
     print::text(&format!("node {} is no longer in the cluster", args.node))
-}
-
-pub fn volume_move(args: &VolumeMoveArgs) -> Result<(), Failure> {
-    let to = VolumeMove {
-        to: args.to.clone(),
-    };
-    let volume = access::client(&args.view.server)?.tell(VOLUME_MOVE, &args.name, &to)?;
-    if args.view.json {
-        return print::json(&volume);
-    }
-    print::text(&match &args.to {
-        Some(node) => format!(
-            "volume {} moves to node {node}; see `cairn cluster status`",
-            args.name
-        ),
-        None => format!("any node may own volume {} now", args.name),
-    })
-}
-
-pub fn volume_address_set(args: &VolumeAddressSetArgs) -> Result<(), Failure> {
-    let set = VolumeAddressSet {
-        address: args.address.clone(),
-        interface: args.interface.clone(),
-    };
-    let view = access::client(&args.view.server)?.tell(VOLUME_ADDRESS_SET, &args.name, &set)?;
-    if args.view.json {
-        return print::json(&view);
-    }
-    print::text(&format!(
-        "{} now follows the owner of volume {}; see `cairn cluster status`",
-        args.address, args.name
-    ))
-}
-
-pub fn volume_address_remove(args: &VolumeAddressRemoveArgs) -> Result<(), Failure> {
-    access::client(&args.view.server)?.ask(VOLUME_ADDRESS_REMOVE, &args.name)?;
-    print::text(&format!(
-        "volume {} has no address of its own now",
-        args.name
-    ))
 }
 
 fn text(view: &ClusterView) -> String {

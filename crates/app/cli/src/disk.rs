@@ -176,7 +176,7 @@ pub fn disk(command: &DiskCommand) -> Result<(), Failure> {
     }
 }
 
-pub fn list(args: &ViewArgs) -> Result<(), Failure> {
+fn list(args: &ViewArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
     let list = client.ask(DISK_LIST, &())?;
     let rebuild = client.ask(REBUILD, &())?;
@@ -218,7 +218,7 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     print::text(&text)
 }
 
-pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
+fn add(args: &DiskAddArgs) -> Result<(), Failure> {
     let path = absolute(&args.folder);
     let role = match args.role {
         RoleArg::Cache => return add_cache(args, path),
@@ -339,7 +339,7 @@ fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
     ))
 }
 
-pub fn set(args: &DiskSetArgs) -> Result<(), Failure> {
+fn set(args: &DiskSetArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
     let change = DiskChange {
@@ -356,7 +356,7 @@ pub fn set(args: &DiskSetArgs) -> Result<(), Failure> {
     })
 }
 
-pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
+fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
     let draining = !args.cancel;
@@ -420,7 +420,7 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
     }
 }
 
-pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
+fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     if let Some(cache) = find_cache(&client, &args.disk)? {
         client.ask(CACHE_REMOVE, &CacheName(cache.id.clone()))?;
@@ -437,7 +437,7 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
     print::text(&format!("{} has left the pool", args.disk))
 }
 
-pub fn retry(args: &DiskRetryArgs) -> Result<(), Failure> {
+fn retry(args: &DiskRetryArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
     let disk = client.ask(DISK_RETRY, &DiskName(id.clone()))?;
@@ -449,7 +449,7 @@ pub fn retry(args: &DiskRetryArgs) -> Result<(), Failure> {
     })
 }
 
-pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
+fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
     let by = DiskReplace {
@@ -486,7 +486,7 @@ fn replace_text(disk: &DiskView, id: &str, args: &DiskReplaceArgs, is_in_cluster
     }
 }
 
-pub fn spread(args: &DiskSpreadArgs) -> Result<(), Failure> {
+fn spread(args: &DiskSpreadArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let spread = match (args.pause, args.resume) {
         (false, false) => client.ask(SPREAD, &())?,

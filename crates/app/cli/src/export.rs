@@ -71,7 +71,7 @@ pub fn export(command: &ExportCommand) -> Result<(), Failure> {
     }
 }
 
-pub fn list(args: &ViewArgs) -> Result<(), Failure> {
+fn list(args: &ViewArgs) -> Result<(), Failure> {
     let list = access::client(&args.server)?.ask(EXPORT_LIST, &())?;
     if args.json {
         return print::json(&list);
@@ -79,7 +79,7 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     print::text(&export_table(&list.exports))
 }
 
-pub fn set(args: &ExportSetArgs) -> Result<(), Failure> {
+fn set(args: &ExportSetArgs) -> Result<(), Failure> {
     let rules = args.client.iter().map(|client| ExportRule {
         client: *client,
         access: if args.ro {
@@ -99,7 +99,7 @@ pub fn set(args: &ExportSetArgs) -> Result<(), Failure> {
     shown(export, &args.view)
 }
 
-pub fn remove(args: &ExportRemoveArgs) -> Result<(), Failure> {
+fn remove(args: &ExportRemoveArgs) -> Result<(), Failure> {
     let export = access::client(&args.view.server)?.ask(
         EXPORT_REMOVE,
         &(args.volume.clone(), Clients(args.client.clone())),

@@ -77,7 +77,7 @@ pub fn scrub(command: &ScrubCommand) -> Result<(), Failure> {
     }
 }
 
-pub fn start(args: &ScrubStartArgs) -> Result<(), Failure> {
+fn start(args: &ScrubStartArgs) -> Result<(), Failure> {
     let start = ScrubStart {
         rate_bytes_per_second: args.rate.map(|rate| rate.0),
         restart: args.restart,
@@ -86,17 +86,17 @@ pub fn start(args: &ScrubStartArgs) -> Result<(), Failure> {
     shown(&scrub, &args.view)
 }
 
-pub fn pause(args: &ViewArgs) -> Result<(), Failure> {
+fn pause(args: &ViewArgs) -> Result<(), Failure> {
     let scrub = access::client(&args.server)?.ask(SCRUB_PAUSE, &())?;
     shown(&scrub, args)
 }
 
-pub fn status(args: &ViewArgs) -> Result<(), Failure> {
+fn status(args: &ViewArgs) -> Result<(), Failure> {
     let scrub = access::client(&args.server)?.ask(SCRUB, &())?;
     shown(&scrub, args)
 }
 
-pub fn report(args: &ViewArgs) -> Result<(), Failure> {
+fn report(args: &ViewArgs) -> Result<(), Failure> {
     let report = access::client(&args.server)?.ask(SCRUB_REPORT, &())?;
     if args.json {
         return print::json(&report);
@@ -104,7 +104,7 @@ pub fn report(args: &ViewArgs) -> Result<(), Failure> {
     print::text(&report_text(&report))
 }
 
-pub fn schedule(args: &ScrubScheduleArgs) -> Result<(), Failure> {
+fn schedule(args: &ScrubScheduleArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let set = ScrubScheduleSet {
         every: args.every,

@@ -6,8 +6,9 @@ use cairn_admin::endpoint::Force;
 use cairn_admin::keys::EncryptionState;
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::volumes::{
-    VOLUME_CLONE, VOLUME_CREATE, VOLUME_DELETE, VOLUME_LIST, VOLUME_SET, VOLUME_SHOW, VolumeChange,
-    VolumeCloneCreate, VolumeCreate, VolumeView,
+    VOLUME_ADDRESS_REMOVE, VOLUME_ADDRESS_SET, VOLUME_CLONE, VOLUME_CREATE, VOLUME_DELETE,
+    VOLUME_LIST, VOLUME_MOVE, VOLUME_SET, VOLUME_SHOW, VolumeAddressSet, VolumeChange,
+    VolumeCloneCreate, VolumeCreate, VolumeMove, VolumeView,
 };
 use cairn_base::units::format_size;
 use cairn_config::{SizeLimit, VolumeName};
@@ -16,7 +17,7 @@ use clap::{Args, Subcommand};
 use crate::args::ViewArgs;
 use crate::exit::Failure;
 use crate::status::volume_table;
-use crate::{access, class, cluster, key, print, tier};
+use crate::{access, class, key, print, tier};
 
 #[derive(Debug, Args)]
 pub struct VolumeMoveArgs {
@@ -171,18 +172,14 @@ pub fn volume(command: &VolumeCommand) -> Result<(), Failure> {
         VolumeCommand::Clone(args) => clone(args),
         VolumeCommand::Set(args) => set(args),
         VolumeCommand::Delete(args) => delete(args),
-        VolumeCommand::Move(args) => cluster::volume_move(args),
+        VolumeCommand::Move(args) => move_to(args),
         VolumeCommand::EraseKey(args) => key::erase(args),
-        VolumeCommand::Address(VolumeAddressCommand::Set(args)) => {
-            cluster::volume_address_set(args)
-        }
-        VolumeCommand::Address(VolumeAddressCommand::Remove(args)) => {
-            cluster::volume_address_remove(args)
-        }
+        VolumeCommand::Address(VolumeAddressCommand::Set(args)) => address_set(args),
+        VolumeCommand::Address(VolumeAddressCommand::Remove(args)) => address_remove(args),
     }
 }
 
-pub fn list(args: &ViewArgs) -> Result<(), Failure> {
+fn list(args: &ViewArgs) -> Result<(), Failure> {
     let list = access::client(&args.server)?.all(VOLUME_LIST, &ListQuery::default())?;
     if args.json {
         return print::json(&list);
@@ -190,12 +187,12 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     print::text(&volume_table(&list.volumes))
 }
 
-pub fn show(args: &VolumeShowArgs) -> Result<(), Failure> {
+fn show(args: &VolumeShowArgs) -> Result<(), Failure> {
     let volume = access::client(&args.view.server)?.ask(VOLUME_SHOW, &args.name)?;
     shown(&volume, args.view.json)
 }
 
-pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
+fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
     let create = VolumeCreate {
         name: args.name.clone(),
         encrypt: args.encrypt,
@@ -211,7 +208,7 @@ pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
     ))
 }
 
-pub fn clone(args: &VolumeCloneArgs) -> Result<(), Failure> {
+fn clone(args: &VolumeCloneArgs) -> Result<(), Failure> {
     let (source, snapshot) = match args.source.split_once('@') {
         Some((source, snapshot)) => (source, Some(snapshot.to_owned())),
         None => (args.source.as_str(), None),
@@ -233,7 +230,7 @@ pub fn clone(args: &VolumeCloneArgs) -> Result<(), Failure> {
     ))
 }
 
-pub fn set(args: &VolumeSetArgs) -> Result<(), Failure> {
+fn set(args: &VolumeSetArgs) -> Result<(), Failure> {
     if args.settings == VolumeChange::default() {
         return Err(Failure::usage("no setting to change is given")
             .hint("`cairn volume set --help` lists the settings"));
@@ -242,7 +239,7 @@ pub fn set(args: &VolumeSetArgs) -> Result<(), Failure> {
     shown(&volume, args.view.json)
 }
 
-pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
+fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     if !args.yes {
         let volume = client.ask(VOLUME_SHOW, &args.name)?;
@@ -253,6 +250,46 @@ pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
         return print::json(&serde_json::json!({ "deleted": args.name }));
     }
     print::text(&format!("volume {} deleted", args.name))
+}
+
+fn move_to(args: &VolumeMoveArgs) -> Result<(), Failure> {
+    let to = VolumeMove {
+        to: args.to.clone(),
+    };
+    let volume = access::client(&args.view.server)?.tell(VOLUME_MOVE, &args.name, &to)?;
+    if args.view.json {
+        return print::json(&volume);
+    }
+    print::text(&match &args.to {
+        Some(node) => format!(
+            "volume {} moves to node {node}; see `cairn cluster status`",
+            args.name
+        ),
+        None => format!("any node may own volume {} now", args.name),
+    })
+}
+
+fn address_set(args: &VolumeAddressSetArgs) -> Result<(), Failure> {
+    let set = VolumeAddressSet {
+        address: args.address.clone(),
+        interface: args.interface.clone(),
+    };
+    let view = access::client(&args.view.server)?.tell(VOLUME_ADDRESS_SET, &args.name, &set)?;
+    if args.view.json {
+        return print::json(&view);
+    }
+    print::text(&format!(
+        "{} now follows the owner of volume {}; see `cairn cluster status`",
+        args.address, args.name
+    ))
+}
+
+fn address_remove(args: &VolumeAddressRemoveArgs) -> Result<(), Failure> {
+    access::client(&args.view.server)?.ask(VOLUME_ADDRESS_REMOVE, &args.name)?;
+    print::text(&format!(
+        "volume {} has no address of its own now",
+        args.name
+    ))
 }
 
 /// `what` is done to the volume if its name is typed.

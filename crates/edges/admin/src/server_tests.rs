@@ -694,7 +694,7 @@ async fn requests_are_answered_or_refused() {
         ("POST", "/api/v1/volumes", yes, r#"{"name":"two","size":1}"#, 400, "unknown field"),
         ("POST", "/api/v1/volumes", yes, "{", 400, "invalid"),
         ("POST", "/api/v1/volumes", yes, &huge, 413, "more than 262144 bytes"),
-        ("GET", "/api/v1/volumes/%ff", yes, "", 404, "no volume"),
+        ("GET", "/api/v1/volumes/%ff", yes, "", 404, "no object has the name"),
         ("PATCH", "/api/v1/volumes/main", yes, r#"{"size_limit":"1GiB"}"#, 200, "main"),
         ("PATCH", "/api/v1/volumes/main", yes, r#"{"size":"1GiB"}"#, 400, "unknown field"),
         ("DELETE", "/api/v1/volumes/main?force=true", yes, "", 204, ""),
