@@ -763,6 +763,7 @@ fn template(path: &str) -> String {
         ("/api/v1/volumes/", "/api/v1/volumes/{name}"),
         ("/api/v1/exports/", "/api/v1/exports/{volume}"),
         ("/api/v1/buckets/", "/api/v1/buckets/{bucket}"),
+        ("/api/v1/benchmarks/7", "/api/v1/benchmarks/{id}"),
     ] {
         if path.starts_with(prefix) {
             return template.to_owned();
