@@ -26,8 +26,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use self::caller::{Caller, Encrypted, Peer};
-pub(crate) use self::requests::{body_of, read_body};
 use self::requests::{Given, InPath, refuse, to_the_end};
+pub(crate) use self::requests::{body_of, read_body};
 pub(crate) use self::route_table::declared;
 pub use self::route_table::openapi_json;
 use self::route_table::{observed, open, secured};
