@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALLOWED = {
     "crates/app/cli/src/print.rs": "the place of the command line: everything goes through cairn_base::printable",
     "crates/app/cli/src/serve.rs": "the log: lines go through cairn_base::printable::log_line",
+    "crates/app/cli/src/plan.rs": "asks how large the terminal is",
     "crates/app/cli/src/top.rs": "asks whether it is a terminal, and how large",
     "crates/app/cli/src/bench_progress.rs": "a bar of numbers",
     "crates/app/node/src/cluster/guardian.rs": "one line, through cairn_base::printable, of a process without a log",

@@ -83,8 +83,8 @@ impl FromStr for Size {
 serde_as_word!(Size);
 
 settings! {
-    /// Settings as they are given: each is a flag of `cairn serve` (`--listen-nfs`) and a key of the config file (`listen_nfs`). What is
-    /// not given is `None` or empty.
+    /// Settings as they are given: each is a flag of `cairn serve` (`--listen-nfs`) and a key of the config file (`listen_nfs`). A
+    /// setting that is not given is `None` or empty.
     pub struct Settings {
         /// A folder that is one disk of the pool and one failure domain. With one folder there is no redundancy
         data: Vec<PathBuf> {

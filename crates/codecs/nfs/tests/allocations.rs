@@ -25,7 +25,7 @@ fn note() {
     let _ = ALLOCATION_COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call is passed on to the system's allocator as it is.
+// SAFETY: every call goes to the system's allocator as it is.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();

@@ -38,7 +38,7 @@ pub(crate) fn finish(document: &mut OpenApi) {
             walk(schema, &mut bound_number);
         }
     }
-    // What is a part of others alone is no type that a client meets.
+    // No client meets a type that is only a part of others.
     let text = document.to_json().unwrap_or_default();
     if let Some(components) = &mut document.components {
         let is_met = |name: &str| text.contains(&format!("/schemas/{name}\""));

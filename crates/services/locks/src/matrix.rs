@@ -38,7 +38,7 @@ pub struct UseRow {
     pub breaks: LeaseBits,
     /// Whether a delegation of another client for reading is recalled.
     pub recalls_read: bool,
-    /// The same of one for writing.
+    /// Whether it recalls a lease for writing.
     pub recalls_write: bool,
 }
 
@@ -100,7 +100,7 @@ impl Use {
         match style {
             LeaseStyle::Levels => {
                 let left = level.without(row.breaks);
-                // What is kept is data that was read; without that there is nothing to keep handles or writes for.
+                // A lease keeps data that was read; without that there is nothing to keep handles or writes for.
                 if left.has(LeaseBits::READ) {
                     left
                 } else {

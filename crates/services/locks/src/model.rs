@@ -178,7 +178,7 @@ pub enum Request {
     Remove { ino: Ino },
 }
 
-/// What is released.
+/// The locks to release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The client with all it has.

@@ -71,7 +71,7 @@ pub(crate) enum Edges {
 }
 
 impl Locks {
-    /// What is in the way of `wanted`, of which requests that came before number `place`.
+    /// The obstacles of `wanted`; of requests, those that came before number `place`.
     fn obstacles(&self, now: Now, wanted: &Wanted, place: Option<u64>) -> Obstacles {
         let mut found = Obstacles::default();
         let Some(file) = self.files.get(&wanted.ino) else {
@@ -166,7 +166,7 @@ impl Locks {
         })
     }
 
-    /// The range or operation in the way of a lock, whoever waits for it.
+    /// The range or operation in the way of a lock, without regard to those who wait for it.
     pub(crate) fn tested(&self, now: Now, wanted: &Wanted) -> Step {
         // Nobody has the number 0, so nobody came before.
         let found = self.obstacles(now, wanted, Some(0));
@@ -314,7 +314,7 @@ impl Locks {
             return Ok(());
         }
         let has = self.files.get(&ino).map_or(0, |file| file.range_count);
-        // What is under way counts as if it were there.
+        // Operations under way count as if they were done.
         let pending = self.files.get(&ino).map_or(0, |file| file.pending.len());
         check(
             Limit::FileRanges,

@@ -155,7 +155,7 @@ pub(crate) fn find_overlap(
         .find(|one| one.range.overlaps(range) && conflicts(one))
 }
 
-/// The list without the bytes of `range`. What is left on the right of a split range has no number.
+/// The list without the bytes of `range`. The right part of a split range has no number.
 fn cut(held: &[Held], range: ByteRange) -> Vec<Held> {
     let mut after = Vec::with_capacity(held.len() + 2);
     for one in held {

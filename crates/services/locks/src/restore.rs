@@ -256,7 +256,7 @@ impl Locks {
             level,
             style,
             since,
-            // Whoever needs it to give way asks again.
+            // A request that needs it to give way recalls it again.
             recalled: None,
         };
         let after = Some(lease);

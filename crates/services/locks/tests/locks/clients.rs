@@ -118,7 +118,7 @@ fn another_life_of_a_client_ends_the_one_before() {
         world.ask(lock(&owner(a, "1"), (0, 9), Exclusive, NO)),
         Ok(Answer::Locked)
     );
-    // The same life, and the same name in another protocol, end nothing.
+    // Neither an equal incarnation nor an equal name in another protocol ends anything.
     assert_eq!(world.client("a"), a);
     world.nlm_client("a");
     assert!(is_denied(&world.ask(lock(

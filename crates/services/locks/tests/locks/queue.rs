@@ -338,7 +338,7 @@ proptest! {
         }
     }
 
-    /// Owners lock, wait, and hold while they wait, in two files. Then whoever does not wait releases all, again and again: nobody
+    /// Owners lock, wait, and hold while they wait, in two files. Then each owner that does not wait releases all, again and again: nobody
     /// waits in the end.
     #[test]
     fn nobody_waits_for_ever(

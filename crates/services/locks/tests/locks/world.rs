@@ -127,7 +127,7 @@ impl World {
         self.check();
     }
 
-    /// What is durable is what is there, and what comes back.
+    /// The state that durable records give is the state that is there.
     pub fn check(&self) {
         self.locks.assert_consistent();
         assert_eq!(self.locks.records(), self.log);
