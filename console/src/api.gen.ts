@@ -778,6 +778,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The background jobs of this node, by name: what each of them does now, when its next step is due, and its last error. */
+        get: operations["job_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/live": {
         parameters: {
             query?: never;
@@ -3153,6 +3170,79 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description The background jobs of the node that answers, by name. */
+        JobList: {
+            jobs: components["schemas"]["JobView"][];
+        };
+        /** @enum {string} */
+        JobState: "busy" | "waiting" | "held" | "failed";
+        /** @description A background job of the node that answers. */
+        JobView: {
+            /**
+             * Format: double
+             * @description How long the present step takes so far, if the state is `busy`.
+             */
+            busy_for_seconds?: number | null;
+            /**
+             * Format: double
+             * @description The time that all these steps took.
+             */
+            busy_seconds: number;
+            /**
+             * Format: uint64
+             * @description Steps that failed.
+             */
+            errors: number;
+            /**
+             * Format: uint64
+             * @description Steps that failed since the last one that did not.
+             */
+            failed_in_row: number;
+            /** @description Why the last step did nothing, if the state is `held`. */
+            held_because?: string | null;
+            /**
+             * Format: int64
+             * @description The begin of the last step, in seconds since 1970.
+             */
+            last_began_seconds?: number | null;
+            /** @description The last error, also if later steps succeeded. */
+            last_error?: string | null;
+            /**
+             * Format: int64
+             * @description The time of the last error, in seconds since 1970.
+             */
+            last_error_seconds?: number | null;
+            /**
+             * Format: double
+             * @description How long the last step took that ended.
+             */
+            last_took_seconds?: number | null;
+            /** @example pool-file */
+            name: string;
+            /**
+             * Format: double
+             * @description The time until the next step, unless the state is `busy`.
+             */
+            next_in_seconds?: number | null;
+            /**
+             * Format: uint64
+             * @description Steps that failed because of a bug in the server.
+             */
+            panics: number;
+            /**
+             * Format: double
+             * @description The usual time between the end of a step and the next one.
+             */
+            period_seconds: number;
+            state: components["schemas"]["JobState"];
+            /**
+             * Format: uint64
+             * @description Steps that ended since the job began, also those that failed.
+             */
+            steps: number;
+            /** @description What the job is for, where several have one name: a volume, a service. */
+            subject?: string | null;
+        };
         /** @description A volume whose key could not be rewrapped. */
         KeyFailureView: {
             volume: string;
@@ -5456,6 +5546,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description this server was built without the part that the request needs */
+            501: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description temporarily not possible: try again */
             503: {
                 headers: {
@@ -5577,6 +5676,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description this server was built without the part that the request needs */
+            501: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description temporarily not possible: try again */
             503: {
                 headers: {
@@ -5660,6 +5768,15 @@ export interface operations {
             };
             /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description this server was built without the part that the request needs */
+            501: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5752,6 +5869,15 @@ export interface operations {
             };
             /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description this server was built without the part that the request needs */
+            501: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5856,6 +5982,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description this server was built without the part that the request needs */
+            501: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description temporarily not possible: try again */
             503: {
                 headers: {
@@ -5941,6 +6076,15 @@ export interface operations {
             };
             /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description this server was built without the part that the request needs */
+            501: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11142,6 +11286,96 @@ export interface operations {
             };
         };
     };
+    job_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobList"];
+                };
+            };
+            /** @description the request is not valid: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the token is missing or wrong; user name or password is wrong; the session has ended; the OpenID provider did not authenticate the user */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the object does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the current state does not allow the request; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many requests; `Retry-After` says how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the request's head is too long, query values included */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a disk failed, or Cairn has a bug; the server's log has details */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description temporarily not possible: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     live: {
         parameters: {
             query?: {
@@ -12744,6 +12978,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description this server was built without the part that the request needs */
+            501: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description temporarily not possible: try again */
             503: {
                 headers: {
@@ -12830,6 +13073,15 @@ export interface operations {
             };
             /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description this server was built without the part that the request needs */
+            501: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12925,6 +13177,15 @@ export interface operations {
             };
             /** @description a disk failed, or Cairn has a bug; the server's log has details */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description this server was built without the part that the request needs */
+            501: {
                 headers: {
                     [name: string]: unknown;
                 };
