@@ -123,10 +123,10 @@ mod tests {
             .map(|line| line.split_whitespace().collect())
             .collect();
         let want = [
-            "pool-file waiting 3 1 12 ms 600 s",
+            "pool-file waiting 3 1 12 ms 600 s -",
             "certificate (main) failed 3 1 12 ms 600 s no\\nroom",
             "scrub held 3 1 12 ms 600 s no scrub is under way",
-            "rebuild busy 3 1 120 min -",
+            "rebuild busy 3 1 120 min - -",
         ];
         let want: Vec<Vec<&str>> = want
             .iter()
