@@ -48,6 +48,8 @@ pub(crate) struct RemoteCopies {
     held: Mutex<Option<Arc<HeldCopy>>>,
     /// The copy that the state began as, if it did: files of one name are identical.
     began_as: Mutex<Option<Descriptor>>,
+    /// Disks from which a read of a copy failed.
+    late: Mutex<BTreeSet<DiskId>>,
     look_at: Mutex<Duration>,
 }
 
@@ -75,6 +77,7 @@ impl RemoteCopies {
             made: AtomicU64::new(0),
             held: Mutex::default(),
             began_as: Mutex::default(),
+            late: Mutex::default(),
             look_at: Mutex::default(),
         }
     }
@@ -186,18 +189,34 @@ impl RemoteCopies {
             }
         }
         let mut absent = Vec::new();
-        for id in &at.disks {
-            let read = self.read_copy(*id, &at).await;
+        for id in self.in_order(&at.disks) {
+            let read = self.read_copy(id, &at).await;
             match read {
                 Ok(copy) => {
                     let held = Arc::new(HeldCopy { at, copy });
                     *self.held.lock() = Some(held.clone());
                     return Ok(Some(held));
                 }
-                Err(why) => absent.push(format!("{id} ({why})")),
+                Err(why) => {
+                    self.late.lock().insert(id);
+                    absent.push(format!("{id} ({why})"));
+                }
             }
         }
         Err(self.unreachable(&absent))
+    }
+
+    /// The disks of a copy in the order in which they are read: those that did not answer before, and silent ones, come
+    /// last. Otherwise each file of the state would wait for a node that is cut off.
+    fn in_order(&self, disks: &[DiskId]) -> Vec<DiskId> {
+        let late = self.late.lock();
+        let mut disks = disks.to_vec();
+        let is_doubtful = |id: &DiskId| {
+            let disk = self.seat.disks.disk(*id);
+            late.contains(id) || disk.is_none_or(|disk| disk.is_silent())
+        };
+        disks.sort_by_key(is_doubtful);
+        disks
     }
 
     fn unreachable(&self, absent: &[String]) -> MetaError {
@@ -557,14 +576,17 @@ impl RemoteCopies {
                 continue;
             }
             let mut absent = Vec::new();
-            for id in &held.at.disks {
+            for id in self.in_order(&held.at.disks) {
                 receiver.begin_file(file).await?;
-                match self.fetch_file(*id, file, first, receiver).await? {
+                match self.fetch_file(id, file, first, receiver).await? {
                     None => {
                         absent.clear();
                         break;
                     }
-                    Some(why) => absent.push(format!("{id} ({why})")),
+                    Some(why) => {
+                        self.late.lock().insert(id);
+                        absent.push(format!("{id} ({why})"));
+                    }
                 }
             }
             if !absent.is_empty() {

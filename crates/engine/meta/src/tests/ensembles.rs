@@ -4,6 +4,7 @@ use cairn_base::env::BoxFuture;
 use cairn_base::{Epoch, NodeId, PoolId};
 use cairn_formats::shard::name::{ShardKind, ShardName, shard_path};
 use cairn_shard::{ShardDisk, ShardService, ShardSettings};
+use cairn_testkit::{OpKind, Pace};
 use futures_util::future::{Either, join, select};
 use parking_lot::Mutex;
 use std::time::Instant;
@@ -534,6 +535,47 @@ fn a_damaged_copy_of_the_state_is_got_from_another_node() {
                     }
                 }
             }
+        };
+        cluster.while_time_passes(work).await;
+    });
+}
+
+/// Reads of some files never end, as on a node that is cut off.
+struct Unanswered(Vec<String>);
+
+impl Pace for Unanswered {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let hangs = kind == OpKind::Read && self.0.iter().any(|path| path == name);
+        hangs.then(|| Box::pin(std::future::pending()) as BoxFuture<()>)
+    }
+}
+
+/// One of the nodes with a copy of the state does not answer: the takeover waits for it once, and not again for each file.
+#[test]
+fn a_node_that_does_not_answer_is_waited_for_once() {
+    block_on(async {
+        let cluster = Cluster::new(9, 4, 3).await;
+        let work = async {
+            let mut model = Model::new(9);
+            let (store, _) = cluster.take_over(0).await.expect("takes over");
+            for _ in 0..40 {
+                assert!(model.submit(&store));
+            }
+            assert!(model.wait(&store).await);
+            store.close().await.expect("closes");
+            let copy = cluster.agreed.lock().list.state.clone().expect("a copy");
+            assert_eq!(copy.disks.len(), 2, "{copy:?}");
+            let path = |number| shard_path(ShardName::of_state(VOLUME, number));
+            let paths = vec![path(copy.number), path(copy.number - 1)];
+            let first = usize::try_from(copy.disks[0].0).expect("small") - 1;
+            cluster.nodes.lock().disks[first].pace_with(Arc::new(Unanswered(paths)));
+            let began = cluster.now();
+            let (store, recovered) = cluster.take_over(3).await.expect("takes over");
+            let took = cluster.now().saturating_sub(began);
+            model.recovered(&store, &recovered);
+            assert!(took >= cluster.patience, "it was asked: {took:?}");
+            assert!(took < cluster.patience * 3 / 2, "{took:?}");
+            store.abort().await;
         };
         cluster.while_time_passes(work).await;
     });
