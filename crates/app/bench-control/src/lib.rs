@@ -1,6 +1,6 @@
 //! Benchmarks that a server runs on one of its volumes.
 //!
-//! Owns: one benchmark at a time, room for it, its kept results, and the removal of its files, also after a crash.
+//! Owns: the one benchmark that may run, its room, its results. It removes the files of a benchmark, even after a crash.
 //! Must not know: how load is made and measured (`cairn_bench`), how a node keeps notes ([`BenchmarkHost`]).
 //!
 //! The load comes by NFS over the loopback interface, from the client of `cairn bench nfs://...`. So the results are
